@@ -1,0 +1,4 @@
+# Filled in as the parts land.
+.PHONY: test
+test:
+	@echo "no tests yet" && exit 1
