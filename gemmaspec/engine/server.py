@@ -1,0 +1,88 @@
+"""What an engine and a readiness check need to know of one stack: plain data, decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+EngineName = Literal["docker", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """One rendered stack, as it is started, watched and stopped."""
+
+    name: str
+    """Profile name; also the name of the stack's folder under the state folder."""
+    folder: Path
+    """The rendered stack: compose.yaml, plan.json, launch.py, speculative-config.json, chat-template.jinja."""
+    port: int
+    bind: str = "127.0.0.1"
+    model: str
+    """The name the server answers to (`--served-model-name`, else the target)."""
+    speculates: bool
+    needs_api_key: bool = False
+    """Whether requests carry the key of the environment variable VLLM_API_KEY."""
+    gpus: bool = False
+    image: str | None = None
+    """The docker engine's image; None for the process engine."""
+    python: Path | None = None
+    """The process engine's interpreter, whose site-packages hold vllm; None for docker."""
+    command: tuple[str, ...] = ()
+    """The process engine's `vllm serve …` argv, without `--speculative-config`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The process engine's additions to the environment: the profile's `env` and the cache folders."""
+    stop_grace_s: float = 30.0
+
+    @property
+    def project(self) -> str:
+        """The Compose project name."""
+        return f"gemmaspec-{self.name}"
+
+    @property
+    def base_url(self) -> str:
+        """Where this machine reaches the server."""
+        host = "127.0.0.1" if self.bind in ("0.0.0.0", "::") else self.bind  # noqa: S104 - compared, not bound
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def run_dir(self) -> Path:
+        """The process engine's run folder: overlay, report, lock, log."""
+        return self.folder / "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What an engine sees of a server right now."""
+
+    status: Literal["absent", "running", "exited", "restarting"]
+    exit_code: int | None = None
+    restarts: int = 0
+    detail: str = ""
+    """Container id and health, or pid: for a person to read."""
+
+
+class Engine(Protocol):
+    """Starts and inspects; decides nothing about profiles or readiness."""
+
+    name: EngineName
+
+    def preflight(self, server: Server) -> None:
+        """Raise EnvironmentMissing when the server could not start here, saying what is missing."""
+
+    def start(self, server: Server) -> None:
+        """Start the server and return; it outlives this process."""
+
+    def stop(self, server: Server) -> bool:
+        """Stop it and everything it started; True when something was running."""
+
+    def state(self, server: Server) -> State:
+        """Look, touch nothing."""
+
+    def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """The server's own output since its last start, line by line, without line ends."""
+
+    def report(self, server: Server) -> dict[str, Any] | None:
+        """The launcher's report of the running server; None when there is none."""
