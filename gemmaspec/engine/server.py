@@ -17,7 +17,7 @@ class Server:
     name: str
     """Profile name; also the name of the stack's folder under the state folder."""
     folder: Path
-    """The rendered stack: compose.yaml, plan.json, launch.py, speculative-config.json, chat-template.jinja."""
+    """The rendered stack: compose.yaml, plan.json, launch.py and the rest."""
     port: int
     bind: str = "127.0.0.1"
     model: str

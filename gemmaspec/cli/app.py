@@ -1,0 +1,75 @@
+"""The command line: which commands there are, and the one place where errors become text and exit codes.
+
+Commands import what they need when they run, so that `--version`, `--help` and completion stay quick.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from gemmaspec import __version__
+from gemmaspec.cli import lifecycle, output, profiles, rendering
+from gemmaspec.errors import GemmaspecError, Interrupted
+
+app = typer.Typer(
+    name="gemmaspec",
+    help="From a profile to a Gemma 4 server that has drafted, verified and answered.",
+    epilog="Start here: gemmaspec profile list, then gemmaspec up NAME.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        output.data(f"gemmaspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+lifecycle.add_to(app)
+rendering.add_to(app)
+profiles.add_to(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; every failure is told here, once."""
+    wants_json = "--json" in arguments
+    try:
+        result = app(args=list(arguments), prog_name="gemmaspec", standalone_mode=False)
+    except GemmaspecError as error:
+        return output.failure(error, as_json=wants_json)
+    except KeyboardInterrupt:
+        return output.failure(Interrupted("interrupted"), as_json=wants_json)
+    except BrokenPipeError:
+        return output.broken_pipe()
+    except Exception as error:
+        return _other(error, as_json=wants_json)
+    return result if isinstance(result, int) else 0
+
+
+def _other(error: Exception, *, as_json: bool) -> int:
+    """Click's own errors keep their text; anything else is a bug and says so."""
+    import click
+
+    if isinstance(error, click.exceptions.Abort):
+        return output.failure(Interrupted("interrupted"), as_json=as_json)
+    if isinstance(error, click.ClickException):
+        return output.usage(error, as_json=as_json)
+    output.progress(traceback.format_exc().rstrip())
+    output.progress("This is a bug in gemmaspec; the lines above say where.")
+    return 1

@@ -1,0 +1,82 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmaspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmaspec.engine.server import EngineName
+
+
+def engine_name(text: str | None) -> EngineName | None:
+    """The engine that --engine names."""
+    if text in (None, "docker", "process"):
+        return text  # type: ignore[return-value]
+    raise UsageError(f"--engine is docker or process, not {text!r}")
+
+
+def complete_profile(incomplete: str) -> list[str]:
+    """Names of profiles that begin with what was typed."""
+    from gemmaspec.profile.find import profile_folders, profile_names
+
+    return [name for name in profile_names(profile_folders()) if name.startswith(incomplete)]
+
+
+def complete_stack(incomplete: str) -> list[str]:
+    """Names of stacks that were started on this machine."""
+    from gemmaspec.files import state_dir
+
+    folder = state_dir() / "stacks"
+    names = sorted(record.parent.name for record in folder.glob("*/record.json"))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Profile = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE",
+        help="Name of a profile, or the path of a profile file.",
+        autocompletion=complete_profile,
+        show_default=False,
+    ),
+]
+Stack = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of a started profile.", autocompletion=complete_stack, show_default=False
+    ),
+]
+OptionalStack = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="Name of a started profile; all when not given.",
+        autocompletion=complete_stack,
+        show_default=False,
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override one value, as in --set serve.port=8001. Repeatable."
+    ),
+]
+NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target alone, without a draft.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="docker|process",
+        help="Force an engine instead of choosing.",
+        autocompletion=lambda: ["docker", "process"],
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder to write, ./PROFILE when not given.")
+]

@@ -1,0 +1,65 @@
+"""stdout is data, stderr is progress: every print of the command line goes through here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.errors import GemmaspecError
+
+if TYPE_CHECKING:
+    import click
+
+
+def data(text: str) -> None:
+    """What the command was asked for."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def json_data(value: dict[str, Any]) -> None:
+    """The same for machines; every document says its schema."""
+    data(json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False))
+
+
+def progress(text: str) -> None:
+    """What is going on meanwhile."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def failure(error: GemmaspecError, *, as_json: bool) -> int:
+    """Tell an expected failure and return its exit code."""
+    if as_json:
+        kind = type(error).__name__
+        json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
+    progress(_red("error: ") + error.message)
+    if error.hint:
+        progress(f"  try: {error.hint}")
+    return error.exit_code
+
+
+def usage(error: click.ClickException, *, as_json: bool) -> int:
+    """A command line that click refused."""
+    if as_json:
+        message = error.format_message()
+        json_data({"ok": False, "error": {"kind": "UsageError", "message": message, "hint": None}})
+    error.show(sys.stderr)
+    return error.exit_code
+
+
+def broken_pipe() -> int:
+    """The reader of stdout left, as `| head` does: nothing more can be said there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _red(text: str) -> str:
+    return f"\x1b[31m{text}\x1b[0m" if colours() else text
+
+
+def colours() -> bool:
+    """Whether stderr is a terminal that wants colours."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

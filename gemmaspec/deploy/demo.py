@@ -1,0 +1,69 @@
+"""`demo`: the whole job on a tiny pair, once drafting and once without."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from gemmaspec.deploy.up import Progress, Request, Running, down, up
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.ready.probe import Answer, ask
+
+PROFILE = "tiny-cpu"
+QUESTION = "Explain quantum entanglement to the quick brown fox."
+ROUNDS = 3
+"""Each server answers this often; the fastest answer counts, since the first ones warm up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One server's start and its answer."""
+
+    seconds_to_ready: float
+    answer: Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """The same question, asked with and without speculation."""
+
+    question: str
+    engine: EngineName
+    report: dict[str, Any] | None
+    alone: Side
+    drafted: Side
+
+    @property
+    def same_text(self) -> bool:
+        """Greedy speculation must not change the text."""
+        return self.alone.answer.text == self.drafted.answer.text
+
+
+def demo(*, engine: EngineName | None, keep: bool, progress: Progress) -> Demo:
+    """Run the tiny pair; with `keep` the drafting server is left running."""
+    try:
+        progress.note("1 of 2: the target alone")
+        alone, _ = _side(Request(profile=PROFILE, no_spec=True, engine=engine), progress)
+        progress.note("2 of 2: the target with its draft")
+        drafted, running = _side(Request(profile=PROFILE, engine=engine), progress)
+        return Demo(
+            question=QUESTION,
+            engine=running.started.engine,
+            report=running.report,
+            alone=alone,
+            drafted=drafted,
+        )
+    finally:
+        if not keep:
+            with contextlib.suppress(GemmaspecError):
+                down(PROFILE)
+
+
+def _side(request: Request, progress: Progress) -> tuple[Side, Running]:
+    running = up(request, progress)
+    messages = [{"role": "user", "content": QUESTION}]
+    answers = [ask(running.started.server, messages, max_tokens=96) for _ in range(ROUNDS)]
+    best = max(answers, key=lambda answer: answer.tokens_per_second)
+    return Side(seconds_to_ready=running.ready.seconds, answer=best), running

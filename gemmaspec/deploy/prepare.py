@@ -1,0 +1,94 @@
+"""From a profile and an engine to a Server: which files, which interpreter, which command. Starts nothing."""
+
+from __future__ import annotations
+
+from gemmaspec.deploy.stacks import stack_folder
+from gemmaspec.engine.server import EngineName, Server
+from gemmaspec.errors import ProfileError
+from gemmaspec.files import state_dir
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+from gemmaspec.releases.transformers import transformers_for
+from gemmaspec.runtime.managed import runtime_dir
+from gemmaspec.runtime.spec import RuntimeSpec
+from gemmaspec.stack.build import Form, Stack, build_stack
+from gemmaspec.stack.paths import container_paths, host_paths, on_host
+from gemmaspec.stack.serve import serve_command, served_model
+
+
+def prepare(loaded: Loaded, *, engine: EngineName, remote: bool = False) -> tuple[Server, Stack]:
+    """The server that `engine` would run for a profile, and its stack.
+
+    A `remote` Docker engine cannot mount folders of this machine, so its stack is a single file.
+    """
+    if engine == "process":
+        return _for_process(loaded)
+    form: Form = "single-file" if remote else "folder"
+    profile = loaded.profile
+    server = _server(profile, model=served_model(profile, container_paths(profile)), image=profile.image)
+    return server, build_stack(loaded, form=form)
+
+
+def runtime_spec(loaded: Loaded) -> RuntimeSpec:
+    """The environment that gemmaspec builds for the process engine."""
+    profile = loaded.profile
+    if not profile.runtime.vllm:
+        raise ProfileError(
+            f"{loaded.place('runtime')}: runtime: the process engine needs the release to install "
+            "(runtime.vllm) or an interpreter that has vLLM (runtime.python)",
+            hint=f"gemmaspec up {profile.name} --engine process --set runtime.vllm=0.33.0",
+        )
+    transformers = transformers_for(profile.runtime.vllm)
+    bounds = {"transformers": transformers} if transformers else {}
+    return RuntimeSpec(
+        vllm=profile.runtime.vllm,
+        device="cuda" if MACHINES[profile.machine].gpus else "cpu",
+        packages={**bounds, **profile.runtime.packages},
+    )
+
+
+def _for_process(loaded: Loaded) -> tuple[Server, Stack]:
+    profile = loaded.profile
+    paths = host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
+    own = profile.runtime.python
+    python = on_host(own, state=state_dir()) if own else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
+    server = _server(
+        profile,
+        model=served_model(profile, paths),
+        python=python,
+        command=serve_command(profile, paths),
+        environment=_process_environment(profile),
+    )
+    return server, build_stack(loaded, form="process", paths=paths)
+
+
+def _server(profile: Profile, **of_engine: object) -> Server:
+    return Server(
+        name=profile.name,
+        folder=stack_folder(profile.name),
+        port=profile.serve.port,
+        bind=profile.serve.bind,
+        speculates=profile.speculative is not None,
+        needs_api_key="VLLM_API_KEY" in profile.pass_env,
+        gpus=MACHINES[profile.machine].gpus,
+        stop_grace_s=float(profile.container.stop_grace_seconds),
+        **of_engine,  # type: ignore[arg-type]
+    )
+
+
+def _process_environment(profile: Profile) -> dict[str, str]:
+    """The profile's variables; caches stay where other programs keep theirs unless it names folders."""
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    caches = profile.caches
+    if caches.huggingface:
+        environment["HF_HOME"] = on_host(caches.huggingface, state=state_dir())
+    if caches.compile:
+        root = on_host(caches.compile, state=state_dir())
+        names = {
+            "VLLM_CACHE_ROOT": "vllm",
+            "TRITON_CACHE_DIR": "triton",
+            "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+        }
+        environment |= {variable: f"{root}/{name}" for variable, name in names.items()}
+    return environment | profile.env

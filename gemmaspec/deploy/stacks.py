@@ -1,0 +1,81 @@
+"""Stacks of this machine: what was started, how, and from which profile."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmaspec.engine.server import Engine, EngineName, Server
+from gemmaspec.errors import UsageError
+from gemmaspec.files import state_dir, write_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The record of one `up`: enough to find the server again and to start it the same way."""
+
+    engine: EngineName
+    server: Server
+    profile: str
+    """The profile as it was named: a name, or the path of a file."""
+    overrides: tuple[str, ...] = ()
+    no_spec: bool = False
+
+
+def stack_folder(name: str) -> Path:
+    """Where the stack of a profile lives on this machine."""
+    return state_dir() / "stacks" / name
+
+
+def save(started: Started) -> None:
+    """Remember a stack, in its own folder."""
+    server = dataclasses.asdict(started.server) | {"command": list(started.server.command)}
+    record = {"schema": 1, **dataclasses.asdict(started), "server": server}
+    write_whole(
+        stack_folder(started.server.name) / "record.json", json.dumps(record, indent=2, default=str) + "\n"
+    )
+
+
+def find(name: str) -> Started:
+    """The record of a stack. Raises UsageError when nothing of that name was started here."""
+    started = _read(stack_folder(name) / "record.json")
+    if started:
+        return started
+    names = ", ".join(other.server.name for other in started_stacks()) or "none"
+    raise UsageError(
+        f"no stack called {name!r} was started on this machine (started: {names})",
+        hint=f"gemmaspec up {name}",
+    )
+
+
+def started_stacks() -> Sequence[Started]:
+    """All records, by name."""
+    records = sorted((state_dir() / "stacks").glob("*/record.json"))
+    return [started for record in records if (started := _read(record))]
+
+
+def engine_of(started: Started) -> Engine:
+    """The engine that a stack was started with."""
+    from gemmaspec.engine.choose import engine_named
+
+    return engine_named(started.engine)
+
+
+def _read(record: Path) -> Started | None:
+    try:
+        content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        server = content["server"]
+        paths = {key: Path(server[key]) for key in ("folder", "python") if server.get(key)}
+        return Started(
+            engine=content["engine"],
+            server=Server(**{**server, **paths, "command": tuple(server["command"])}),
+            profile=content["profile"],
+            overrides=tuple(content["overrides"]),
+            no_spec=content["no_spec"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,48 @@
+"""Where profiles are, by name. Kept free of heavy imports: shell completion runs this at every TAB."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import platformdirs
+
+from gemmaspec import data
+from gemmaspec.errors import UsageError
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """Folders that are searched: those of $GEMMASPEC_PROFILES, the user's own, the shipped one."""
+    named = os.environ.get("GEMMASPEC_PROFILES", "").split(os.pathsep)
+    own = platformdirs.user_config_path("gemmaspec") / "profiles"
+    return (*(Path(folder) for folder in named if folder), own, data.PROFILES)
+
+
+def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
+    """Every profile that can be run, by name; an earlier folder hides a later one."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
+            if not file.name.startswith("_"):
+                found.setdefault(file.stem, file)
+    return dict(sorted(found.items()))
+
+
+def find_profile(name: str, folders: Sequence[Path]) -> Path:
+    """The file of a profile: a path when `name` has a slash or ends in .yaml, else a name in `folders`.
+
+    Raises UsageError naming the nearest profiles.
+    """
+    if "/" in name or name.endswith(".yaml"):
+        file = Path(name).expanduser()
+        if not file.is_file():
+            raise UsageError(f"there is no profile file {name}", hint="gemmaspec profile list")
+        return file.absolute()
+    known = profile_names(folders)
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    guess = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise UsageError(f"there is no profile called {name!r}{guess}", hint="gemmaspec profile list")

@@ -1,0 +1,221 @@
+"""From a profile's name to a checked Profile: find, extend, override, validate.
+
+All findings of a profile are reported together, each as file:line: key: what is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.profile import rules
+from gemmaspec.profile import yaml as profile_yaml
+from gemmaspec.profile.find import find_profile, profile_folders
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.yaml import Document, Place
+
+MAX_EXTENDS: Final = 5
+_RELATIVE: Final = ("./", "../")
+_SET: Final = re.compile(r"([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A checked profile, its file, and where each of its values was written."""
+
+    profile: Profile
+    file: Path
+    places: Mapping[profile_yaml.Path, Place]
+
+    def place(self, *path: str | int) -> Place:
+        """Where the value at `path` was written, or the nearest thing around it."""
+        return _nearest_place(path, self.places)
+
+
+def load_profile(
+    name: str,
+    *,
+    folders: Sequence[Path] | None = None,
+    overrides: Sequence[str] = (),
+    no_spec: bool = False,
+) -> Loaded:
+    """Load the profile called `name`, or the file `name` when it has a slash or ends in .yaml.
+
+    `folders` are searched for names, the user's and the shipped ones when not given.
+    `overrides` are `a.b=c` texts, later ones win. `no_spec` drops draft and speculation.
+    Raises UsageError for a name that does not exist, ProfileError with all findings otherwise.
+    """
+    folders = profile_folders() if folders is None else folders
+    file = find_profile(name, folders)
+    document = _extended(file, folders, seen=())
+    for override in overrides:
+        document = _overridden(document, override)
+    if no_spec:
+        document = _without(document, ("draft", "speculative"))
+    profile = _validated(document)
+    if profile.name != file.stem:
+        place = _nearest_place(("name",), document.places)
+        raise ProfileError(f"{place}: name: is {profile.name!r}, but the file is called {file.name}")
+    loaded = Loaded(profile=profile, file=file, places=document.places)
+    _raise_findings((loaded.place(*finding.path), str(finding)) for finding in rules.findings(profile))
+    return loaded
+
+
+def _read(file: Path) -> Document:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ProfileError(f"{file}: is not UTF-8 text") from None
+    except OSError as error:
+        raise ProfileError(f"{file}: {error.strerror}") from None
+    document = profile_yaml.parse(text, file=_shown(file))
+    if not isinstance(document.data, dict):
+        raise ProfileError(f"{_shown(file)}:1: a profile is a map of keys")
+    return Document(_anchored(document.data, file.parent), document.places)
+
+
+def _shown(file: Path) -> str:
+    """The path as a person would type it from here."""
+    here = Path.cwd()
+    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+
+
+def _anchored(value: Any, folder: Path) -> Any:
+    """Paths that begin with ./ or ../ mean: from the folder of the file they stand in."""
+    if isinstance(value, dict):
+        return {key: _anchored(item, folder) for key, item in value.items()}
+    if isinstance(value, str) and value.startswith(_RELATIVE):
+        return str((folder / value).resolve())
+    return value
+
+
+def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) -> Document:
+    document = _read(file)
+    parent = document.data.pop("extends", None)
+    if parent is None:
+        return document
+    place = document.places.get(("extends",), Place(_shown(file), 1))
+    if not isinstance(parent, str) or not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", parent):
+        raise ProfileError(f"{place}: extends: must be the name of a profile")
+    if file in seen or len(seen) >= MAX_EXTENDS:
+        raise ProfileError(f"{place}: extends: goes in circles, or deeper than {MAX_EXTENDS} files")
+    base = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
+    return _merged(base, document)
+
+
+def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place) -> Path:
+    for folder in (file.parent, *folders):
+        candidate = folder / f"{parent}.yaml"
+        if candidate.is_file():
+            return candidate
+    raise ProfileError(f"{place}: extends: there is no {parent}.yaml beside it or among the shipped profiles")
+
+
+def _merged(base: Document, over: Document) -> Document:
+    """Maps merge key by key, anything else is replaced, null takes a value away."""
+    return Document(_merge(base.data, over.data), {**base.places, **over.places})
+
+
+def _merge(base: Any, over: Any) -> Any:
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    merged = {**base, **{key: _merge(base.get(key), value) for key, value in over.items()}}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _overridden(document: Document, override: str) -> Document:
+    match = _SET.fullmatch(override)
+    if not match:
+        raise UsageError(f"--set {override!r} is not KEY=VALUE, as in --set serve.port=8001")
+    path = tuple(match[1].split("."))
+    source = f"--set {match[1]}"
+    value = profile_yaml.parse(match[2], file=source).data if match[2].strip() else None
+    places: dict[profile_yaml.Path, Place] = {path[: n + 1]: Place(source, 0) for n in range(len(path))}
+    for key in reversed(path):
+        value = {key: value}
+    return _merged(document, Document(_anchored(value, Path.cwd()), places))
+
+
+def _without(document: Document, keys: Iterable[str]) -> Document:
+    kept = {key: value for key, value in document.data.items() if key not in set(keys)}
+    return Document(kept, document.places)
+
+
+def _validated(document: Document) -> Profile:
+    try:
+        return Profile.model_validate(document.data)
+    except ValidationError as error:
+        _raise_findings(_finding(item, document.places) for item in error.errors(include_url=False))
+        raise AssertionError("a ValidationError holds at least one error") from error
+
+
+def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
+    """All findings in the order of the file, each once."""
+    in_order = sorted(findings, key=lambda finding: (finding[0].file, finding[0].line))
+    lines = dict.fromkeys(f"{place}: {text}" for place, text in in_order)
+    if lines:
+        raise ProfileError("\n".join(lines))
+
+
+def _finding(error: Mapping[str, Any], places: Mapping[profile_yaml.Path, Place]) -> tuple[Place, str]:
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    return _nearest_place(path, places), f"{'.'.join(map(str, path))}: {_sentence(error, path)}"
+
+
+def _sentence(error: Mapping[str, Any], path: Sequence[str | int]) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"unknown key{_nearest_key(path)}"
+    if error["type"] == "missing":
+        return "is missing"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    return _plain(error)
+
+
+def _plain(error: Mapping[str, Any]) -> str:
+    message = str(error["msg"])
+    message = message[0].lower() + message[1:]
+    value = error.get("input")
+    shown = isinstance(value, str | int | float | bool)
+    return f"{message}, got {value!r}" if shown else message
+
+
+def _nearest_key(path: Sequence[str | int]) -> str:
+    known = list(_keys_at(Profile, path[:-1]))
+    near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else f"; known here: {', '.join(known)}"
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> Iterator[str]:
+    for key in path:
+        if isinstance(key, int):
+            continue
+        field = model.model_fields.get(str(key))
+        inner = next(_models_in(field.annotation), None) if field else None
+        if inner is None:
+            return
+        model = inner
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _nearest_place(path: Sequence[str | int], places: Mapping[profile_yaml.Path, Place]) -> Place:
+    for end in range(len(path), -1, -1):
+        place = places.get(tuple(path[:end]))
+        if place:
+            return place
+    return Place("profile", 0)

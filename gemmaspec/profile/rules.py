@@ -1,0 +1,150 @@
+"""What several keys of a profile together get wrong: pure checks that yield findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+
+_NEEDS_DRAFT: Final = {"draft_model", "eagle", "eagle3", "dflash", "dspark"}
+_NO_DRAFT: Final = {"ngram", "suffix"}
+_FIELDS_OF_METHOD: Final = {
+    "draft_tensor_parallel_size": {"draft_model", "eagle", "eagle3"},
+    "use_heterogeneous_vocab": {"draft_model"},
+    "disable_padded_drafter_batch": {"eagle", "eagle3", "mtp"},
+    "prompt_lookup_max": {"ngram"},
+    "prompt_lookup_min": {"ngram"},
+    "suffix_decoding_max_tree_depth": {"suffix"},
+    "suffix_decoding_max_cached_requests": {"suffix"},
+    "suffix_decoding_max_spec_factor": {"suffix"},
+    "suffix_decoding_min_token_prob": {"suffix"},
+    "synthetic_acceptance_rates": set(),
+    "synthetic_acceptance_length": set(),
+}
+"""Fields that one method reads and the others refuse or ignore (vllm/config/speculative.py; the
+padded drafter batch: NotImplementedError with draft_model in every release). An empty set: any method."""
+
+_OWN_KEYS: Final = {
+    "--speculative-config": "speculative",
+    "-sc": "speculative",
+    "--spec-model": "speculative",
+    "--spec-method": "speculative",
+    "--spec-tokens": "speculative",
+    "--host": "serve.bind",
+    "--port": "serve.port",
+    "--api-key": "pass_env (VLLM_API_KEY)",
+    "--hf-token": "pass_env (HF_TOKEN)",
+    "--model": "target.model",
+    "--chat-template": "chat.template",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, and the key to blame."""
+
+    path: tuple[str | int, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.path))}: {self.text}"
+
+
+def findings(profile: Profile) -> Iterator[Finding]:
+    """All that is wrong with a profile whose single fields are right."""
+    for rule in _RULES:
+        yield from rule(profile)
+
+
+def _machine(profile: Profile) -> Iterator[Finding]:
+    if profile.machine not in MACHINES:
+        yield Finding(("machine",), f"{profile.machine!r} is none of {', '.join(MACHINES)}")
+
+
+def _pairing(profile: Profile) -> Iterator[Finding]:
+    spec, draft = profile.speculative, profile.draft
+    if draft and not spec:
+        yield Finding(
+            ("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B it is draft_model"
+        )
+    if not spec:
+        return
+    if spec.method in _NEEDS_DRAFT and not draft:
+        yield Finding(("speculative", "method"), f"{spec.method} needs a `draft: {{model: …}}`")
+    if spec.method in _NO_DRAFT and draft:
+        yield Finding(("draft",), f"{spec.method} drafts from the text itself; take the draft away")
+    if spec.num_speculative_tokens is None and spec.method != "suffix":
+        yield Finding(("speculative",), "num_speculative_tokens is missing")
+
+
+def _fields_of_method(profile: Profile) -> Iterator[Finding]:
+    spec = profile.speculative
+    if not spec:
+        return
+    for field, methods in _FIELDS_OF_METHOD.items():
+        if methods and spec.method not in methods and getattr(spec, field) is not None:
+            known = " or ".join(sorted(methods))
+            yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}")
+    synthetic = spec.synthetic_acceptance_rates is not None or spec.synthetic_acceptance_length is not None
+    if synthetic and spec.rejection_sample_method != "synthetic":
+        yield Finding(
+            ("speculative", "rejection_sample_method"), "must be synthetic when an acceptance is given"
+        )
+
+
+def _draft_parallelism(profile: Profile) -> Iterator[Finding]:
+    draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
+    target_tp = profile.serve.tensor_parallel_size or 1
+    if draft_tp is not None and draft_tp not in (1, target_tp):
+        yield Finding(
+            ("speculative", "draft_tensor_parallel_size"),
+            f"is {draft_tp}; vLLM takes 1 or the target's tensor_parallel_size, here {target_tp}",
+        )
+
+
+def _context(profile: Profile) -> Iterator[Finding]:
+    spec, limit = profile.speculative, profile.serve.max_model_len
+    if spec and spec.max_model_len and limit and spec.max_model_len > limit:
+        yield Finding(("speculative", "max_model_len"), f"is larger than serve.max_model_len, {limit}")
+
+
+def _exposure(profile: Profile) -> Iterator[Finding]:
+    try:
+        address = ip_address(profile.serve.bind)
+    except ValueError:
+        yield Finding(("serve", "bind"), f"{profile.serve.bind!r} is not an address")
+        return
+    if not address.is_loopback and "VLLM_API_KEY" not in profile.pass_env:
+        yield Finding(
+            ("serve", "bind"),
+            "others can reach this address: add VLLM_API_KEY to pass_env, so that the server asks for a key",
+        )
+
+
+def _extra_args(profile: Profile) -> Iterator[Finding]:
+    for index, argument in enumerate(profile.serve.extra_args):
+        flag = argument.split("=", 1)[0].replace("_", "-")
+        if flag in _OWN_KEYS:
+            yield Finding(("serve", "extra_args", index), f"{flag} has a key of its own: {_OWN_KEYS[flag]}")
+
+
+def _patch_twice(profile: Profile) -> Iterator[Finding]:
+    both = [*profile.patches.required, *profile.patches.optional]
+    for patch in sorted({patch for patch in both if both.count(patch) > 1}):
+        yield Finding(("patches",), f"{patch} is listed twice")
+
+
+_RULES: Final[tuple[Callable[[Profile], Iterator[Finding]], ...]] = (
+    _machine,
+    _pairing,
+    _fields_of_method,
+    _draft_parallelism,
+    _context,
+    _exposure,
+    _extra_args,
+    _patch_twice,
+)

@@ -1,0 +1,82 @@
+"""A stack: every file of it as text, from a profile. Pure: no docker, no network, no clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gemmaspec import data
+from gemmaspec.errors import ProfileError
+from gemmaspec.patching.plan import compile_plan, load_patches, plan_text
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.model import Profile
+from gemmaspec.stack.compose import compose_yaml
+from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
+from gemmaspec.stack.serve import speculative_config
+
+Form = Literal["folder", "single-file", "process"]
+"""`folder` and `single-file` are for Docker Compose; `process` has the same files without compose.yaml."""
+
+STACK_FILES = ("compose.yaml", "plan.json", "launch.py", SPECULATIVE_FILE, TEMPLATE_FILE)
+"""Every file a stack may have; one that a profile does not need is absent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """The rendered files of one profile, by name."""
+
+    profile: Profile
+    files: Mapping[str, str]
+
+
+def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:
+    """Render `loaded`; `paths` are the server's paths (a container's when not given).
+
+    Raises ProfileError for what only the target form can tell (no image, no such template),
+    PatchError for a patch that does not exist.
+    """
+    profile = loaded.profile
+    files = {
+        "plan.json": plan_text(_plan(profile)),
+        "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
+    }
+    config = speculative_config(profile, paths or container_paths(profile))
+    if config:
+        files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    if profile.chat.template:
+        files[TEMPLATE_FILE] = _template_text(loaded)
+    if form == "process":
+        return Stack(profile=profile, files=files)
+    if not profile.image:
+        raise ProfileError(f"{loaded.file}: image: is missing, and a container needs one")
+    compose = compose_yaml(profile, files, single_file=form == "single-file")
+    return Stack(
+        profile=profile,
+        files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
+    )
+
+
+def _plan(profile: Profile) -> dict[str, Any]:
+    patches = load_patches()
+    required, optional = profile.patches.required, profile.patches.optional
+    if not profile.speculative:
+        required = [name for name in required if not _only_speculation(name, patches)]
+        optional = [name for name in optional if not _only_speculation(name, patches)]
+    return compile_plan(profile.name, required, optional, profile.runtime.packages, patches)
+
+
+def _only_speculation(name: str, patches: Mapping[str, Any]) -> bool:
+    return name in patches and patches[name].speculation_only
+
+
+def _template_text(loaded: Loaded) -> str:
+    name = loaded.profile.chat.template or ""
+    file = Path(name).expanduser() if "/" in name else data.TEMPLATES / name
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        place = loaded.place("chat", "template")
+        raise ProfileError(f"{place}: chat.template: cannot read {file}") from None

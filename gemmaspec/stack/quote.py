@@ -1,0 +1,50 @@
+"""The one way text gets into a Compose file: quoted for YAML, with Compose's own `$` escaped."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from gemmaspec.profile.model import LOCAL_PREFIXES
+
+_NOT_IN_BLOCK: Final = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[\x85\u2028\u2029]"
+)
+_YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+"""What JSON may hold as it is and YAML reads as a line break or not at all."""
+STATE: Final = "${GEMMASPEC_STATE:-${HOME}/.local/state/gemmaspec}"
+"""gemmaspec's state folder, as Compose finds it with gemmaspec uninstalled."""
+
+
+def compose_string(value: object) -> str:
+    """A YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
+    text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
+    return _YAML_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def compose_folder(folder: str) -> str:
+    """The source of a bind mount; `state:` and `~/` stay open until Compose runs."""
+    assert folder.startswith(LOCAL_PREFIXES), folder
+    for prefix, start in (("state:", STATE + "/"), ("~/", "${HOME}/")):
+        if folder.startswith(prefix):
+            return f'"{start}{compose_string(folder.removeprefix(prefix))[1:]}'
+    return compose_string(folder)
+
+
+def compose_block(text: str, *, indent: int = 6) -> str:
+    """A YAML literal block that Compose reads back as `text`, or a quoted scalar where it cannot be one."""
+    if _NOT_IN_BLOCK.search(text) or not text.strip() or text.startswith((" ", "\n")):
+        return compose_string(text)
+    body = text.replace("$", "$$")
+    stripped = body.rstrip("\n")
+    keep = {0: "-", 1: ""}.get(len(body) - len(stripped), "+")
+    lines = body.split("\n") if keep == "+" else stripped.split("\n")
+    if keep == "+":
+        lines = lines[:-1]
+    return f"|{keep}\n" + "\n".join(" " * indent + line if line else "" for line in lines)
+
+
+def comment(text: str) -> str:
+    """Text for a `#` comment: one line."""
+    return " ".join(text.split())

@@ -1,0 +1,79 @@
+"""The `vllm serve` command line and the speculative-config JSON, from typed fields only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gemmaspec.profile.model import Profile, Serve
+from gemmaspec.stack.paths import Paths
+
+_NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
+
+
+def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
+    """`vllm serve …` without `--speculative-config`, which the launcher adds from its file."""
+    return (
+        *("vllm", "serve", paths.target, "--host", paths.host, "--port", str(profile.serve.port)),
+        *_model_flags(profile),
+        *_serve_flags(profile.serve),
+        *_chat_flags(profile, paths),
+        *profile.serve.extra_args,
+    )
+
+
+def speculative_config(profile: Profile, paths: Paths) -> dict[str, Any] | None:
+    """vLLM's SpeculativeConfig as data; None when the target runs alone."""
+    spec = profile.speculative
+    if not spec:
+        return None
+    config: dict[str, Any] = {"method": spec.method}
+    if profile.draft:
+        config["model"] = paths.draft
+        config |= {"revision": profile.draft.revision, "quantization": profile.draft.quantization}
+    config |= spec.model_dump(exclude={"method"})
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def served_model(profile: Profile, paths: Paths) -> str:
+    """The name that requests use."""
+    return profile.serve.served_model_name or paths.target
+
+
+def _model_flags(profile: Profile) -> Iterator[str]:
+    if profile.serve.served_model_name:
+        yield from ("--served-model-name", profile.serve.served_model_name)
+    if profile.target.revision:
+        yield from ("--revision", profile.target.revision)
+    if profile.target.quantization:
+        yield from ("--quantization", profile.target.quantization)
+
+
+def _serve_flags(serve: Serve) -> Iterator[str]:
+    for name, value in serve.model_dump(exclude=_NOT_FLAGS).items():
+        flag = name.replace("_", "-")
+        if value is True:
+            yield f"--{flag}"
+        elif value is False:
+            yield f"--no-{flag}"
+        elif value is not None:
+            yield from (f"--{flag}", _argument(value))
+
+
+def _chat_flags(profile: Profile, paths: Paths) -> Iterator[str]:
+    chat = profile.chat
+    if paths.template:
+        yield from ("--chat-template", paths.template)
+    if chat.content_format:
+        yield from ("--chat-template-content-format", chat.content_format)
+    if chat.template_kwargs:
+        yield from ("--default-chat-template-kwargs", _argument(chat.template_kwargs))
+    if chat.reasoning_parser:
+        yield from ("--reasoning-parser", chat.reasoning_parser)
+    if chat.tool_call_parser:
+        yield from ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_call_parser)
+
+
+def _argument(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)

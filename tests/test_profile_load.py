@@ -1,0 +1,193 @@
+"""From a profile's name to a checked profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemmaspec import data
+from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.profile.find import profile_names
+from gemmaspec.profile.load import load_profile
+
+BASE = """\
+schema: 1
+name: mine
+summary: a test
+machine: dgx-spark
+image: vllm/vllm-openai:v0.33.0
+target: {model: owner/target}
+draft: {model: owner/draft}
+speculative:
+  method: draft_model
+  num_speculative_tokens: 4
+serve:
+  max_model_len: 4096
+"""
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    file = folder / f"{name}.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def refused(folder: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(ProfileError) as caught:
+        load_profile(write(folder, "mine", text), overrides=overrides)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("name", profile_names([data.PROFILES]))
+def test_every_shipped_profile_is_valid(name: str) -> None:
+    assert load_profile(name).profile.name == name
+
+
+@pytest.mark.parametrize("name", [name for name in profile_names([data.PROFILES]) if name != "tiny-cpu"])
+def test_every_shipped_figure_names_its_source_machine_and_date(name: str) -> None:
+    measured = load_profile(name).profile.measured
+    assert measured
+    assert all(figure.source.endswith(".txt") and figure.machine and figure.date for figure in measured)
+
+
+def test_the_profile_of_each_seed_is_shipped() -> None:
+    assert set(profile_names([data.PROFILES])) == {
+        "spark-31b-e2b",
+        "spark-31b",
+        "spark-e2b",
+        "spark-31b-eagle3",
+        "spark-e4b",
+        "spark-e4b-fp8",
+        "spark-deckard-31b-e4b",
+        "tiny-cpu",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(BASE.replace("method:", "methd:"), "mine.yaml:9: speculative.methd: unknown key; did you mean 'method'?", id="typo"),
+        pytest.param(BASE + "servee: {}\n", "mine.yaml:13: servee: unknown key; did you mean 'serve'?", id="typo at the top"),
+        pytest.param(BASE + "  zzz: 1\n", "unknown key; known here: bind, port", id="nothing near"),
+        pytest.param(BASE.replace("  method: draft_model\n", ""), "mine.yaml:8: speculative.method: is missing", id="no method"),
+        pytest.param(BASE.split("speculative:")[0], "a draft needs `speculative: {method: …}`", id="draft alone"),
+        pytest.param(BASE.replace("draft: {model: owner/draft}\n", ""), "draft_model needs a `draft: {model: …}`", id="no draft"),
+        pytest.param(
+            BASE.replace("method: draft_model", "method: mtp\n  use_heterogeneous_vocab: true"),
+            "mine.yaml:10: speculative.use_heterogeneous_vocab: belongs to the method draft_model, not to mtp",
+            id="mtp with a field of draft_model",
+        ),
+        pytest.param(
+            BASE.replace("method: draft_model", "method: mtp\n  draft_tensor_parallel_size: 1"),
+            "belongs to the method draft_model or eagle or eagle3, not to mtp",
+            id="mtp with draft parallelism",
+        ),
+        pytest.param(
+            BASE + "  tensor_parallel_size: 4\n",
+            None,
+            id="draft TP not given",
+        ),
+        pytest.param(
+            BASE.replace("method: draft_model", "method: draft_model\n  draft_tensor_parallel_size: 2") + "  tensor_parallel_size: 4\n",
+            "mine.yaml:10: speculative.draft_tensor_parallel_size: is 2; vLLM takes 1 or the target's tensor_parallel_size, here 4",
+            id="draft TP",
+        ),
+        pytest.param(BASE.replace("4096", "128k"), "mine.yaml:12: serve.max_model_len: '128k' is not a whole number; write 131072", id="128k"),
+        pytest.param(BASE.replace("4096", "0"), "serve.max_model_len: input should be greater than or equal to 1, got 0", id="zero"),
+        pytest.param(BASE + "  bind: 0.0.0.0\n", "add VLLM_API_KEY to pass_env", id="open to others"),
+        pytest.param(BASE + "  bind: example\n", "mine.yaml:13: serve.bind:", id="not an address"),
+        pytest.param(BASE + "  extra_args: [--api-key=abc]\n", "--api-key has a key of its own: pass_env (VLLM_API_KEY)", id="api key"),
+        pytest.param(BASE + "env: {HF_TOKEN: hf_x}\n", "HF_TOKEN looks like a secret", id="secret"),
+        pytest.param(BASE + "env: {A B: x}\n", "'A B' is not the name of an environment variable", id="env name"),
+        pytest.param(BASE + "env: {DEBUG: true}\n", "env.DEBUG: input should be a valid string, got True", id="env bool"),
+        pytest.param(BASE + "runtime: {packages: {transformers: '>=5.5.0'}}\n", "has no upper bound", id="unbounded"),
+        pytest.param(BASE + "runtime: {vllm: latest}\n", "'latest' is not a release like 0.32.0", id="latest"),
+        pytest.param(BASE.replace("owner/target", "target"), "neither a Hugging Face id (owner/name) nor a folder", id="model"),
+        pytest.param(BASE.replace("owner/target", "--help"), "neither a Hugging Face id", id="a flag for a model"),
+        pytest.param(BASE.replace("dgx-spark", "dgx"), "machine: 'dgx' is none of dgx-spark", id="machine"),
+        pytest.param(BASE.replace("name: mine", "name: yours"), "mine.yaml:2: name: is 'yours', but the file is called mine.yaml", id="name"),
+        pytest.param(BASE.replace("name: mine", "name: ../x"), "is not a name of small letters", id="name with a path"),
+        pytest.param("extends: mine\n", "goes in circles", id="extends itself"),
+        pytest.param("extends: ../x\n", "extends: must be the name of a profile", id="extends a path"),
+        pytest.param("extends: nothing\n", "there is no nothing.yaml", id="extends nothing"),
+        pytest.param("- a\n", "a profile is a map of keys", id="a list"),
+        pytest.param("schema: 2\n", "schema: input should be 1, got 2", id="schema"),
+        pytest.param(BASE + "patches: {required: [a, b], optional: [a]}\n", "patches: a is listed twice", id="patch twice"),
+    ],
+)  # fmt: skip
+def test_each_mistake_gets_one_clear_error(profiles: Path, text: str, said: str | None) -> None:
+    if said is None:
+        assert load_profile(write(profiles, "mine", text))
+        return
+    message = refused(profiles, text)
+    assert said in message
+    assert "Traceback" not in message
+
+
+def test_all_mistakes_are_told_at_once(profiles: Path) -> None:
+    message = refused(
+        profiles, BASE.replace("4096", "128k").replace("method:", "methd:").replace("summary", "sumary")
+    )
+    assert [line.split(":")[1] for line in message.splitlines()] == ["1", "3", "8", "9", "12"]
+
+
+def test_a_child_replaces_single_values_of_what_it_extends_and_null_takes_one_away(profiles: Path) -> None:
+    write(profiles, "_base", BASE.replace("name: mine\n", "") + "  max_num_seqs: 8\n")
+    child = "extends: _base\nname: mine\nserve: {max_model_len: 8192, max_num_seqs: null}\n"
+    loaded = load_profile(write(profiles, "mine", child))
+    assert loaded.profile.serve.max_model_len == 8192
+    assert loaded.profile.serve.max_num_seqs is None
+    assert loaded.profile.target.model == "owner/target"
+    assert str(loaded.place("serve", "max_model_len")).endswith("mine.yaml:3")
+    assert str(loaded.place("target", "model")).endswith("_base.yaml:5")
+
+
+def test_a_mistake_is_blamed_on_the_file_it_stands_in(profiles: Path) -> None:
+    write(profiles, "_base", BASE.replace("name: mine\n", "").replace("4096", "many"))
+    assert "_base.yaml:11: serve.max_model_len" in refused(profiles, "extends: _base\nname: mine\n")
+
+
+def test_set_overrides_one_value_and_the_last_one_wins(profiles: Path) -> None:
+    file = write(profiles, "mine", BASE)
+    loaded = load_profile(
+        file, overrides=["serve.port=8001", "serve.port=8002", "chat.template_kwargs={enable_thinking: true}"]
+    )
+    assert loaded.profile.serve.port == 8002
+    assert loaded.profile.chat.template_kwargs == {"enable_thinking": True}
+
+
+def test_set_with_an_unknown_key_names_the_nearest(profiles: Path) -> None:
+    assert "--set serve.prot: serve.prot: unknown key; did you mean 'port'?" in refused(
+        profiles, BASE, "serve.prot=1"
+    )
+
+
+@pytest.mark.parametrize("override", ["serve.port", "=3", "serve..port=1", ""])
+def test_set_that_is_not_an_assignment_is_a_usage_error(profiles: Path, override: str) -> None:
+    with pytest.raises(UsageError, match="is not KEY=VALUE"):
+        load_profile(write(profiles, "mine", BASE), overrides=[override])
+
+
+def test_no_spec_leaves_the_target_alone(profiles: Path) -> None:
+    profile = load_profile(write(profiles, "mine", BASE), no_spec=True).profile
+    assert profile.draft is None
+    assert profile.speculative is None
+
+
+def test_a_name_that_does_not_exist_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_profile("spark-31b-e2")
+    assert "did you mean spark-31b-e2b" in caught.value.message
+    assert caught.value.hint == "gemmaspec profile list"
+
+
+def test_a_users_own_profile_hides_a_shipped_one(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(profiles, "tiny-cpu", BASE.replace("mine", "tiny-cpu"))
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    assert load_profile("tiny-cpu").profile.summary == "a test"
+
+
+def test_relative_folders_are_meant_from_the_profiles_own_folder(profiles: Path) -> None:
+    file = write(profiles, "mine", BASE.replace("owner/target", "./models/target"))
+    assert load_profile(file).profile.target.model == str(profiles / "models" / "target")
