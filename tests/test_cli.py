@@ -1,0 +1,171 @@
+"""The command line itself: help, version, completion, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmaspec import __version__
+from gemmaspec.cli import app as cli
+from gemmaspec.cli.app import run
+
+COMMANDS = ("up", "down", "restart", "status", "logs", "render", "profile", "demo")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"gemmaspec {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "Usage: gemmaspec" in printed
+    assert all(line.strip() for line in printed.splitlines()[:1])
+
+
+def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-h"]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in COMMANDS)
+    assert "gemmaspec profile list" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["up", "spark-31b-e2"], 2, "did you mean spark-31b-e2b"),
+        (["up", "/no/such.yaml"], 2, "there is no profile file /no/such.yaml"),
+        (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine is docker or process, not 'podman'"),
+        (["up", "tiny-cpu", "--set", "nonsense"], 2, "is not KEY=VALUE"),
+        (["up"], 2, "Missing argument"),
+        (["upp"], 2, "No such command"),
+        (["down", "never-started"], 2, "no stack called 'never-started' was started"),
+        (["logs", "never-started"], 2, "no stack called"),
+        (["status", "never-started"], 2, "no stack called"),
+        (["restart", "never-started"], 2, "no stack called"),
+        (["render", "tiny-cpu", "--set", "image=null"], 2, "image: is missing, and a container needs one"),
+        (["render", "tiny-cpu", "--set", "chat.template=nothing.jinja"], 2, "chat.template: cannot read"),
+        (["render", "tiny-cpu", "--set", "patches.required=[draft-text-onli]"], 2, "draft-text-only"),
+        (["up", "spark-31b", "--engine", "process"], 2, "runtime.vllm"),
+    ],
+)
+def test_a_mistake_is_one_clear_error_with_its_exit_code(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == code
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+def test_an_error_as_json_is_one_document_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "nothing-like-it", "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    assert document["ok"] is False
+    assert document["error"]["hint"] == "gemmaspec profile list"
+
+
+def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
+    assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
+    assert "target.model: there is no folder /no/such/model" in capsys.readouterr().err
+
+
+def test_profile_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "list"]) == 0
+    assert "spark-31b-e2b          dgx-spark  Gemma 4 31B" in capsys.readouterr().out
+
+
+def test_profile_list_keeps_going_past_one_that_is_not_valid(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profiles / "broken.yaml").write_text("schema: 7\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    assert run(["profile", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["profiles"]}
+    assert rows["broken"]["summary"].startswith("not valid:")
+    assert rows["tiny-cpu"]["machine"] == "cpu"
+
+
+def test_profile_show_has_everything_that_was_inherited(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "show", "spark-31b-e2b", "--set", "serve.port=8123"]) == 0
+    printed = capsys.readouterr().out
+    assert "max_model_len: 131072" in printed
+    assert "port: 8123" in printed
+    assert "18.05" in printed
+
+
+def test_dry_run_says_what_would_happen_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    assert run(["up", "tiny-cpu", "--engine", "process", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "engine: process" in printed
+    assert "launch.py --plan" in printed
+    assert "vllm serve" in printed
+    assert not (tmp_path / "state").exists()
+
+
+def test_status_of_nothing_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status"]) == 0
+    assert "nothing was started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_completes_profile_names(shell: str) -> None:
+    complete = {
+        "bash": {"COMP_WORDS": "gemmaspec up spark-31b-e", "COMP_CWORD": "2", "_GEMMASPEC_COMPLETE": "complete_bash"},
+        "zsh": {"_TYPER_COMPLETE_ARGS": "gemmaspec up spark-31b-e", "_GEMMASPEC_COMPLETE": "complete_zsh"},
+        "fish": {
+            "_TYPER_COMPLETE_ARGS": "gemmaspec up spark-31b-e",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "_GEMMASPEC_COMPLETE": "complete_fish",
+        },
+    }[shell]
+    done = subprocess.run(
+        [sys.executable, "-m", "gemmaspec"], capture_output=True, text=True, env={**os.environ, **complete}, check=False
+    )
+    assert "spark-31b-e2b" in done.stdout
+    assert "spark-31b-eagle3" in done.stdout
+    assert "tiny-cpu" not in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_can_be_printed(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gemmaspec", "--show-completion", shell], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "GEMMASPEC_COMPLETE" in done.stdout
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -m gemmaspec profile show spark-31b-e2b | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "app", broken)
+    assert run(["profile", "list"]) == 1
+    assert "This is a bug in gemmaspec" in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_imported_for_version_and_help() -> None:
+    script = (
+        "import sys; from gemmaspec.cli.app import run; run(['--version']);"
+        "heavy = {'pydantic', 'yaml', 'jinja2', 'docker', 'httpx', 'unidiff', 'huggingface_hub', 'psutil', 'prometheus_client'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

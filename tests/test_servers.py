@@ -1,0 +1,280 @@
+"""The main job, for real: vLLM in a container and in a managed environment, with the tiny pair."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import signal
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests import real
+from tests.real import H1, H2, H3A, PORT, gemmaspec, patches, up
+
+ENGINES = [
+    pytest.param("process", marks=pytest.mark.real_process),
+    pytest.param(
+        "docker",
+        marks=[
+            pytest.mark.real_docker,
+            pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers"),
+        ],
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each engine in turn; whatever a test leaves running is stopped."""
+    yield request.param
+    gemmaspec("down", "tiny-cpu")
+
+
+def png(width: int, height: int) -> str:
+    """A small grey picture as a data URL."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = b"".join(b"\0" + b"\x80" * (3 * width) for _ in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def chat(content: Any, **more: Any) -> dict[str, Any]:
+    """One greedy chat request to the running server."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 48, **more}
+    answer = httpx.post(f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=120, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    text = answer["choices"][0]["message"]["content"]
+    assert isinstance(text, str)
+    return text
+
+
+def states(report: dict[str, Any]) -> dict[str, str]:
+    return {patch["patch"]: patch["state"] for patch in report["patches"]}
+
+
+def test_stock_vllm_dies_of_the_first_hole_and_up_says_which(engine: str) -> None:
+    done = up(engine, *patches())
+    assert done.code == 6, done.err
+    assert "All attention layers in the same KV cache group must have the same window size" in done.err
+    assert H1 in done.err
+    assert gemmaspec("status", "tiny-cpu").code == 1
+
+
+def test_without_the_text_only_patch_it_gets_healthy_and_dies_of_the_first_request(engine: str) -> None:
+    done = up(engine, *patches(H1, H2))
+    assert done.code == 6, done.err
+    assert "first request" in done.err
+    assert H3A in done.err
+
+
+def test_with_the_plan_it_serves_drafts_and_answers(engine: str) -> None:
+    done = up(engine)
+    assert done.code == 0, done.err
+    answer = done.json["answer"]
+    assert answer["draft_tokens"] > 0
+    assert answer["accepted_tokens"] > 0
+    assert answer["acceptance_length"] > 1
+    assert states(done.json["report"]) == {H1: "applies", H2: "applies", H3A: "applies"}
+
+
+def test_status_shows_what_the_running_server_reports(engine: str) -> None:
+    done = gemmaspec("status", "tiny-cpu", "--json")
+    assert done.code == 0, done.err
+    (stack,) = done.json["stacks"]
+    assert stack["engine"] == engine
+    assert stack["report"]["vllm"]["version"].startswith("0.32.0")
+    assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
+    assert stack["speculation"]["draft_tokens"] > 0
+    assert "acceptance length" in gemmaspec("status", "tiny-cpu").out
+
+
+def test_text_and_image_requests_are_answered_together(engine: str) -> None:
+    picture = [{"type": "image_url", "image_url": {"url": png(64, 48)}}, {"type": "text", "text": "What is this?"}]
+    assert text_of(chat(picture))
+    assert text_of(chat("And what is this?"))
+    assert text_of(chat(picture))
+
+
+def test_up_twice_is_harmless(engine: str) -> None:
+    before = gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["detail"]
+    done = up(engine)
+    assert done.code == 0, done.err
+    assert "already running" in done.err
+    assert gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["detail"] == before
+
+
+def test_a_port_in_use_is_told_before_anything_is_started(engine: str, tmp_path: Path) -> None:
+    profile = tmp_path / "other.yaml"
+    profile.write_text("extends: tiny-cpu\nname: other\n")
+    done = gemmaspec("up", str(profile), "--engine", engine, "--set", f"serve.port={PORT}")
+    assert done.code == 4, done.err
+    assert f"{PORT}" in done.err
+    assert gemmaspec("status", "tiny-cpu").code == 0
+
+
+def test_greedy_text_is_the_same_without_speculation(engine: str) -> None:
+    prompts = ["Tell me about drafts.", "Count from one to ten.", "Why is the sky blue?"]
+    drafted = [text_of(chat(prompt)) for prompt in prompts]
+    done = up(engine, "--no-spec")
+    assert done.code == 0, done.err
+    assert done.json["answer"]["draft_tokens"] == 0
+    assert [text_of(chat(prompt)) for prompt in prompts] == drafted
+
+
+def test_it_restarts_three_times_and_patches_each_time(engine: str) -> None:
+    assert up(engine).code == 0
+    started = set()
+    for _ in range(3):
+        done = gemmaspec("restart", "tiny-cpu", "--json")
+        assert done.code == 0, done.err
+        assert set(states(done.json["report"]).values()) == {"applies"}
+        assert done.json["answer"]["draft_tokens"] > 0
+        started.add(done.json["report"]["started"])
+    assert len(started) == 3
+    assert "no download" not in done.err
+    assert "installing" not in done.err
+
+
+def test_logs_are_those_of_the_last_start(engine: str) -> None:
+    lines = gemmaspec("logs", "tiny-cpu").out.splitlines()
+    assert len([line for line in lines if "patching vllm" in line]) == 1
+    assert len(gemmaspec("logs", "tiny-cpu", "--tail", "3").out.splitlines()) == 3
+
+
+def test_down_leaves_nothing_running(engine: str) -> None:
+    assert gemmaspec("down", "tiny-cpu").code == 0
+    assert gemmaspec("status", "tiny-cpu").code == 1
+    assert "was not running" in gemmaspec("down", "tiny-cpu").err
+    assert not vllm_processes()
+
+
+def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
+    command = [sys.executable, "-m", "gemmaspec", "up", "tiny-cpu", "--engine", engine, "--set", f"serve.port={PORT}"]
+    done = real.interrupt_when(command, "importing")
+    assert done.code == 130, done.err
+    assert gemmaspec("status", "tiny-cpu").code == 1
+    assert not vllm_processes()
+
+
+def test_a_timeout_names_the_phase_and_stops_the_server(engine: str) -> None:
+    done = up(engine, "--timeout", "6")
+    assert done.code == 7, done.err
+    assert "importing" in done.err
+    assert not vllm_processes()
+
+
+def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str, tmp_path: Path) -> None:
+    write_conflicting_patch(tmp_path / "does-not-fit")
+    done = up(engine, *patches(H1, "does-not-fit"), env={"GEMMASPEC_PATCHES": str(tmp_path)})
+    assert done.code == 5, done.err
+    assert "does-not-fit" in done.err
+    assert "expected" in done.err
+    assert "importing" not in done.err
+
+
+def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine: str) -> None:
+    command = [sys.executable, "-m", "gemmaspec", "up", "tiny-cpu", "--engine", engine, "--set", f"serve.port={PORT}"]
+    before = package_digest() if engine == "process" else None
+    killed = kill_during_the_start(engine, command)
+    assert killed.code == 6, killed.err
+    assert before is None or package_digest() == before
+    # As somebody who is not root, on a root that cannot be written: the patches have nowhere to go but the overlay.
+    user = ("--set", "container.user=1234:1234") if engine == "docker" else ()
+    done = up(engine, *user)
+    assert done.code == 0, done.err
+    assert set(states(done.json["report"]).values()) == {"applies"}
+    if engine == "docker":
+        assert container_facts() == {"user": "1234:1234", "read_only": True}
+    assert gemmaspec("down", "tiny-cpu").code == 0
+
+
+@pytest.mark.real_process
+def test_before_0_21_the_multimodal_guard_raises_and_the_plan_passes_it() -> None:
+    """The oldest kind of this hole, on vLLM 0.20.2; its own fix for speculation on a CPU is part of the runtime."""
+    old = ("--set", "runtime.vllm=0.20.2")
+    done = up("process", *old, *patches(H1, H2))
+    assert done.code == 6, done.err
+    assert "does not support multimodal models yet" in done.err
+    assert H3A in done.err
+    done = up("process", *old)
+    assert done.code == 0, done.err
+    assert done.json["answer"]["draft_tokens"] > 0
+    assert done.json["report"]["vllm"]["version"].startswith("0.20.2")
+    assert gemmaspec("down", "tiny-cpu").code == 0
+
+
+def write_conflicting_patch(folder: Path) -> None:
+    """A patch for lines that no vLLM has."""
+    folder.mkdir()
+    (folder / "any.diff").write_text(
+        "--- a/vllm/v1/core/kv_cache_utils.py\n+++ b/vllm/v1/core/kv_cache_utils.py\n"
+        "@@ -1,1 +1,1 @@\n-    except NeverRaised:\n+    except AlwaysRaised:\n"
+    )
+    (folder / "patch.yaml").write_text(
+        (Path(__file__).parent / "data" / "does-not-fit.yaml").read_text()
+    )
+
+
+def vllm_processes() -> list[str]:
+    """Processes of a server that the suite started, in a container or not."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "name"]):
+        line = " ".join(process.info["cmdline"] or ()) + (process.info["name"] or "")
+        if f"--port {PORT}" in line or "VLLM::" in line:
+            found.append(line)
+    return found
+
+
+def package_digest() -> str:
+    """sha256 over every Python file of the runtime's vLLM."""
+    (package,) = (real.STATE / "runtimes").glob("cpu-0.32.0-*/lib/python*/site-packages/vllm")
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def kill_during_the_start(engine: str, command: list[str]) -> real.Done:
+    """`up`, and kill -9 for the launcher as soon as its process is there."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=real.environment())
+    victim = None
+    while process.poll() is None and victim is None:
+        victim = next((found for found in psutil.process_iter(["cmdline"]) if is_launcher(found)), None)
+    assert victim, process.communicate()
+    victim.send_signal(signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    return real.Done(process.returncode, out, err)
+
+
+def is_launcher(process: psutil.Process) -> bool:
+    line = process.info["cmdline"] or []
+    return any(word.endswith("/launch.py") for word in line) and "--plan" in line and "docker" not in line[0]
+
+
+def container_facts() -> dict[str, Any]:
+    """How the container really runs."""
+    asked = subprocess.run(
+        ["docker", "compose", "-p", "gemmaspec-tiny-cpu", "ps", "-q"], capture_output=True, text=True, check=True
+    )
+    inspected = subprocess.run(["docker", "inspect", asked.stdout.strip()], capture_output=True, text=True, check=True)
+    (container,) = json.loads(inspected.stdout)
+    return {"user": container["Config"]["User"], "read_only": container["HostConfig"]["ReadonlyRootfs"]}
