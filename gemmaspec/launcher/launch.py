@@ -84,7 +84,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines to find in a function or class (its qualified name; "" is the whole file), and their successors."""
+    """Lines to find in a function or class (its qualified name, or "" for the file), and their successors."""
 
     scope: str
     line: int
