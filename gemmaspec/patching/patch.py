@@ -1,0 +1,206 @@
+"""A patch folder: patch.yaml says what the hole is and who needs the patch; one diff per range of releases."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gemmaspec import data
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.diff import DiffFile, parse_diff
+
+_RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
+_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+_METHOD: Final = r"^[a-z0-9_]+$"
+
+
+class _Written(BaseModel):
+    """What a human wrote: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, str_min_length=1)
+
+
+class RequiredBy(_Written):
+    """Which speculative methods need the patch, and under which conditions, in prose."""
+
+    methods: tuple[str, ...] = Field(min_length=1)
+    when: str
+
+
+class SupersededRule(_Written):
+    """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`."""
+
+    path: str
+    scope: str
+    contains: str
+
+
+class Upstream(_Written):
+    """A thread about the hole, and its state on the day somebody looked (YYYY-MM-DD)."""
+
+    url: str = Field(pattern=r"^https://")
+    state: Literal["open", "closed", "merged"]
+    seen: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+
+
+class VariantText(_Written):
+    """One diff, the releases it is for, and for each file the function or class of each hunk, in order."""
+
+    diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
+    versions: str
+    scopes: dict[str, tuple[str, ...]]
+
+
+class PatchText(_Written):
+    """patch.yaml."""
+
+    id: str = Field(pattern=_ID)
+    title: str
+    hole: str
+    required_by: RequiredBy
+    runner: Literal["any", "v1", "v2"]
+    speculation_only: bool
+    variants: tuple[VariantText, ...] = Field(min_length=1)
+    superseded: tuple[SupersededRule, ...] = ()
+    upstream: tuple[Upstream, ...] = ()
+    drop_when: str
+    licence: str
+    author: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A diff, parsed and matched with its scopes; `specifier` is its range of releases, `sha256` the file's."""
+
+    name: str
+    specifier: str
+    sha256: str
+    files: tuple[launch.FileEdit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A whole patch folder, checked."""
+
+    folder: Path
+    text: PatchText
+    variants: tuple[Variant, ...]
+
+    @property
+    def id(self) -> str:
+        """The name of the folder."""
+        return self.text.id
+
+
+def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
+    """Every patch of a folder, by id, in order of id; PatchError lists what is wrong, one file:finding a line."""
+    return {path.parent.name: load_patch(path.parent) for path in sorted(folder.glob("*/patch.yaml"))}
+
+
+def load_patch(folder: Path) -> Patch:
+    """One patch folder; PatchError when its text or a diff is refused, or a diff is not named in the text."""
+    file = folder / "patch.yaml"
+    text = _validated(_read_yaml(file), file)
+    if text.id != folder.name:
+        raise PatchError(f"{file}: id: {text.id} is not the name of its folder, {folder.name}")
+    findings = [*_range_findings(text), *_rule_findings(text)]
+    unused = {path.name for path in folder.glob("*.diff")} - {variant.diff for variant in text.variants}
+    findings += [f"{name} is not named in it" for name in sorted(unused)]
+    if findings:
+        raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
+    return Patch(
+        folder=folder, text=text, variants=tuple(_load_variant(folder, item) for item in text.variants)
+    )
+
+
+def _read_yaml(file: Path) -> Any:
+    """The one place where a patch's YAML is read."""
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise PatchError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _validated(values: Any, file: Path) -> PatchText:
+    try:
+        return PatchText.model_validate(values)
+    except ValidationError as error:
+        raise PatchError("\n".join(f"{file}: {line}" for line in _sentences(error))) from None
+
+
+def _sentences(error: ValidationError) -> Iterator[str]:
+    """One sentence per fault; an unknown key names the nearest known one."""
+    models: list[type[_Written]] = _Written.__subclasses__()
+    known = [name for model in models for name in model.model_fields]
+    for fault in error.errors():
+        where = ".".join(str(part) for part in fault["loc"]) or "the file"
+        if fault["type"] != "extra_forbidden":
+            yield f"{where}: {fault['msg']}"
+            continue
+        near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+        yield f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _range_findings(text: PatchText) -> Iterator[str]:
+    """Ranges go up without overlap, and the last is open: a future release is decided by content."""
+    floor: tuple[int, ...] | None = ()
+    for index, variant in enumerate(text.variants):
+        found = _RANGE.fullmatch(variant.versions)
+        if found is None:
+            yield f"variants.{index}.versions: {variant.versions!r} is not like >=0.19.0,<0.33"
+            return
+        low, high = (launch.release(bound) if bound else None for bound in found.groups())
+        if floor is None or low is None or low < floor or (high is not None and high <= low):
+            yield f"variants.{index}.versions: {variant.versions} overlaps the range before it or is empty"
+        floor = high
+    if floor is not None:
+        yield "variants: the last range must be open (>=X): a future release is decided by content"
+
+
+def _rule_findings(text: PatchText) -> Iterator[str]:
+    for index, rule in enumerate(text.superseded):
+        try:
+            launch.check_path(rule.path)
+        except ValueError as error:
+            yield f"superseded.{index}.path: {error}"
+
+
+def _load_variant(folder: Path, text: VariantText) -> Variant:
+    """A diff with its scopes; PatchError when the two do not name the same files and numbers of hunks."""
+    file = folder / text.diff
+    try:
+        content = file.read_bytes()
+        files = parse_diff(content.decode("utf-8"), str(file))
+    except OSError as error:
+        raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise PatchError(f"{file}: not UTF-8 at byte {error.start}") from None
+    hunks = {edit.path: len(edit.hunks) for edit in files}
+    scopes = {path: len(names) for path, names in text.scopes.items()}
+    if hunks != scopes:
+        raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, its scopes are {scopes}")
+    return Variant(
+        name=file.stem,
+        specifier=text.versions,
+        sha256=hashlib.sha256(content).hexdigest(),
+        files=tuple(_scoped(edit, text.scopes[edit.path]) for edit in files),
+    )
+
+
+def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launch.FileEdit:
+    """A file's hunks, each with the function or class to look in."""
+    pairs = zip(scopes, edit.hunks, strict=True)
+    return launch.FileEdit(
+        edit.path, tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
+    )

@@ -1,0 +1,78 @@
+"""Compiling patches to a plan: plain data with its own sha256, all that the launcher needs to know."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gemmaspec import __version__
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.patch import Patch, Variant
+
+
+def compile_plan(
+    profile_name: str,
+    required: Sequence[str],
+    optional: Sequence[str],
+    requires: Mapping[str, str],
+    patches: Mapping[str, Patch],
+) -> dict[str, Any]:
+    """The plan of a profile: its patches in the order given, required ones first, and what it requires.
+
+    The same input gives the same plan, byte for byte. PatchError for an unknown patch (naming the nearest), a
+    patch named twice, and a requirement that the launcher could not compare.
+    """
+    names = [*required, *optional]
+    for name in names:
+        if name not in patches:
+            raise PatchError(_unknown(name, patches), hint="ls patches/")
+        if names.count(name) > 1:
+            raise PatchError(f"patch {name} is named twice: a patch is either required or optional")
+    plan: dict[str, Any] = {
+        "schema": 1,
+        "profile": profile_name,
+        "gemmaspec": __version__,
+        "requires": [
+            {"name": name, "specifier": specifier.replace(" ", "")}
+            for name, specifier in sorted(requires.items())
+        ],
+        "patches": [_patch_entry(patches[name], required=name in required) for name in names],
+    }
+    plan["sha256"] = launch.plan_digest(plan)
+    try:
+        launch.parse_plan(plan)
+    except ValueError as error:
+        raise PatchError(f"the plan of {profile_name} would be refused by the launcher: {error}") from None
+    return plan
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """The plan as the file that is written: indented JSON, keys sorted, a newline at the end."""
+    return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _unknown(name: str, patches: Mapping[str, Patch]) -> str:
+    near = difflib.get_close_matches(name, patches, n=1)
+    known = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(patches)) or 'none'}"
+    return f"there is no patch {name}: {known}"
+
+
+def _patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
+    return {
+        "id": patch.id,
+        "title": patch.text.title,
+        "required": required,
+        "runner": patch.text.runner,
+        "superseded": [rule.model_dump() for rule in patch.text.superseded],
+        "variants": [_variant_entry(variant) for variant in patch.variants],
+    }
+
+
+def _variant_entry(variant: Variant) -> dict[str, Any]:
+    """A variant as JSON has it, lists in place of tuples."""
+    entry: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(variant)))
+    return entry
