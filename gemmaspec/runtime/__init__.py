@@ -1,0 +1,6 @@
+"""Managed Python environments that hold one pinned vLLM each, kept under the state folder."""
+
+from gemmaspec.runtime.managed import Runtime, describe, ensure_runtime, remove_runtime, runtime_dir
+from gemmaspec.runtime.spec import RuntimeSpec
+
+__all__ = ["Runtime", "RuntimeSpec", "describe", "ensure_runtime", "remove_runtime", "runtime_dir"]

