@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -14,3 +15,9 @@ PATCHES: Final = ROOT / "patches"
 TEMPLATES: Final = ROOT / "templates"
 COMPOSE: Final = ROOT / "compose"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
+
+
+def patch_folders() -> tuple[Path, ...]:
+    """Folders of patches: the shipped one, then those of $GEMMASPEC_PATCHES, which win."""
+    named = os.environ.get("GEMMASPEC_PATCHES", "").split(os.pathsep)
+    return (PATCHES, *(Path(folder) for folder in named if folder))

@@ -74,9 +74,13 @@ def test_an_error_as_json_is_one_document_on_stdout(capsys: pytest.CaptureFixtur
     assert document["error"]["hint"] == "gemmaspec profile list"
 
 
-def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
-    assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
+    assert (
+        run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
+    )
     assert "target.model: there is no folder /no/such/model" in capsys.readouterr().err
 
 
@@ -104,7 +108,9 @@ def test_profile_show_has_everything_that_was_inherited(capsys: pytest.CaptureFi
     assert "18.05" in printed
 
 
-def test_dry_run_says_what_would_happen_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_says_what_would_happen_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
     assert run(["up", "tiny-cpu", "--engine", "process", "--dry-run"]) == 0
     printed = capsys.readouterr().out
@@ -122,7 +128,11 @@ def test_status_of_nothing_is_not_an_error(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_completes_profile_names(shell: str) -> None:
     complete = {
-        "bash": {"COMP_WORDS": "gemmaspec up spark-31b-e", "COMP_CWORD": "2", "_GEMMASPEC_COMPLETE": "complete_bash"},
+        "bash": {
+            "COMP_WORDS": "gemmaspec up spark-31b-e",
+            "COMP_CWORD": "2",
+            "_GEMMASPEC_COMPLETE": "complete_bash",
+        },
         "zsh": {"_TYPER_COMPLETE_ARGS": "gemmaspec up spark-31b-e", "_GEMMASPEC_COMPLETE": "complete_zsh"},
         "fish": {
             "_TYPER_COMPLETE_ARGS": "gemmaspec up spark-31b-e",
@@ -131,7 +141,11 @@ def test_completion_completes_profile_names(shell: str) -> None:
         },
     }[shell]
     done = subprocess.run(
-        [sys.executable, "-m", "gemmaspec"], capture_output=True, text=True, env={**os.environ, **complete}, check=False
+        [sys.executable, "-m", "gemmaspec"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **complete},
+        check=False,
     )
     assert "spark-31b-e2b" in done.stdout
     assert "spark-31b-eagle3" in done.stdout
@@ -141,7 +155,10 @@ def test_completion_completes_profile_names(shell: str) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_can_be_printed(shell: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gemmaspec", "--show-completion", shell], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "gemmaspec", "--show-completion", shell],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0
     assert "GEMMASPEC_COMPLETE" in done.stdout
@@ -153,7 +170,9 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
-def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_says_that_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 

@@ -27,7 +27,18 @@ ROOMS = {
 """Rooms by height: an import goes down, never up or sideways."""
 
 PURE = ("stack", "patching", "profile", "releases")
-WORLD = {"docker", "httpx", "socket", "subprocess", "time", "huggingface_hub", "psutil", "requests", "asyncio", "threading"}
+WORLD = {
+    "docker",
+    "httpx",
+    "socket",
+    "subprocess",
+    "time",
+    "huggingface_hub",
+    "psutil",
+    "requests",
+    "asyncio",
+    "threading",
+}
 ALLOWED_SIDEWAYS = {("ready", "engine"), ("patching", "releases")}
 """Readiness watches an engine through its protocol; patches read facts about releases."""
 
@@ -47,7 +58,11 @@ FILES = sorted(file for file in PACKAGE.rglob("*.py") if "_data" not in file.par
 def test_a_file_imports_only_from_rooms_below_its_own(file: Path) -> None:
     room = file.relative_to(PACKAGE).parts[0]
     if room not in ROOMS:
-        assert not [name for name in imports(file) if name.startswith("gemmaspec.") and name.split(".")[1] in ROOMS and file.name != "__main__.py"]
+        assert not [
+            name
+            for name in imports(file)
+            if name.startswith("gemmaspec.") and name.split(".")[1] in ROOMS and file.name != "__main__.py"
+        ]
         return
     for name in imports(file):
         parts = name.split(".")

@@ -23,14 +23,17 @@ from gemmaspec.stack.build import build_stack
 
 GOLDEN = Path(__file__).parent / "golden"
 PROFILES = list(profile_names([data.PROFILES]))
-HOSTILE = "/a b/it's \"quoted\" $HOME ${X:-y} $$ #: {z} \\n é 漢"
+HOSTILE = '/a b/it\'s "quoted" $HOME ${X:-y} $$ #: {z} \\n é 漢'
 """A folder name that Docker takes and every layer of quoting can stumble over."""
 
 
 def compose_available() -> bool:
     """Whether `docker compose` can check a file; that takes no daemon."""
     docker = shutil.which("docker")
-    return bool(docker) and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+    return (
+        bool(docker)
+        and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+    )
 
 
 needs_compose = pytest.mark.skipif(not compose_available(), reason="Docker Compose is not installed")
@@ -51,7 +54,9 @@ def compose_config(file: Path) -> dict[str, Any]:
 def test_a_shipped_profile_renders_its_golden_files(name: str) -> None:
     stack = build_stack(load_profile(name), form="folder")
     kept = {file.name: file.read_text() for file in (GOLDEN / name).iterdir()}
-    written = {file: text for file, text in stack.files.items() if file not in ("launch.py", "chat-template.jinja")}
+    written = {
+        file: text for file, text in stack.files.items() if file not in ("launch.py", "chat-template.jinja")
+    }
     assert written == kept, "after a change that is meant: make golden, and read the diff"
     assert stack.files["launch.py"] == data.LAUNCHER.read_text()
 
@@ -80,7 +85,11 @@ def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     )
     digests = {
         subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2", "3")
     }
@@ -101,11 +110,19 @@ def test_render_writes_the_stack_and_check_then_finds_no_difference(tmp_path: Pa
     out = tmp_path / "stack"
     assert run(["render", "tiny-cpu", "--out", str(out)]) == 0
     names = {file.name for file in out.iterdir()}
-    assert names == {"compose.yaml", "plan.json", "launch.py", "speculative-config.json", "chat-template.jinja"}
+    assert names == {
+        "compose.yaml",
+        "plan.json",
+        "launch.py",
+        "speculative-config.json",
+        "chat-template.jinja",
+    }
     assert run(["render", "tiny-cpu", "--out", str(out), "--check"]) == 0
 
 
-def test_check_prints_the_difference_writes_nothing_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_difference_writes_nothing_and_exits_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "stack"
     run(["render", "tiny-cpu", "--out", str(out)])
     before = (out / "compose.yaml").read_bytes()
@@ -135,7 +152,10 @@ def test_the_single_file_carries_every_file_of_the_stack(tmp_path: Path) -> None
     assert run(["render", "tiny-cpu", "--single-file", "--out", str(tmp_path)]) == 0
     assert [file.name for file in tmp_path.iterdir()] == ["compose.yaml"]
     document = compose_config(tmp_path / "compose.yaml")
-    carried = {config["target"]: document["configs"][config["source"]]["content"] for config in document["services"]["vllm"]["configs"]}
+    carried = {
+        config["target"]: document["configs"][config["source"]]["content"]
+        for config in document["services"]["vllm"]["configs"]
+    }
     wanted = build_stack(load_profile("tiny-cpu"), form="folder").files
     # `docker compose config` prints `$` as `$$`, so that its output can be read again
     carried = {target: text.replace("$$", "$") for target, text in carried.items()}
@@ -144,7 +164,9 @@ def test_the_single_file_carries_every_file_of_the_stack(tmp_path: Path) -> None
 
 def _string_fields() -> Iterator[tuple[str, str]]:
     """Every field of a profile that takes free text, as --set would name it, and a value for it."""
-    yield from ((field, HOSTILE) for field in ("target.model", "draft.model", "caches.huggingface", "caches.compile"))
+    yield from (
+        (field, HOSTILE) for field in ("target.model", "draft.model", "caches.huggingface", "caches.compile")
+    )
     for field in (
         *("summary", "target.revision", "target.quantization", "draft.revision", "draft.quantization"),
         *("speculative.attention_backend", "speculative.kv_cache_dtype", "speculative.moe_backend"),
@@ -172,14 +194,24 @@ def _flat(value: Any) -> Iterator[str]:
 @needs_compose
 def test_hostile_text_in_every_free_field_arrives_unchanged(tmp_path: Path) -> None:
     fields = dict(_string_fields())
-    overrides = [f"{field}={value if value.startswith(('[', '{')) else json.dumps(value)}" for field, value in fields.items()]
+    overrides = [
+        f"{field}={value if value.startswith(('[', '{')) else json.dumps(value)}"
+        for field, value in fields.items()
+    ]
     for file, text in build_stack(load_profile("tiny-cpu", overrides=overrides), form="folder").files.items():
         (tmp_path / file).write_text(text)
     assert json.loads((tmp_path / "speculative-config.json").read_text())["revision"] == HOSTILE
     service = compose_config(tmp_path / "compose.yaml")["services"]["vllm"]
     # `docker compose config` prints `$` as `$$`, so that its output can be read again
     seen = [text.replace("$$", "$") for text in _flat(service)]
-    flags = ["--revision", "--quantization", "--served-model-name", "--dtype", "--load-format", "--kv-cache-dtype"]
+    flags = [
+        "--revision",
+        "--quantization",
+        "--served-model-name",
+        "--dtype",
+        "--load-format",
+        "--kv-cache-dtype",
+    ]
     assert all(seen[seen.index(flag) + 1] == HOSTILE for flag in flags)
     assert service["environment"]["ANY"].replace("$$", "$") == HOSTILE
     sources = {volume["target"]: volume["source"].replace("$$", "$") for volume in service["volumes"]}
@@ -188,7 +220,10 @@ def test_hostile_text_in_every_free_field_arrives_unchanged(tmp_path: Path) -> N
     assert yaml.safe_load((tmp_path / "compose.yaml").read_text())["name"] == "gemmaspec-tiny-cpu"
 
 
-@pytest.mark.parametrize("field", ["name", "machine", "image", "serve.bind", "container.user", "container.shm_size", "runtime.vllm"])
+@pytest.mark.parametrize(
+    "field",
+    ["name", "machine", "image", "serve.bind", "container.user", "container.shm_size", "runtime.vllm"],
+)
 def test_hostile_text_in_a_field_with_a_form_is_one_clear_error(field: str) -> None:
     with pytest.raises(ProfileError) as caught:
         load_profile("tiny-cpu", overrides=[f"{field}={json.dumps(HOSTILE)}"])
@@ -196,7 +231,9 @@ def test_hostile_text_in_a_field_with_a_form_is_one_clear_error(field: str) -> N
     assert len(caught.value.message.splitlines()) == 1
 
 
-@pytest.mark.parametrize("field", [field for field, _ in _string_fields() if "args" not in field and "kwargs" not in field])
+@pytest.mark.parametrize(
+    "field", [field for field, _ in _string_fields() if "args" not in field and "kwargs" not in field]
+)
 def test_a_control_character_in_a_free_field_is_refused(field: str) -> None:
     with pytest.raises(ProfileError, match="control character"):
         load_profile("tiny-cpu", overrides=[f'{field}="/a\\nb"'])
@@ -218,7 +255,10 @@ def test_a_full_disk_leaves_the_old_stack_whole(tmp_path: Path, capsys: pytest.C
         pytest.skip("mounting a small disk needs root")
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False).returncode == 0
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False).returncode
+        == 0
+    )
     if not mounted:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:

@@ -48,14 +48,27 @@ def png(width: int, height: int) -> str:
 
     rows = b"".join(b"\0" + b"\x80" * (3 * width) for _ in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    data = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 def chat(content: Any, **more: Any) -> dict[str, Any]:
     """One greedy chat request to the running server."""
-    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 48, **more}
-    answer = httpx.post(f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=120, trust_env=False)
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": 48,
+        **more,
+    }
+    answer = httpx.post(
+        f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=120, trust_env=False
+    )
     assert answer.status_code == 200, answer.text
     document: dict[str, Any] = answer.json()
     return document
@@ -102,13 +115,18 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
     (stack,) = done.json["stacks"]
     assert stack["engine"] == engine
     assert stack["report"]["vllm"]["version"].startswith("0.32.0")
-    assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
+    assert all(
+        len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"]
+    )
     assert stack["speculation"]["draft_tokens"] > 0
     assert "acceptance length" in gemmaspec("status", "tiny-cpu").out
 
 
 def test_text_and_image_requests_are_answered_together(engine: str) -> None:
-    picture = [{"type": "image_url", "image_url": {"url": png(64, 48)}}, {"type": "text", "text": "What is this?"}]
+    picture = [
+        {"type": "image_url", "image_url": {"url": png(64, 48)}},
+        {"type": "text", "text": "What is this?"},
+    ]
     assert text_of(chat(picture))
     assert text_of(chat("And what is this?"))
     assert text_of(chat(picture))
@@ -168,7 +186,17 @@ def test_down_leaves_nothing_running(engine: str) -> None:
 
 
 def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
-    command = [sys.executable, "-m", "gemmaspec", "up", "tiny-cpu", "--engine", engine, "--set", f"serve.port={PORT}"]
+    command = [
+        sys.executable,
+        "-m",
+        "gemmaspec",
+        "up",
+        "tiny-cpu",
+        "--engine",
+        engine,
+        "--set",
+        f"serve.port={PORT}",
+    ]
     done = real.interrupt_when(command, "importing")
     assert done.code == 130, done.err
     assert gemmaspec("status", "tiny-cpu").code == 1
@@ -192,7 +220,17 @@ def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str
 
 
 def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine: str) -> None:
-    command = [sys.executable, "-m", "gemmaspec", "up", "tiny-cpu", "--engine", engine, "--set", f"serve.port={PORT}"]
+    command = [
+        sys.executable,
+        "-m",
+        "gemmaspec",
+        "up",
+        "tiny-cpu",
+        "--engine",
+        engine,
+        "--set",
+        f"serve.port={PORT}",
+    ]
     before = package_digest() if engine == "process" else None
     killed = kill_during_the_start(engine, command)
     assert killed.code == 6, killed.err
@@ -229,9 +267,7 @@ def write_conflicting_patch(folder: Path) -> None:
         "--- a/vllm/v1/core/kv_cache_utils.py\n+++ b/vllm/v1/core/kv_cache_utils.py\n"
         "@@ -1,1 +1,1 @@\n-    except NeverRaised:\n+    except AlwaysRaised:\n"
     )
-    (folder / "patch.yaml").write_text(
-        (Path(__file__).parent / "data" / "does-not-fit.yaml").read_text()
-    )
+    (folder / "patch.yaml").write_text((Path(__file__).parent / "data" / "does-not-fit.yaml").read_text())
 
 
 def vllm_processes() -> list[str]:
@@ -255,7 +291,9 @@ def package_digest() -> str:
 
 def kill_during_the_start(engine: str, command: list[str]) -> real.Done:
     """`up`, and kill -9 for the launcher as soon as its process is there."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=real.environment())
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=real.environment()
+    )
     victim = None
     while process.poll() is None and victim is None:
         victim = next((found for found in psutil.process_iter(["cmdline"]) if is_launcher(found)), None)
@@ -273,8 +311,13 @@ def is_launcher(process: psutil.Process) -> bool:
 def container_facts() -> dict[str, Any]:
     """How the container really runs."""
     asked = subprocess.run(
-        ["docker", "compose", "-p", "gemmaspec-tiny-cpu", "ps", "-q"], capture_output=True, text=True, check=True
+        ["docker", "compose", "-p", "gemmaspec-tiny-cpu", "ps", "-q"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    inspected = subprocess.run(["docker", "inspect", asked.stdout.strip()], capture_output=True, text=True, check=True)
+    inspected = subprocess.run(
+        ["docker", "inspect", asked.stdout.strip()], capture_output=True, text=True, check=True
+    )
     (container,) = json.loads(inspected.stdout)
     return {"user": container["Config"]["User"], "read_only": container["HostConfig"]["ReadonlyRootfs"]}

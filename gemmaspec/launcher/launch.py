@@ -71,15 +71,17 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A distribution that vLLM's Python must have."""
+    """A distribution that the Python of some vLLM releases must have."""
 
     name: str
     specifier: str
+    vllm: str
 
     def __post_init__(self) -> None:
         """Both become arguments of pip."""
         check(PROJECT.fullmatch(self.name), f"{self.name!r} is no distribution name")
         check_specifier(self.specifier)
+        check_specifier(self.vllm)
 
 
 @dataclass(frozen=True)
@@ -583,13 +585,14 @@ def installed_version(name: str, path: Sequence[str]) -> str | None:
 
 def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows for the report, and the folder of packages to add when this Python's own do not do."""
+    needs = [need for need in plan.requires if contains(need.vllm, version)]
     rows = [
         {"name": need.name, "specifier": need.specifier, "found": installed_version(need.name, sys.path)}
-        for need in plan.requires
+        for need in needs
     ]
     if all(contains(str(row["specifier"]), row["found"] or "") for row in rows):
         return [{**row, "state": "present"} for row in rows], []
-    wanted = sorted(need.name + need.specifier for need in plan.requires)
+    wanted = sorted(need.name + need.specifier for need in needs)
     key = hashlib.sha256(json.dumps([wanted, sys.version, version]).encode()).hexdigest()[:16]
     folder = cache_dir / "packages" / key
     state = "cached" if folder.is_dir() else install(wanted, folder)

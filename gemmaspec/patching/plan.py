@@ -11,6 +11,7 @@ from typing import Any
 from gemmaspec import __version__
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
+from gemmaspec.launcher.launch import Requirement
 from gemmaspec.patching.patch import Patch, Variant
 
 
@@ -18,7 +19,7 @@ def compile_plan(
     profile_name: str,
     required: Sequence[str],
     optional: Sequence[str],
-    requires: Mapping[str, str],
+    requires: Sequence[Requirement],
     patches: Mapping[str, Patch],
 ) -> dict[str, Any]:
     """The plan of a profile: its patches in the order given, required ones first, and what it requires.
@@ -36,10 +37,7 @@ def compile_plan(
         "schema": 1,
         "profile": profile_name,
         "gemmaspec": __version__,
-        "requires": [
-            {"name": name, "specifier": specifier.replace(" ", "")}
-            for name, specifier in sorted(requires.items())
-        ],
+        "requires": [dataclasses.asdict(need) for need in requires],
         "patches": [_patch_entry(patches[name], required=name in required) for name in names],
     }
     plan["sha256"] = launch.plan_digest(plan)

@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import ProfileError
-from gemmaspec.patching.plan import compile_plan, load_patches, plan_text
+from gemmaspec.launcher.launch import Requirement
+from gemmaspec.patching.patch import Patch, load_patches
+from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import speculative_config
@@ -60,16 +63,26 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
 
 
 def _plan(profile: Profile) -> dict[str, Any]:
-    patches = load_patches()
+    patches = {id_: patch for folder in data.patch_folders() for id_, patch in load_patches(folder).items()}
     required, optional = profile.patches.required, profile.patches.optional
     if not profile.speculative:
         required = [name for name in required if not _only_speculation(name, patches)]
         optional = [name for name in optional if not _only_speculation(name, patches)]
-    return compile_plan(profile.name, required, optional, profile.runtime.packages, patches)
+    return compile_plan(profile.name, required, optional, _requires(profile), patches)
 
 
-def _only_speculation(name: str, patches: Mapping[str, Any]) -> bool:
-    return name in patches and patches[name].speculation_only
+def _requires(profile: Profile) -> list[Requirement]:
+    """What the profile asks for; and of transformers what is known, unless it asks for that itself."""
+    own = [
+        Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())
+    ]
+    if "transformers" in profile.runtime.packages:
+        return own
+    return [*own, *(Requirement("transformers", range_, vllm) for vllm, range_ in TRANSFORMERS_BY_VLLM)]
+
+
+def _only_speculation(name: str, patches: Mapping[str, Patch]) -> bool:
+    return name in patches and patches[name].text.speculation_only
 
 
 def _template_text(loaded: Loaded) -> str:
