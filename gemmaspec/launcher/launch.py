@@ -715,6 +715,11 @@ def say(line: str) -> None:
     print(f"gemmaspec: {text}", file=sys.stderr, flush=True)
 
 
+def milliseconds(began: float) -> float:
+    """Time since a reading of time.perf_counter()."""
+    return round((time.perf_counter() - began) * 1000, 1)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that complains in one line."""
 
@@ -871,7 +876,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
     say(f"patching vllm {version} at {package}")
     began = time.perf_counter()
     results, changed = decide_plan(plan, version, read_from(package))
-    deciding = time.perf_counter() - began
+    deciding = milliseconds(began)
     report: dict[str, Any] = {
         "schema": 1,
         "profile": plan.profile,
@@ -890,13 +895,14 @@ def launch(argv: Sequence[str]) -> NoReturn:
     write_report(report_file, report)
     for result in results:
         tell(result)
+    say(f"patches decided in {deciding} ms")
     stop_on_conflict(results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)
     began = time.perf_counter()
     remove(options.run_dir / "overlay")
     if changed:
         report["overlay"] = str(build_overlay(package, options.run_dir, changed))
-        report["overlay_ms"] = round((deciding + time.perf_counter() - began) * 1000, 1)
+        report["overlay_ms"] = milliseconds(began)
         front.insert(0, report["overlay"])
     write_report(report_file, report)
     ready = f"overlay ready in {report['overlay_ms']} ms" if changed else "no file needs a patch, no overlay"
