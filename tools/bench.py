@@ -1,0 +1,151 @@
+"""`make bench`: how fast gemmaspec is, as ratios of two things timed in one run. Prints Markdown rows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+STATE = ROOT / ".tools" / "state"
+IMAGE = "gemmaspec/vllm-cpu:0.32.0"
+PORT = 8378
+PYTHON = sys.executable
+
+
+
+def median(run: Callable[[], float], *, times: int) -> float:
+    """The median of several timed runs, after one that does not count."""
+    run()
+    return statistics.median(run() for _ in range(times))
+
+
+def seconds(command: Sequence[str], **options: object) -> float:
+    """Wall seconds of one whole process."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
+    return time.perf_counter() - began
+
+
+def cli() -> Iterator[tuple[str, str, str]]:
+    """How long the command line takes to start."""
+    with tempfile.TemporaryDirectory() as folder:
+        base = median(lambda: seconds([PYTHON, "-c", "import typer"]), times=9)
+        version = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "--version"]), times=9)
+        command = [PYTHON, "-m", "gemmaspec", "render", "spark-31b-e2b", "--out", folder]
+        render = median(lambda: seconds(command), times=9)
+    yield row("`gemmaspec --version` against `import typer`", version / base, 2, f"{ms(version)} / {ms(base)}")
+    yield row("`gemmaspec render` against `import typer`", render / base, 4, f"{ms(render)} / {ms(base)}")
+
+
+def overlay() -> Iterator[tuple[str, str, str]]:
+    """The launcher against a start-up script that edits files and runs pip, in one container."""
+    rendered = STATE / "bench"
+    subprocess.run([PYTHON, "-m", "gemmaspec", "render", "tiny-cpu", "--out", str(rendered)], check=True, capture_output=True)
+    script = ROOT / "tools" / "bench_in_container.py"
+    mounts = ["-v", f"{rendered}:/gemmaspec:ro", "-v", f"{script}:/bench.py:ro"]
+    command = ["docker", "run", "--rm", "--network", "none", *mounts, "--entrypoint", "python3", IMAGE, "/bench.py"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    detail = f"{ms(found['launcher'])} / {ms(found['script'])}"
+    yield row("launcher up to exec, against the start-up script of 000", found["launcher"] / found["script"], 1 / 20, detail)
+    yield row("overlay alone, milliseconds", found["overlay_ms"], 50, "as the report has it", unit="ms")
+
+
+def starts() -> Iterator[tuple[str, str, str]]:
+    """`up` to ready against a plain `docker run` of the same server, and a second start."""
+    environment = {**os.environ, "GEMMASPEC_STATE": str(STATE)}
+    up = [PYTHON, "-m", "gemmaspec", "up", "tiny-cpu", "--engine", "docker", "--json", "--set", f"serve.port={PORT}"]
+    down = [PYTHON, "-m", "gemmaspec", "down", "tiny-cpu"]
+
+    def timed_up() -> float:
+        taken = seconds(up, env=environment)
+        subprocess.run(down, check=True, capture_output=True, env=environment)
+        return taken
+
+    def timed_run() -> float:
+        return plain_docker_run(environment)
+
+    timed_up()
+    pairs = [(timed_up(), timed_run()) for _ in range(3)]
+    extra = statistics.median(ours - plain for ours, plain in pairs)
+    detail = ", ".join(f"{ours:.1f} / {plain:.1f}" for ours, plain in pairs)
+    yield row("`up` to ready, beyond `docker run` to the first answer, seconds", extra, 3, detail, unit="s")
+
+
+def plain_docker_run(environment: dict[str, str]) -> float:
+    """The same stack by `docker run`: until its first chat answer. The stack is the one `up` left behind."""
+    stack = STATE / "stacks" / "tiny-cpu"
+    config = subprocess.run(
+        ["docker", "compose", "-f", str(stack / "compose.yaml"), "config", "--format", "json"],
+        check=True, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    service = json.loads(config.stdout)["services"]["vllm"]
+    command = ["docker", "run", "-d", "--name", "gemmaspec-bench", "--read-only", "--shm-size", "1g"]
+    command += ["--tmpfs", "/run/gemmaspec:mode=1777", "--tmpfs", "/tmp:mode=1777,exec", "-p", f"127.0.0.1:{PORT}:{PORT}"]  # noqa: S108
+    for key, value in service["environment"].items():
+        command += ["-e", f"{key}={value or ''}"]
+    for mount in service["volumes"]:
+        source = f"gemmaspec-tiny-cpu_{mount['source']}" if mount["type"] == "volume" else mount["source"]
+        command += ["-v", f"{source}:{mount['target']}" + (":ro" if mount.get("read_only") else "")]
+    command += ["--entrypoint", service["entrypoint"][0], service["image"], *service["entrypoint"][1:], *service["command"]]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    try:
+        first_answer()
+        return time.perf_counter() - began
+    finally:
+        subprocess.run(["docker", "rm", "-f", "gemmaspec-bench"], check=True, capture_output=True)
+
+
+def first_answer() -> None:
+    """Ask until a chat request is answered."""
+    import httpx
+
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Count from 1 to 20."}], "max_tokens": 48}
+    for _ in range(1200):
+        try:
+            if httpx.post(f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=60).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.1)
+    raise TimeoutError("the plain server did not answer")
+
+
+def row(what: str, value: float, limit: float, detail: str, *, unit: str = "") -> tuple[str, str, str]:
+    """One line of the table."""
+    return what, f"{value:.3g}{' ' + unit if unit else ''}", f"{detail}; at most {limit:.3g}"
+
+
+def ms(value: float) -> str:
+    """Seconds as text in milliseconds."""
+    return f"{value * 1000:.0f} ms"
+
+
+SUITES = {"cli": cli, "overlay": overlay, "starts": starts}
+
+
+def main() -> int:
+    """Run the chosen suites."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="all when none is given")
+    chosen = parser.parse_args().suites or list(SUITES)
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print("| what | measured | detail |\n|---|---|---|")
+    for name in chosen:
+        for cells in SUITES[name]():
+            print("| " + " | ".join(cells) + " |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
