@@ -249,14 +249,18 @@ def add_shared_layers(weights: Path, text: dict[str, Any]) -> None:
 
 
 def restore_published_keys(config: Path, text: dict[str, Any]) -> None:
-    """Write the plain attributes of the published files.
+    """Write config.json the way the published files have it, so that older and newer releases read it.
 
-    transformers 5.16 and newer writes `per_layer_config` instead, which older releases and their vLLM do not read.
+    transformers 5.16 and newer writes `per_layer_config` instead of the plain attributes, and calls the vision
+    tower's "default" rotary embedding "axial"; it reads both, transformers 5.14 only the older form.
     """
     content = json.loads(config.read_text(encoding="utf-8"))
     names = ("head_dim", "global_head_dim", "num_kv_shared_layers", "sliding_window", "layer_types")
     content["text_config"].update({name: text[name] for name in (*names, "num_global_key_value_heads")})
     content["text_config"].pop("per_layer_config", None)
+    rotary = content["vision_config"].get("rope_parameters", {})
+    if rotary.get("rope_type") == "axial":
+        rotary["rope_type"] = "default"
     config.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
