@@ -210,7 +210,8 @@ class Chat(Part):
     """How a conversation becomes a prompt and an answer becomes a message."""
 
     template: Text | None = None
-    """A file of templates/, or a path; None leaves the checkpoint's own."""
+    """`gemma4` for the shipped one that goes with the vLLM release, a file of templates/, or a path; None leaves
+    the checkpoint's own."""
     content_format: Literal["auto", "string", "openai"] | None = None
     template_kwargs: dict[Text, StrictBool | int | EnvValue] = {}
     reasoning_parser: Text | None = None

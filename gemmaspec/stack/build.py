@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import ProfileError
@@ -16,6 +16,7 @@ from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
+from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import speculative_config
@@ -23,7 +24,10 @@ from gemmaspec.stack.serve import speculative_config
 Form = Literal["folder", "single-file", "process"]
 """`folder` and `single-file` are for Docker Compose; `process` has the same files without compose.yaml."""
 
-STACK_FILES = ("compose.yaml", "plan.json", "launch.py", SPECULATIVE_FILE, TEMPLATE_FILE)
+OWN_TEMPLATE: Final = "gemma4"
+"""`chat.template: gemma4` is the shipped template that goes with the vLLM release."""
+
+STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", SPECULATIVE_FILE, TEMPLATE_FILE)
 """Every file a stack may have; one that a profile does not need is absent."""
 
 
@@ -85,9 +89,15 @@ def _only_speculation(name: str, patches: Mapping[str, Patch]) -> bool:
     return name in patches and patches[name].text.speculation_only
 
 
+def _template_file(profile: Profile) -> Path:
+    name = profile.chat.template or ""
+    if name == OWN_TEMPLATE:
+        return template_for(profile.runtime.vllm)
+    return Path(name).expanduser() if "/" in name else data.TEMPLATES / name
+
+
 def _template_text(loaded: Loaded) -> str:
-    name = loaded.profile.chat.template or ""
-    file = Path(name).expanduser() if "/" in name else data.TEMPLATES / name
+    file = _template_file(loaded.profile)
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
