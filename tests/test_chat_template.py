@@ -82,9 +82,8 @@ def released() -> dict[str, str]:
     try:
         return read_released_templates()
     except EnvironmentMissing as error:
-        pytest.fail(
-            f"{error.message}\n(GEMMASPEC_OFFLINE=1 skips what needs the package index)", pytrace=False
-        )
+        problem = f"{error.message}\n(GEMMASPEC_OFFLINE=1 skips what needs the package index)"
+    pytest.fail(problem, pytrace=False)
 
 
 @pytest.mark.network
