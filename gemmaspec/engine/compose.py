@@ -57,6 +57,7 @@ def environment() -> dict[str, str]:
 
 def start(server: Server) -> None:
     """`docker compose up`. Raises EnvironmentMissing for a fault of the machine, StartFailed otherwise."""
+    ensure_docker_cli()
     done = _run(up_args(server))
     if done.returncode:
         raise why_not_up(server, done.stderr)
@@ -64,6 +65,7 @@ def start(server: Server) -> None:
 
 def stop(server: Server) -> None:
     """`docker compose down`. Raises GemmaspecError with what Compose said."""
+    ensure_docker_cli()
     done = _run(down_args(server))
     if done.returncode:
         raise GemmaspecError(
@@ -80,6 +82,15 @@ def why_not_up(server: Server, said: str) -> GemmaspecError:
         if phrase in said.lower():
             return EnvironmentMissing(f"{server.name} was not started, {meaning}: {text}", hint=hint)
     return StartFailed(f"docker compose could not start {server.name}: {text}", hint=hint)
+
+
+def ensure_docker_cli() -> None:
+    """Raise EnvironmentMissing when there is no `docker` command."""
+    if not shutil.which("docker"):
+        raise EnvironmentMissing(
+            "the docker command is not installed",
+            hint="sudo apt-get install docker.io    # or https://docs.docker.com/engine/install",
+        )
 
 
 def ensure_compose_v2() -> None:

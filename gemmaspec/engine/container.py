@@ -40,15 +40,16 @@ def state_of(attributes: dict[str, Any]) -> State:
 def log_start(seen: dict[str, Any]) -> float | None:
     """The moment (seconds since 1970) from which lines belong to the last start; None when all of them do.
 
-    Docker stamps a container's first lines up to some milliseconds before StartedAt. Half-way back to the end
-    of the run before is therefore right; once this run has ended too, that moment is unknown and 50 ms must
-    do: docker waits at least 100 ms before it restarts a container.
+    Docker notes StartedAt late: the first lines, and the end of a run of milliseconds, may be earlier. While
+    a container runs, FinishedAt is the end of the run before, and half-way is right. Once it has ended, that
+    end is unknown and 0.1 s must do: docker waits longer than that before it restarts a container.
     """
-    started = _moment(seen["StartedAt"])
-    if seen["StartedAt"].startswith(_NEVER) or seen["FinishedAt"].startswith(_NEVER):
+    started, finished = seen["StartedAt"], seen["FinishedAt"]
+    if started.startswith(_NEVER) or finished.startswith(_NEVER):
         return None
-    finished = _moment(seen["FinishedAt"])
-    return (started + finished) / 2 if finished < started else started - 0.05
+    if seen["Status"] in _STATUS and seen["Status"] != "restarting":
+        return (_moment(started) + _moment(finished)) / 2
+    return min(_moment(started), _moment(finished)) - 0.1
 
 
 def _moment(stamp: str) -> float:

@@ -43,6 +43,11 @@ class DockerEngine:
     def _client(self) -> docker.DockerClient:
         return endpoint.connect(self.endpoint)
 
+    def close(self) -> None:
+        """Close the connections to the daemon; a later call opens them again."""
+        if client := self.__dict__.pop("_client", None):
+            client.close()
+
     def is_remote(self) -> bool:
         """Whether the daemon is another machine's (ssh://, tcp://): no folder of this one can be mounted."""
         return self.endpoint.remote
@@ -54,11 +59,7 @@ class DockerEngine:
 
     def preflight(self, server: Server) -> None:
         """Raise EnvironmentMissing when the server could not start; pulls a missing image."""
-        if not shutil.which("docker"):
-            raise EnvironmentMissing(
-                "the docker command is not installed",
-                hint="sudo apt-get install docker.io    # or https://docs.docker.com/engine/install",
-            )
+        compose.ensure_docker_cli()
         self.ping()
         compose.ensure_compose_v2()
         with _answering(self.endpoint):
@@ -121,7 +122,10 @@ class DockerEngine:
         try:
             yield from lines(stream)
         finally:
-            stream.close()
+            with contextlib.suppress(OSError):  # the daemon closed it first
+                stream.close()
+        with contextlib.suppress(NotFound):  # removed: a stop, and so the end of its lines
+            container.reload()  # a daemon that goes away also looks like the end; asking again tells
 
     def _container(self, server: Server) -> Container | None:
         """The service's newest container."""

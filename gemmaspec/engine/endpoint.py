@@ -14,7 +14,7 @@ from docker.errors import DockerException
 from gemmaspec.errors import EnvironmentMissing
 
 DEFAULT_URL: Final = "unix:///var/run/docker.sock"
-_TIMEOUT_S: Final = 20
+TIMEOUT_S: Final = 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def find() -> Endpoint:
 def connect(endpoint: Endpoint) -> docker.DockerClient:
     """A client of the daemon that has answered once. Raises EnvironmentMissing saying why it does not."""
     try:
-        return docker.from_env(timeout=_TIMEOUT_S, use_ssh_client=True)
+        return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
     except (DockerException, OSError) as error:
         raise _unanswered(endpoint, error) from None
 
@@ -81,7 +81,7 @@ def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
         )
     if isinstance(cause, TimeoutError):
         return EnvironmentMissing(
-            f"docker is not answering: {endpoint} was silent for {_TIMEOUT_S} s", hint="docker info"
+            f"docker is not answering: {endpoint} was silent for {TIMEOUT_S} s", hint="docker info"
         )
     return EnvironmentMissing(f"docker is not answering at {endpoint}: {cause}", hint="docker info")
 
