@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,9 +54,18 @@ def find() -> Endpoint:
 def connect(endpoint: Endpoint) -> docker.DockerClient:
     """A client of the daemon that has answered once. Raises EnvironmentMissing saying why it does not."""
     try:
+        _knock(endpoint)
         return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
     except (DockerException, OSError) as error:
         raise _unanswered(endpoint, error) from None
+
+
+def _knock(endpoint: Endpoint) -> None:
+    """Connect to a local socket and leave: after a failure the SDK leaves it open and wraps the reason."""
+    if endpoint.url.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(TIMEOUT_S)
+            knocking.connect(endpoint.url.removeprefix("unix://"))
 
 
 def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
