@@ -16,13 +16,13 @@ from typing import Any
 
 import docker
 import pytest
-from docker_support import free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
 
 from gemmaspec.engine import compose, endpoint
 from gemmaspec.engine.container import has_nvidia
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from tests.docker_support import free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
 
 pytestmark = [
     pytest.mark.real_docker,
@@ -73,17 +73,18 @@ def make(engine: DockerEngine, tmp_path: Path) -> Iterator[Callable[..., Server]
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., DockerEngine]]:
-    """Engines whose environment differs."""
+def elsewhere() -> Iterator[Callable[..., DockerEngine]]:
+    """Engines whose environment differs; ask for it after `make`, which cleans up in the usual one."""
     made: list[DockerEngine] = []
+    with pytest.MonkeyPatch.context() as patch:
 
-    def _elsewhere(**environment: str) -> DockerEngine:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        made.append(DockerEngine())
-        return made[-1]
+        def _elsewhere(**environment: str) -> DockerEngine:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            made.append(DockerEngine())
+            return made[-1]
 
-    yield _elsewhere
+        yield _elsewhere
     for engine in made:
         engine.close()
 
@@ -133,9 +134,7 @@ def test_a_changed_stack_replaces_its_container(engine: DockerEngine, make: Call
     assert engine.state(server).detail != before
 
 
-def test_the_exit_code_of_a_server_that_ended_is_told(
-    engine: DockerEngine, make: Callable[..., Server]
-) -> None:
+def test_the_exit_code_of_a_server_that_ended_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
     server = make("exit 5")
     engine.start(server)
     wait_for(lambda: exited(engine, server))
@@ -161,9 +160,7 @@ def test_restarts_are_bounded_counted_and_their_logs_kept_apart(
     assert list(engine.logs(server)) == ["begin 1", "crash"]
 
 
-def test_a_process_killed_for_lack_of_memory_is_told(
-    engine: DockerEngine, make: Callable[..., Server]
-) -> None:
+def test_a_process_killed_for_lack_of_memory_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
     server = make("a=xxxxxxxxxxxxxxxx; while :; do a=$a$a; done", mem_limit="16m", init=False)
     engine.start(server)
     wait_for(lambda: exited(engine, server))
@@ -269,17 +266,13 @@ def test_only_the_last_lines_can_be_asked_for(engine: DockerEngine, make: Callab
     assert list(engine.logs(server, tail=4)) == ["two", "1%", "2%", "3%"]
 
 
-def test_a_stack_that_was_never_started_says_nothing(
-    engine: DockerEngine, make: Callable[..., Server]
-) -> None:
+def test_a_stack_that_was_never_started_says_nothing(engine: DockerEngine, make: Callable[..., Server]) -> None:
     server = make()
     assert list(engine.logs(server, follow=True)) == []
     assert engine.report(server) is None
 
 
-def test_the_report_is_read_from_the_running_container(
-    engine: DockerEngine, make: Callable[..., Server]
-) -> None:
+def test_the_report_is_read_from_the_running_container(engine: DockerEngine, make: Callable[..., Server]) -> None:
     written = json.dumps({"schema": 1, "profile": "é"}, ensure_ascii=False)
     server = make(f"echo up; sleep 1; echo '{written}' > {REPORT}; echo written; sleep 100")
     engine.start(server)
@@ -451,9 +444,7 @@ def test_a_daemon_without_a_socket_is_down(elsewhere: Callable[..., DockerEngine
     assert caught.value.exit_code == 4
 
 
-def test_a_daemon_that_left_its_socket_behind_is_down(
-    elsewhere: Callable[..., DockerEngine], tmp_path: Path
-) -> None:
+def test_a_daemon_that_left_its_socket_behind_is_down(elsewhere: Callable[..., DockerEngine], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "s"))
     with pytest.raises(EnvironmentMissing, match="nothing listens"):
@@ -493,9 +484,7 @@ def test_a_socket_this_user_may_not_use_is_told(
         ("nonsense", "not answering at nonsense"),
     ],
 )
-def test_a_remote_daemon_that_is_not_there_is_told(
-    elsewhere: Callable[..., DockerEngine], host: str, why: str
-) -> None:
+def test_a_remote_daemon_that_is_not_there_is_told(elsewhere: Callable[..., DockerEngine], host: str, why: str) -> None:
     with pytest.raises(EnvironmentMissing, match=why):
         elsewhere(DOCKER_HOST=host).ping()
 
@@ -541,7 +530,7 @@ def test_a_daemon_on_tcp_is_remote_and_its_ports_are_not_tried_here(
     server = make()
     with relay("/var/run/docker.sock") as (url, _):
         engine = elsewhere(DOCKER_HOST=url)
-        assert engine.is_remote()
+        assert engine.remote
         with socket.create_server(("127.0.0.1", server.port)):
             engine.preflight(server)
         whole_life(engine, server)
@@ -565,7 +554,7 @@ def test_the_current_docker_context_chooses_the_daemon(
             (tmp_path / "docker" / "cli-plugins").symlink_to(home_plugins)
         for command in (["create", "far", "--docker", f"host={url}"], ["use", "far"]):
             subprocess.run(["docker", "context", *command], check=True, capture_output=True)
-        assert engine.is_remote()
+        assert engine.remote
         assert engine.endpoint.chosen_by == "context far"
         whole_life(engine, server)
 
@@ -578,12 +567,10 @@ def test_a_daemon_behind_ssh_is_remote(
 ) -> None:
     """The fake ssh runs the remote command here; docker's CLI and SDK both call ssh by its name."""
     pytest.importorskip("paramiko", reason="the docker SDK asks for paramiko even when it runs ssh itself")
-    fake_commands(
-        tmp_path, ssh='while [ "$1" != -- ]; do shift; done; shift 2; unset DOCKER_HOST; exec sh -c "$*"'
-    )
+    fake_commands(tmp_path, ssh='while [ "$1" != -- ]; do shift; done; shift 2; unset DOCKER_HOST; exec sh -c "$*"')
     server = make()
     engine = elsewhere(DOCKER_HOST="ssh://me@far", PATH=f"{tmp_path}/fake:{os.environ['PATH']}")
-    assert engine.is_remote()
+    assert engine.remote
     whole_life(engine, server)
 
 
@@ -599,9 +586,7 @@ def fake_commands(folder: Path, **scripts: str) -> str:
     return f"{folder}/fake"
 
 
-def test_a_machine_without_the_docker_command_is_told(
-    elsewhere: Callable[..., DockerEngine], tmp_path: Path
-) -> None:
+def test_a_machine_without_the_docker_command_is_told(elsewhere: Callable[..., DockerEngine], tmp_path: Path) -> None:
     server = stack(tmp_path / "stack", SERVE)
     engine = elsewhere(PATH=fake_commands(tmp_path))
     for act in (engine.preflight, engine.start):

@@ -39,8 +39,7 @@ from gemmaspec.engine.image import why_not_pulled
         ),
         (
             "a:1",
-            "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting "
-            "headers)",
+            "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)",
             "cannot be reached",
             "docker pull a:1",
         ),

@@ -168,9 +168,7 @@ def test_a_second_start_is_refused_and_leaves_the_first_alone(
     assert engine.state(server).status == "running"
 
 
-def test_of_two_starts_at_the_same_moment_one_wins(
-    engine: ProcessEngine, make: Callable[..., Server]
-) -> None:
+def test_of_two_starts_at_the_same_moment_one_wins(engine: ProcessEngine, make: Callable[..., Server]) -> None:
     server = make()
     refused: list[Exception] = []
 
@@ -207,9 +205,7 @@ def test_the_exit_code_is_known_to_whoever_started_it(
     assert engine.state(server).status == "absent"
 
 
-def test_it_can_be_started_again_after_it_ended_by_itself(
-    engine: ProcessEngine, make: Callable[..., Server]
-) -> None:
+def test_it_can_be_started_again_after_it_ended_by_itself(engine: ProcessEngine, make: Callable[..., Server]) -> None:
     engine.start(make("exit", "3"))
     server = make("wait")
     wait_for(lambda: engine.state(server).status == "exited")
@@ -369,9 +365,7 @@ def test_a_record_of_another_boot_is_not_trusted(engine: ProcessEngine, make: Ca
     "text",
     ["", "{", "[]", "7", '{"pid": 1}', '{"pid": -1, "command": []}', "\x00\xff", '{"command": null}'],
 )
-def test_a_broken_record_counts_as_none(
-    engine: ProcessEngine, make: Callable[..., Server], text: str
-) -> None:
+def test_a_broken_record_counts_as_none(engine: ProcessEngine, make: Callable[..., Server], text: str) -> None:
     server = make()
     server.run_dir.mkdir()
     (server.run_dir / "process.json").write_text(text)
@@ -379,13 +373,9 @@ def test_a_broken_record_counts_as_none(
     assert engine.stop(server) is False
 
 
-@pytest.mark.parametrize(
-    ("pid", "ticks"), [(1, 5), (0, 5), (-1, 5), (True, 5), ("12", 5), (None, 5), (12, None)]
-)
+@pytest.mark.parametrize(("pid", "ticks"), [(1, 5), (0, 5), (-1, 5), (True, 5), ("12", 5), (None, 5), (12, None)])
 def test_a_record_with_an_impossible_pid_counts_as_none(tmp_path: Path, pid: Any, ticks: Any) -> None:
-    made = record.Record(
-        stack="s", nonce="n", boot_id=record.boot_id(), command=(), pid=pid, start_ticks=ticks
-    )
+    made = record.Record(stack="s", nonce="n", boot_id=record.boot_id(), command=(), pid=pid, start_ticks=ticks)
     record.write(tmp_path, made)
     assert record.read(tmp_path) is None
 
@@ -452,15 +442,12 @@ def test_a_session_that_reuses_the_number_of_a_dead_one_is_left_alone(
         other.wait()
 
 
-def test_the_marker_survives_a_process_that_renames_itself(
-    engine: ProcessEngine, make: Callable[..., Server]
-) -> None:
+def test_the_marker_survives_a_process_that_renames_itself(engine: ProcessEngine, make: Callable[..., Server]) -> None:
     """vLLM calls its engine `VLLM::EngineCore` with setproctitle, which overwrites the environment area."""
     pytest.importorskip("setproctitle", reason="setproctitle is not installed")
     server = make()
     rename = (
-        "import setproctitle, time\n"
-        "setproctitle.setproctitle('X' * 4000)\nprint('ready', flush=True)\ntime.sleep(99)"
+        "import setproctitle, time\nsetproctitle.setproctitle('X' * 4000)\nprint('ready', flush=True)\ntime.sleep(99)"
     )
     server = dataclasses.replace(server, command=(sys.executable, "-c", rename))
     engine.start(server)
@@ -489,9 +476,7 @@ def test_a_server_of_another_user_cannot_be_ended_and_that_is_told(
     assert engine.state(server).status == "running"
 
 
-def test_a_launcher_started_by_hand_is_seen_by_its_lock(
-    engine: ProcessEngine, make: Callable[..., Server]
-) -> None:
+def test_a_launcher_started_by_hand_is_seen_by_its_lock(engine: ProcessEngine, make: Callable[..., Server]) -> None:
     server = make()
     server.run_dir.mkdir()
     by_hand = subprocess.Popen(launch_args(server), start_new_session=True)
@@ -541,9 +526,7 @@ def test_logs_follow_until_the_server_ends(engine: ProcessEngine, make: Callable
 
 
 def test_hostile_output_reaches_nobody_raw(engine: ProcessEngine, make: Callable[..., Server]) -> None:
-    hostile = (
-        rb"b'a\x1b[31mred\x1b[0m\x1b]0;title\x07\tb\n\xff\xfe broken\n1%\r2%\r\n' + b'\xe2\x82\xac' * 40000"
-    )
+    hostile = rb"b'a\x1b[31mred\x1b[0m\x1b]0;title\x07\tb\n\xff\xfe broken\n1%\r2%\r\n' + b'\xe2\x82\xac' * 40000"
     server = make("say", hostile.decode())
     engine.start(server)
     ready, first, second, *rest = engine.logs(server, follow=True)
@@ -574,9 +557,7 @@ def test_only_the_last_lines_can_be_asked_for(engine: ProcessEngine, make: Calla
     assert list(engine.logs(server, tail=99)) == ["ready", "one", "two", "1%", "2%", "3%"]
 
 
-def test_the_report_is_only_that_of_the_running_server(
-    engine: ProcessEngine, make: Callable[..., Server]
-) -> None:
+def test_the_report_is_only_that_of_the_running_server(engine: ProcessEngine, make: Callable[..., Server]) -> None:
     server = make()
     assert engine.report(server) is None
     engine.start(server)
@@ -671,8 +652,8 @@ def test_an_incomplete_stack_is_told(engine: ProcessEngine, make: Callable[..., 
     server = make()
     (server.folder / "plan.json").unlink()
     with pytest.raises(EnvironmentMissing, match=r"plan\.json is missing") as caught:
-        engine.preflight(server)
-    assert caught.value.hint == "gemmaspec render demo"
+        engine.start(server)
+    assert caught.value.hint == "gemmaspec up demo"
 
 
 def test_a_port_held_by_another_process_names_it(engine: ProcessEngine, make: Callable[..., Server]) -> None:
@@ -685,9 +666,7 @@ def test_a_port_held_by_another_process_names_it(engine: ProcessEngine, make: Ca
     engine.preflight(server)
 
 
-def test_a_run_folder_that_cannot_be_written_is_told(
-    engine: ProcessEngine, make: Callable[..., Server]
-) -> None:
+def test_a_run_folder_that_cannot_be_written_is_told(engine: ProcessEngine, make: Callable[..., Server]) -> None:
     server = make()
     server.run_dir.write_text("a file where the folder should be")
     for refused in (engine.preflight, engine.start):
@@ -708,16 +687,12 @@ def small_disk(make: Callable[..., Server]) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(run_dir)], check=True)
 
 
-def test_a_disk_that_is_too_small_is_told(
-    engine: ProcessEngine, make: Callable[..., Server], small_disk: Path
-) -> None:
+def test_a_disk_that_is_too_small_is_told(engine: ProcessEngine, make: Callable[..., Server], small_disk: Path) -> None:
     with pytest.raises(EnvironmentMissing, match="only 0 MiB are free"):
         engine.preflight(make())
 
 
-def test_a_full_disk_starts_nothing(
-    engine: ProcessEngine, make: Callable[..., Server], small_disk: Path
-) -> None:
+def test_a_full_disk_starts_nothing(engine: ProcessEngine, make: Callable[..., Server], small_disk: Path) -> None:
     room = shutil.disk_usage(small_disk).free
     (small_disk / "filler").write_bytes(b"x" * room)
     with pytest.raises(EnvironmentMissing, match="no space left"):

@@ -24,3 +24,8 @@ def choose_engine(forced: EngineName | None) -> tuple[Engine, str]:
         return ProcessEngine(), f"process: {missing.message}"
     why = "chosen by you" if forced else "its daemon answers"
     return docker, f"docker: {why}, version {version} at {docker.endpoint}"
+
+
+def engine_named(name: EngineName) -> Engine:
+    """The engine of that name, without asking whether it can be used."""
+    return DockerEngine() if name == "docker" else ProcessEngine()

@@ -48,7 +48,8 @@ class DockerEngine:
         if client := self.__dict__.pop("_client", None):
             client.close()
 
-    def is_remote(self) -> bool:
+    @property
+    def remote(self) -> bool:
         """Whether the daemon is another machine's (ssh://, tcp://): no folder of this one can be mounted."""
         return self.endpoint.remote
 
@@ -68,6 +69,10 @@ class DockerEngine:
             self._ensure_port(server)
             if server.image:
                 ensure_image(self._client, server.image)
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        """`docker compose … up` as `start` runs it."""
+        return compose.up_args(server)
 
     def start(self, server: Server) -> None:
         """`docker compose up` in the background. Raises EnvironmentMissing or StartFailed."""
@@ -138,7 +143,7 @@ class DockerEngine:
         return max(found, key=lambda container: str(container.attrs["Created"]), default=None)
 
     def _ensure_nvidia(self) -> None:
-        if has_nvidia(self._client.info()) or (not self.is_remote() and shutil.which(_TOOLKIT_HOOK)):
+        if has_nvidia(self._client.info()) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
             return
         raise EnvironmentMissing(
             f"docker at {self.endpoint} has no NVIDIA runtime, so no container can use the GPU",
@@ -154,7 +159,7 @@ class DockerEngine:
             if container.labels.get("com.docker.compose.project") == server.project:
                 return
             raise port.port_taken(server.bind, server.port, f"the container {container.name}")
-        if not self.is_remote():
+        if not self.remote:
             port.ensure_free(server.bind, server.port, as_root=True)
 
 

@@ -46,23 +46,23 @@ class ProcessEngine:
     """Runs a stack as a session of its own; what it knows lies in the stack's run folder."""
 
     name: EngineName = "process"
+    remote = False
 
     def __init__(self) -> None:
         self._children: dict[Path, subprocess.Popen[bytes]] = {}
 
     def preflight(self, server: Server) -> None:
-        """Raise EnvironmentMissing: interpreter, stack, run folder, disk, left-over processes, port."""
+        """Raise EnvironmentMissing: interpreter, run folder, disk, left-over processes, port."""
         _ensure_interpreter(server)
-        for needed in (server.folder / "launch.py", server.folder / "plan.json"):
-            if not needed.is_file():
-                raise EnvironmentMissing(
-                    f"the stack is not complete: {needed} is missing", hint=f"gemmaspec render {server.name}"
-                )
         _ensure_room(server)
         if self.state(server).status == "running":
             return
         _ensure_nothing_left(server)
         port.ensure_free(server.bind, server.port)
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        """The launcher's argv as `start` runs it."""
+        return launch_args(server)
 
     def start(self, server: Server) -> None:
         """Start the launcher, which becomes vLLM, and return. Raises StartFailed when it runs already."""
@@ -73,6 +73,7 @@ class ProcessEngine:
                     hint=f"gemmaspec down {server.name}",
                 )
             _ensure_interpreter(server)
+            _ensure_rendered(server)
             _ensure_nothing_left(server)
             (server.run_dir / "report.json").unlink(missing_ok=True)
             self._spawn(server)
@@ -173,11 +174,7 @@ def launch_args(server: Server) -> tuple[str, ...]:
 
 def environment(server: Server, marker: str) -> dict[str, str]:
     """This process's environment without another Python's settings, plus the server's own and the marker."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PYTHON") and name not in _LEAKS
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name not in _LEAKS}
     path = f"{server.python.parent if server.python else ''}{os.pathsep}{kept.get('PATH', os.defpath)}"
     # vLLM names its processes with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set.
     return kept | {"PATH": path, "SPT_NOENV": "1"} | dict(server.environment) | {MARKER: marker}
@@ -185,9 +182,7 @@ def environment(server: Server, marker: str) -> dict[str, str]:
 
 def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
     """A command fit to be kept: the value of --api-key replaced by ***."""
-    hidden = [
-        "***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)
-    ]
+    hidden = ["***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)]
     return tuple("--api-key=***" if word.startswith("--api-key=") else word for word in hidden)
 
 
@@ -208,9 +203,7 @@ def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> 
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        raise EnvironmentMissing(
-            f"{server.python} cannot be run: {error.strerror}", hint="gemmaspec doctor"
-        ) from None
+        raise EnvironmentMissing(f"{server.python} cannot be run: {error.strerror}", hint="gemmaspec doctor") from None
     finally:
         os.close(output)
 
@@ -238,6 +231,14 @@ def _ensure_interpreter(server: Server) -> None:
         raise EnvironmentMissing(f"the Python of the runtime is not there: {server.python}", hint=hint)
     if not os.access(server.python, os.X_OK):
         raise EnvironmentMissing(f"the Python of the runtime cannot be executed: {server.python}", hint=hint)
+
+
+def _ensure_rendered(server: Server) -> None:
+    for needed in (server.folder / "launch.py", server.folder / "plan.json"):
+        if not needed.is_file():
+            raise EnvironmentMissing(
+                f"the stack is not complete: {needed} is missing", hint=f"gemmaspec up {server.name}"
+            )
 
 
 def _ensure_room(server: Server) -> None:

@@ -90,9 +90,7 @@ def leads(record: Record) -> bool:
 def _stat(pid: int) -> list[str]:
     """/proc/PID/stat from its third field on; the second is a name that may hold anything."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -132,9 +130,7 @@ def end(record: Record, *, grace_s: float) -> bool:
         any_found = True
         now = time.monotonic()
         if now > deadline + _KILL_WAIT_S:
-            raise GemmaspecError(
-                f"killed, but still there: {describe(left)}", hint="ps -eo pid,stat,wchan,args"
-            )
+            raise GemmaspecError(f"killed, but still there: {describe(left)}", hint="ps -eo pid,stat,wchan,args")
         with _permission(left):
             if now >= deadline:
                 _kill(left)
