@@ -69,6 +69,13 @@ class Engine(Protocol):
 
     name: EngineName
 
+    @property
+    def remote(self) -> bool:
+        """Whether servers run on another machine, where folders and ports are not this one's."""
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        """The argv that `start` runs: for a person to read."""
+
     def preflight(self, server: Server) -> None:
         """Raise EnvironmentMissing when the server could not start here, saying what is missing."""
 

@@ -1,0 +1,31 @@
+"""Which engine runs a stack when the user does not say."""
+
+from __future__ import annotations
+
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.process import ProcessEngine
+from gemmaspec.engine.server import Engine, EngineName
+from gemmaspec.errors import EnvironmentMissing
+
+
+def choose_engine(forced: EngineName | None) -> tuple[Engine, str]:
+    """The engine and, in one sentence, why: docker when its daemon answers, else a process.
+
+    Raises EnvironmentMissing when docker is forced and does not answer.
+    """
+    if forced == "process":
+        return ProcessEngine(), "process: chosen by you"
+    docker = DockerEngine()
+    try:
+        version = docker.ping()
+    except EnvironmentMissing as missing:
+        if forced == "docker":
+            raise
+        return ProcessEngine(), f"process: {missing.message}"
+    why = "chosen by you" if forced else "its daemon answers"
+    return docker, f"docker: {why}, version {version} at {docker.endpoint}"
+
+
+def engine_named(name: EngineName) -> Engine:
+    """The engine of that name, without asking whether it can be used."""
+    return DockerEngine() if name == "docker" else ProcessEngine()

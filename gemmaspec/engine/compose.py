@@ -1,0 +1,134 @@
+"""Docker Compose v2 by its command line: the arguments it is given, and what its failures mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gemmaspec.engine.lines import clean
+from gemmaspec.engine.server import Server
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.files import state_dir
+
+SERVICE: Final = "vllm"
+"""The one service of a stack."""
+
+_INSTALL: Final = "sudo apt-get install docker-compose-plugin    # Ubuntu's own: docker-compose-v2"
+_SHOWN_LINES: Final = 20
+_MACHINE_FAULTS: Final = {
+    "could not select device driver": "docker has no NVIDIA runtime",
+    "port is already allocated": "the port is taken",
+    "address already in use": "the port is taken",
+    "no space left on device": "no space left on docker's disk",
+    "no such image": "the image is not there",
+}
+
+
+def up_args(server: Server) -> tuple[str, ...]:
+    """Start in the background; a no-op for Compose when the same configuration already runs."""
+    file = str(server.folder.absolute() / "compose.yaml")
+    return (*_compose(server), "-f", file, "up", "--detach", "--no-build", "--quiet-pull")
+
+
+def down_args(server: Server) -> tuple[str, ...]:
+    """Stop and remove what bears the project's label, volumes excepted.
+
+    The compose.yaml is not read: a broken or deleted one, or an unset variable, must not keep a server up.
+    """
+    return (*_compose(server), "down", "--remove-orphans", "--timeout", str(round(server.stop_grace_s)))
+
+
+def _compose(server: Server) -> tuple[str, ...]:
+    return ("docker", "compose", "--ansi", "never", "-p", server.project)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment for Compose's interpolation and pass-through by name, plus GEMMASPEC_STATE.
+
+    Compose's own COMPOSE_* variables are left out: they would add files, profiles or another project name.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
+    return kept | {"GEMMASPEC_STATE": str(state_dir())}
+
+
+def start(server: Server) -> None:
+    """`docker compose up`. Raises EnvironmentMissing for a fault of the machine, StartFailed otherwise."""
+    ensure_docker_cli()
+    done = _run(up_args(server))
+    if done.returncode:
+        raise why_not_up(server, done.stderr)
+
+
+def stop(server: Server) -> None:
+    """`docker compose down`. Raises GemmaspecError with what Compose said."""
+    ensure_docker_cli()
+    done = _run(down_args(server))
+    if done.returncode:
+        raise GemmaspecError(
+            f"docker compose could not stop {server.project}: {_last_lines(done.stderr)}",
+            hint=f"docker compose -p {server.project} ps --all",
+        )
+
+
+def why_not_up(server: Server, said: str) -> GemmaspecError:
+    """The reason in what Compose said on stderr."""
+    text = _last_lines(said)
+    hint = f"docker compose -p {server.project} ps --all"
+    for phrase, meaning in _MACHINE_FAULTS.items():
+        if phrase in said.lower():
+            return EnvironmentMissing(f"{server.name} was not started, {meaning}: {text}", hint=hint)
+    return StartFailed(f"docker compose could not start {server.name}: {text}", hint=hint)
+
+
+def ensure_docker_cli() -> None:
+    """Raise EnvironmentMissing when there is no `docker` command."""
+    if not shutil.which("docker"):
+        raise EnvironmentMissing(
+            "the docker command is not installed",
+            hint="sudo apt-get install docker.io    # or https://docs.docker.com/engine/install",
+        )
+
+
+def ensure_compose_v2() -> None:
+    """Raise EnvironmentMissing when `docker compose` is missing or is not version 2 or later."""
+    found = _version(("docker", "compose", "version", "--short"))
+    if found is not None and _major(found) >= 2:
+        return
+    if found is not None:
+        raise EnvironmentMissing(f"`docker compose` is version {found}, 2 or later is needed", hint=_INSTALL)
+    old = _version(("docker-compose", "version", "--short")) if shutil.which("docker-compose") else None
+    if old is None:
+        raise EnvironmentMissing("`docker compose` fails: its plugin is missing", hint=_INSTALL)
+    if _major(old) >= 2:
+        why = f"Compose {old} is here as the command docker-compose, but not as docker's plugin"
+        raise EnvironmentMissing(why, hint=_INSTALL)
+    raise EnvironmentMissing(f"only Compose v1 is here (docker-compose {old}), v2 is needed", hint=_INSTALL)
+
+
+def _version(command: Sequence[str]) -> str | None:
+    """The version a command prints; None when it fails."""
+    done = _run(command)
+    found = re.search(r"\d+(\.\d+)+\S*", done.stdout)
+    return found.group() if found and not done.returncode else None
+
+
+def _major(version: str) -> int:
+    return int(version.split(".")[0])
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run from `/`, so that no file of the user's folder takes part."""
+    env: Mapping[str, str] = environment()
+    return subprocess.run(
+        command, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", errors="replace", check=False,
+    )  # fmt: skip
+
+
+def _last_lines(said: str) -> str:
+    kept = [clean(line).strip() for line in said.splitlines() if line.strip()][-_SHOWN_LINES:]
+    return "\n".join(kept) or "(it said nothing)"

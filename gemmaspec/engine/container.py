@@ -1,0 +1,80 @@
+"""What docker says of a container and of itself, as answers: pure functions over inspected attributes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gemmaspec.engine.lines import clean
+from gemmaspec.engine.server import State
+
+_NEVER: Final = "0001-01-01"
+_STATUS: Final[dict[str, Literal["running", "restarting"]]] = {
+    "running": "running",
+    "paused": "running",
+    "restarting": "restarting",
+}  # docker's other words are created, removing, exited, dead
+
+
+def state_of(attributes: dict[str, Any]) -> State:
+    """A container's inspected attributes as a State."""
+    seen = attributes["State"]
+    detail = [f"container {attributes['Id'][:12]}"]
+    if health := seen.get("Health"):
+        detail.append(str(health["Status"]))
+    if seen.get("OOMKilled"):
+        detail.append("a process was killed: out of memory")
+    if seen.get("Error"):
+        detail.append(clean(str(seen["Error"])))
+    if seen["Status"] in ("created", "paused"):
+        detail.append(seen["Status"])
+    return State(
+        status=_STATUS.get(seen["Status"], "exited"),
+        exit_code=None if seen["Status"] in ("created", "running", "paused") else int(seen["ExitCode"]),
+        restarts=int(attributes.get("RestartCount", 0)),
+        detail=", ".join(detail),
+    )
+
+
+def log_start(seen: dict[str, Any]) -> float | None:
+    """The moment (seconds since 1970) from which lines belong to the last start; None when all of them do.
+
+    Docker notes StartedAt late: the first lines, and the end of a run of milliseconds, may be earlier. While
+    a container runs, FinishedAt is the end of the run before, and half-way is right. Once it has ended, that
+    end is unknown and 0.1 s must do: docker waits longer than that before it restarts a container.
+    """
+    started, finished = seen["StartedAt"], seen["FinishedAt"]
+    if started.startswith(_NEVER) or finished.startswith(_NEVER):
+        return None
+    if seen["Status"] in _STATUS and seen["Status"] != "restarting":
+        return (_moment(started) + _moment(finished)) / 2
+    return min(_moment(started), _moment(finished)) - 0.1
+
+
+def _moment(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def publishes(attributes: dict[str, Any], *, bind: str, port: int) -> bool:
+    """Whether a container holds `port` on an address that overlaps `bind`."""
+    everywhere = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    bindings = (attributes.get("HostConfig", {}).get("PortBindings") or {}).values()
+    for one in (one for several in bindings for one in several or ()):
+        overlaps = bind in everywhere or one.get("HostIp", "") in (*everywhere, bind)
+        if overlaps and one.get("HostPort") == str(port):
+            return True
+    return False
+
+
+def has_nvidia(info: dict[str, Any]) -> bool:
+    """Whether the daemon can hand out NVIDIA GPUs: the `nvidia` runtime, or a CDI device.
+
+    DiscoveredDevices is reported since Docker 28.3; from 25 to 28.2 only the CDI folders are, which a local
+    daemon shares with us.
+    """
+    if "nvidia" in (info.get("Runtimes") or {}):
+        return True
+    devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or ()]
+    specs = (path for folder in info.get("CDISpecDirs") or () for path in Path(folder).glob("*nvidia*"))
+    return any(device.startswith("nvidia.com/gpu") for device in devices) or any(specs)

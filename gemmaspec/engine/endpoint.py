@@ -1,0 +1,102 @@
+"""Which docker daemon is meant, and why it does not answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+import docker
+from docker.context import ContextAPI
+from docker.context.config import get_current_context_name
+from docker.errors import DockerException
+
+from gemmaspec.errors import EnvironmentMissing
+
+DEFAULT_URL: Final = "unix:///var/run/docker.sock"
+TIMEOUT_S: Final = 20
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address of a docker daemon and what chose it."""
+
+    url: str
+    chosen_by: str
+    """`DOCKER_HOST`, `context NAME` or `the default`."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether the daemon is reached over a network: its ports and folders are not this machine's."""
+        return not self.url.startswith(("unix://", "http+unix://", "npipe://", "/"))
+
+    def __str__(self) -> str:
+        return f"{self.url} ({self.chosen_by})"
+
+
+def find() -> Endpoint:
+    """The daemon the docker CLI would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
+
+    Raises EnvironmentMissing for a context that does not exist: the SDK would quietly use the default daemon.
+    """
+    if host := os.environ.get("DOCKER_HOST"):
+        return Endpoint(host, "DOCKER_HOST")
+    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    if name == "default":
+        return Endpoint(DEFAULT_URL, "the default")
+    context = ContextAPI.get_context(name)
+    if context is None or not context.Host:
+        raise EnvironmentMissing(f"the docker context {name!r} does not exist", hint="docker context ls")
+    return Endpoint(context.Host, f"context {name}")
+
+
+def connect(endpoint: Endpoint) -> docker.DockerClient:
+    """A client of the daemon that has answered once. Raises EnvironmentMissing saying why it does not."""
+    try:
+        _knock(endpoint)
+        return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
+    except (DockerException, OSError) as error:
+        raise _unanswered(endpoint, error) from None
+
+
+def _knock(endpoint: Endpoint) -> None:
+    """Connect to a local socket and leave: after a failure the SDK leaves it open and wraps the reason."""
+    if endpoint.url.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(TIMEOUT_S)
+            knocking.connect(endpoint.url.removeprefix("unix://"))
+
+
+def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
+    """Tell apart by the operating system's own error, which the SDK wraps several times."""
+    cause = _root_cause(error)
+    if "paramiko" in str(error):
+        return EnvironmentMissing(
+            f"docker at {endpoint}: the Python package paramiko is needed for ssh",
+            hint="pip install 'docker[ssh]'",
+        )
+    if isinstance(cause, FileNotFoundError):
+        return EnvironmentMissing(
+            f"docker is not answering: there is no socket at {endpoint}", hint="sudo systemctl start docker"
+        )
+    if isinstance(cause, PermissionError):
+        return EnvironmentMissing(
+            f"docker is there, but this user may not use it: permission denied for {endpoint}",
+            hint="sudo usermod -aG docker $USER    # then log in again",
+        )
+    if isinstance(cause, ConnectionRefusedError):
+        return EnvironmentMissing(
+            f"docker is not answering: nothing listens at {endpoint}", hint="sudo systemctl restart docker"
+        )
+    if isinstance(cause, TimeoutError):
+        return EnvironmentMissing(
+            f"docker is not answering: {endpoint} was silent for {TIMEOUT_S} s", hint="docker info"
+        )
+    return EnvironmentMissing(f"docker is not answering at {endpoint}: {cause}", hint="docker info")
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error

@@ -1,0 +1,282 @@
+"""The process engine: a vLLM of a Python environment of this machine, detached from the shell."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import filelock
+
+from gemmaspec.engine import port, record
+from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.lines import lines
+from gemmaspec.engine.record import MARKER, Record
+from gemmaspec.engine.report import MAX_REPORT, parse_report
+from gemmaspec.engine.server import EngineName, Server, State
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.files import state_dir, unwritable
+
+LOG: Final = "server.log"
+"""The server's output in its run folder; the one of the start before is LOG.1."""
+
+MIN_FREE_BYTES: Final = 1024**3
+"""Room for what a start writes: vLLM's compile cache and installed requirements."""
+
+_LOCK_WAIT_S: Final = 10
+# They would lead the interpreter to another environment's modules, or change how it runs.
+_LEAKS: Final = (
+    "VIRTUAL_ENV",
+    "VIRTUAL_ENV_PROMPT",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "__PYVENV_LAUNCHER__",
+)
+
+
+class ProcessEngine:
+    """Runs a stack as a session of its own; what it knows lies in the stack's run folder."""
+
+    name: EngineName = "process"
+    remote = False
+
+    def __init__(self) -> None:
+        self._children: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def preflight(self, server: Server) -> None:
+        """Raise EnvironmentMissing: interpreter, run folder, disk, left-over processes, port."""
+        _ensure_interpreter(server)
+        _ensure_room(server)
+        if self.state(server).status == "running":
+            return
+        _ensure_nothing_left(server)
+        port.ensure_free(server.bind, server.port)
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        """The launcher's argv as `start` runs it."""
+        return launch_args(server)
+
+    def start(self, server: Server) -> None:
+        """Start the launcher, which becomes vLLM, and return. Raises StartFailed when it runs already."""
+        with _exclusively(server):
+            if self.state(server).status == "running":
+                raise StartFailed(
+                    f"{server.name} is already running ({self.state(server).detail})",
+                    hint=f"gemmaspec down {server.name}",
+                )
+            _ensure_interpreter(server)
+            _ensure_rendered(server)
+            _ensure_nothing_left(server)
+            (server.run_dir / "report.json").unlink(missing_ok=True)
+            self._spawn(server)
+
+    def stop(self, server: Server) -> bool:
+        """End all its processes: asked, then after `stop_grace_s` killed. True when there was one."""
+        if not server.run_dir.is_dir():
+            return False
+        with _exclusively(server):
+            last = record.read(server.run_dir)
+            if last is None:
+                return False
+            ended = record.end(last, grace_s=server.stop_grace_s)
+            if child := self._children.pop(server.run_dir, None):
+                child.wait()
+            record.forget(server.run_dir)
+            return ended
+
+    def state(self, server: Server) -> State:
+        """Alive means: same boot, pid and moment of start as recorded. No other process is taken for it."""
+        last = record.read(server.run_dir)
+        if last is None:
+            return State(status="absent", detail=_foreign(server))
+        if record.leads(last):
+            return State(status="running", detail=f"pid {last.pid}")
+        left = record.members(last)
+        if last.pid is None:  # the command that started it was killed in between
+            return State(status="running", detail=record.describe(left)) if left else State(status="absent")
+        detail = f"it left processes behind: {record.describe(left)}" if left else ""
+        return State(status="exited", exit_code=self._exit_code(server), detail=detail)
+
+    def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Clean lines of the last start's log file; with `follow`, until the server has ended."""
+        if not follow:
+            found = lines(tail_of.read(server.run_dir / LOG, tail=tail))
+            # One line of the file may be several here (a progress bar), so the last ones are counted again.
+            yield from found if tail is None else deque(found, maxlen=tail)
+            return
+        yield from lines(tail_of.read(server.run_dir / LOG, tail=tail, alive=lambda: self._alive(server)))
+
+    def report(self, server: Server) -> dict[str, Any] | None:
+        """The launcher's report of the running server; None when there is none (yet), or it is another's.
+
+        Raises GemmaspecError when it is no JSON object or too long.
+        """
+        last = record.read(server.run_dir)
+        if last is None or not record.leads(last):
+            return None
+        try:
+            with (server.run_dir / "report.json").open("rb") as file:
+                found = parse_report(file.read(MAX_REPORT + 1))
+        except FileNotFoundError:
+            return None
+        return found if found.get("pid") == last.pid else None
+
+    def _alive(self, server: Server) -> bool:
+        last = record.read(server.run_dir)
+        return last is not None and record.leads(last)
+
+    def _exit_code(self, server: Server) -> int | None:
+        """As a shell counts: 128 + the signal that ended it. Only the process that started it can know."""
+        child = self._children.get(server.run_dir)
+        code = child.poll() if child else None
+        return 128 - code if code is not None and code < 0 else code
+
+    def _spawn(self, server: Server) -> None:
+        """The record comes first, with the marker: a crash in here leaves nothing that cannot be found."""
+        command = launch_args(server)
+        made = Record(
+            stack=server.name,
+            nonce=secrets.token_hex(16),
+            boot_id=record.boot_id(),
+            command=without_key(command),
+        )
+        record.write(server.run_dir, made)
+        try:
+            child = _detached(server, command, environment(server, made.marker))
+            self._children[server.run_dir] = child
+            known = dataclasses.replace(made, pid=child.pid, start_ticks=record.start_ticks(child.pid))
+            record.write(server.run_dir, known)
+        except BaseException:
+            record.end(made, grace_s=0)
+            record.forget(server.run_dir)
+            raise
+
+
+def launch_args(server: Server) -> tuple[str, ...]:
+    """The launcher's argv: the stack's files, the run and cache folders, then the server's own command."""
+    folder = server.folder.absolute()
+    speculative = folder / "speculative-config.json"
+    return (
+        str(server.python), str(folder / "launch.py"), "--plan", str(folder / "plan.json"),
+        "--run-dir", str(server.run_dir.absolute()), "--cache-dir", str(state_dir() / "cache"),
+        *(("--speculative-config", str(speculative)) if speculative.is_file() else ()),
+        "--", *server.command,
+    )  # fmt: skip
+
+
+def environment(server: Server, marker: str) -> dict[str, str]:
+    """This process's environment without another Python's settings, plus the server's own and the marker."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name not in _LEAKS}
+    path = f"{server.python.parent if server.python else ''}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    # vLLM names its processes with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set.
+    return kept | {"PATH": path, "SPT_NOENV": "1"} | dict(server.environment) | {MARKER: marker}
+
+
+def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A command fit to be kept: the value of --api-key replaced by ***."""
+    hidden = ["***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)]
+    return tuple("--api-key=***" if word.startswith("--api-key=") else word for word in hidden)
+
+
+def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A session of its own, without terminal: neither Ctrl-C nor the shell's end reaches it."""
+    log = server.run_dir / LOG
+    neutral = server.run_dir / "cwd"  # an empty folder: no file of the user's can shadow a module
+    try:
+        neutral.mkdir(exist_ok=True)
+        if log.exists():
+            log.replace(log.with_name(f"{LOG}.1"))
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise unwritable(log, error) from None
+    try:
+        return subprocess.Popen(
+            command, env=env, cwd=neutral, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise EnvironmentMissing(f"{server.python} cannot be run: {error.strerror}", hint="gemmaspec doctor") from None
+    finally:
+        os.close(output)
+
+
+@contextlib.contextmanager
+def _exclusively(server: Server) -> Iterator[None]:
+    """One start or stop of a stack at a time, also between two commands."""
+    lock = filelock.FileLock(server.run_dir / "engine.lock", timeout=_LOCK_WAIT_S)
+    try:
+        server.run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout:
+        raise GemmaspecError(f"another gemmaspec is starting or stopping {server.name} right now") from None
+    except OSError as error:
+        raise unwritable(Path(lock.lock_file), error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _ensure_interpreter(server: Server) -> None:
+    hint = "gemmaspec doctor"
+    if server.python is None or not server.python.is_file():
+        raise EnvironmentMissing(f"the Python of the runtime is not there: {server.python}", hint=hint)
+    if not os.access(server.python, os.X_OK):
+        raise EnvironmentMissing(f"the Python of the runtime cannot be executed: {server.python}", hint=hint)
+
+
+def _ensure_rendered(server: Server) -> None:
+    for needed in (server.folder / "launch.py", server.folder / "plan.json"):
+        if not needed.is_file():
+            raise EnvironmentMissing(
+                f"the stack is not complete: {needed} is missing", hint=f"gemmaspec up {server.name}"
+            )
+
+
+def _ensure_room(server: Server) -> None:
+    try:
+        server.run_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=server.run_dir):
+            pass
+    except OSError as error:
+        raise unwritable(server.run_dir / LOG, error) from None
+    free = shutil.disk_usage(server.run_dir).free
+    if free < MIN_FREE_BYTES:
+        raise EnvironmentMissing(
+            f"only {free // 1024**2} MiB are free on the disk of {server.run_dir}, a start needs 1 GiB",
+            hint=f"df -h {server.run_dir}    # or set GEMMASPEC_STATE to a folder on a larger disk",
+        )
+
+
+def _ensure_nothing_left(server: Server) -> None:
+    last = record.read(server.run_dir)
+    if last and (left := record.members(last)):
+        raise EnvironmentMissing(
+            f"the last run of {server.name} left processes behind: {record.describe(left)}",
+            hint=f"gemmaspec down {server.name}",
+        )
+    if foreign := _foreign(server):
+        raise EnvironmentMissing(f"{server.run_dir} is in use: {foreign}", hint="ps -fp PID")
+
+
+def _foreign(server: Server) -> str:
+    """Who holds the launcher's lock without being ours, e.g. a launcher started by hand; '' when nobody does.
+
+    Read from /proc/locks: trying the lock, even for a moment, could make a starting launcher give up.
+    """
+    try:
+        seen = (server.run_dir / "lock").stat()
+        held = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return ""
+    file = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
+    holders = [fields[4] for fields in map(str.split, held) if fields[1] == "FLOCK" and fields[5] == file]
+    return f"pid {holders[0]} holds its lock, started by someone else" if holders else ""

@@ -1,0 +1,170 @@
+"""Which process a stack is: a record that a reused pid cannot fool, and every process that belongs to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import write_whole
+
+MARKER: Final = "GEMMASPEC_STACK"
+"""The variable that every process of a stack carries in its environment."""
+
+_FILE: Final = "process.json"
+_KILL_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is known of the last start, written before the process exists and again with its pid."""
+
+    stack: str
+    nonce: str
+    """Random, so that no other process in the world carries the same marker."""
+    boot_id: str
+    command: tuple[str, ...]
+    """For a person to read; without any API key."""
+    pid: int | None = None
+    """The leader of the session; None while it is being started."""
+    start_ticks: int | None = None
+    """Clock ticks from boot to the leader's start. Unlike a time of day, a changed clock cannot move it."""
+    schema: int = 1
+
+    @property
+    def marker(self) -> str:
+        """The value of MARKER in the environment of this stack's processes."""
+        return f"{self.stack}:{self.nonce}"
+
+
+def write(run_dir: Path, record: Record) -> None:
+    """Keep `record`, whole. Raises EnvironmentMissing when it cannot be written."""
+    write_whole(run_dir / _FILE, json.dumps(asdict(record), indent=1) + "\n", mode=0o600)
+
+
+def read(run_dir: Path) -> Record | None:
+    """The record of the last start; None when there is none, or it is none."""
+    try:
+        found = json.loads((run_dir / _FILE).read_bytes())
+        record = Record(**{**found, "command": tuple(found["command"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    numbers = (record.pid, record.start_ticks)
+    sound = numbers == (None, None) or all(type(number) is int and number > 1 for number in numbers)
+    return record if sound and record.schema == 1 else None
+
+
+def forget(run_dir: Path) -> None:
+    """Remove the record, if there is one."""
+    (run_dir / _FILE).unlink(missing_ok=True)
+
+
+def boot_id() -> str:
+    """Linux's identity of this boot: pids of another boot mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat; None when there is no such process."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def leads(record: Record) -> bool:
+    """Whether the recorded leader is alive: same boot, same pid, same moment of start, not a zombie."""
+    if record.pid is None or record.boot_id != boot_id():
+        return False
+    fields = _stat(record.pid)
+    return bool(fields) and fields[0] not in ("Z", "X") and int(fields[19]) == record.start_ticks
+
+
+def _stat(pid: int) -> list[str]:
+    """/proc/PID/stat from its third field on; the second is a name that may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def members(record: Record) -> list[psutil.Process]:
+    """The living processes of a start: its leader, and those of its session that carry its marker.
+
+    vLLM's engine and worker processes outlive a leader that was killed; they keep its session and marker.
+    """
+    if record.boot_id != boot_id():
+        return []
+    return [process for process in psutil.process_iter() if _belongs(process, record)]
+
+
+def _belongs(process: psutil.Process, record: Record) -> bool:
+    if process.pid == record.pid:
+        return leads(record)
+    with contextlib.suppress(psutil.Error, OSError):
+        return (
+            record.pid in (None, os.getsid(process.pid))
+            and process.environ().get(MARKER) == record.marker
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    return False
+
+
+def end(record: Record, *, grace_s: float) -> bool:
+    """End every process of a start; True when there was one.
+
+    The leader is asked first, so that it can shut its own children down in order; what it leaves behind is
+    asked next; after `grace_s` seconds all are killed. Raises GemmaspecError when one cannot be ended.
+    """
+    asked: set[int] = set()
+    any_found = False
+    deadline = time.monotonic() + grace_s
+    while left := members(record):
+        any_found = True
+        now = time.monotonic()
+        if now > deadline + _KILL_WAIT_S:
+            raise GemmaspecError(f"killed, but still there: {describe(left)}", hint="ps -eo pid,stat,wchan,args")
+        with _permission(left):
+            if now >= deadline:
+                _kill(left)
+            else:
+                leader = [process for process in left if process.pid == record.pid]
+                asked |= _ask([process for process in leader or left if process.pid not in asked])
+        time.sleep(_POLL_S)
+    return any_found
+
+
+def _ask(processes: list[psutil.Process]) -> set[int]:
+    done = set()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+        done.add(process.pid)
+    return done
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@contextlib.contextmanager
+def _permission(processes: list[psutil.Process]) -> Iterator[None]:
+    try:
+        yield
+    except psutil.AccessDenied:
+        why = f"this user may not end {describe(processes)}: another user started the server"
+        raise GemmaspecError(why, hint="sudo -u THAT-USER gemmaspec down …") from None
+
+
+def describe(processes: list[psutil.Process]) -> str:
+    """`pid 12, 13` for messages."""
+    return "pid " + ", ".join(str(process.pid) for process in processes)

@@ -1,0 +1,53 @@
+"""Choosing between the engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmaspec.engine import endpoint
+from gemmaspec.engine.choose import choose_engine, engine_named
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import EnvironmentMissing
+
+
+def test_without_docker_the_process_engine_is_chosen_and_the_reason_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    engine, why = choose_engine(None)
+    assert engine.name == "process"
+    assert why == ("process: docker is not answering: there is no socket at unix:///nonexistent (DOCKER_HOST)")
+
+
+def test_a_forced_docker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    with pytest.raises(EnvironmentMissing, match="no socket"):
+        choose_engine("docker")
+
+
+def test_a_forced_process_does_not_ask_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONTEXT", "nowhere")
+    engine, why = choose_engine("process")
+    assert (engine.name, why) == ("process", "process: chosen by you")
+
+
+def test_an_engine_can_be_had_by_name_without_asking_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    assert engine_named("docker").name == "docker"
+    assert engine_named("process").name == "process"
+    assert not engine_named("process").remote
+
+
+@pytest.mark.real_docker
+@pytest.mark.parametrize("forced", [None, "docker"])
+def test_a_docker_that_answers_is_chosen(forced: EngineName | None) -> None:
+    try:
+        endpoint.connect(endpoint.find()).close()
+    except EnvironmentMissing as missing:
+        pytest.skip(f"real docker: {missing.message}")
+    engine, why = choose_engine(forced)
+    assert isinstance(engine, DockerEngine)
+    engine.close()
+    assert why.startswith("docker: ")
+    assert "version" in why
