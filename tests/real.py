@@ -45,17 +45,13 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def gemmaspec(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 400) -> Done:
     """Run `gemmaspec …` to its end."""
     command = [sys.executable, "-m", "gemmaspec", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(env), timeout=timeout, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(env), timeout=timeout, check=False)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
 def up(engine: str, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
     """`gemmaspec up tiny-cpu` on one engine, on the suite's own port."""
-    return gemmaspec(
-        "up", "tiny-cpu", "--engine", engine, "--json", "--set", f"serve.port={PORT}", *arguments, env=env
-    )
+    return gemmaspec("up", "tiny-cpu", "--engine", engine, "--json", "--set", f"serve.port={PORT}", *arguments, env=env)
 
 
 def patches(*ids: str) -> tuple[str, ...]:
@@ -74,10 +70,7 @@ def docker_answers() -> bool:
 
 def image_there(image: str) -> bool:
     """Whether an image is in the local engine."""
-    return (
-        subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode
-        == 0
-    )
+    return subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode == 0
 
 
 def interrupt_when(command: list[str], said: str, *, sign: int = signal.SIGINT) -> Done:

@@ -78,9 +78,7 @@ def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
-    assert (
-        run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
-    )
+    assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
     assert "target.model: there is no folder /no/such/model" in capsys.readouterr().err
 
 
@@ -170,9 +168,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
-def test_a_bug_says_that_it_is_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 

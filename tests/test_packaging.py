@@ -36,8 +36,7 @@ def test_the_wheel_holds_every_tracked_file_of_package_and_data_and_nothing_else
         ["git", "ls-files", "gemmaspec", *DATA], cwd=ROOT, capture_output=True, text=True, check=True
     )
     tracked = {
-        name if name.startswith("gemmaspec/") else f"gemmaspec/_data/{name}"
-        for name in listed.stdout.splitlines()
+        name if name.startswith("gemmaspec/") else f"gemmaspec/_data/{name}" for name in listed.stdout.splitlines()
     }
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == tracked
@@ -47,13 +46,9 @@ def test_the_wheel_holds_every_tracked_file_of_package_and_data_and_nothing_else
 def test_the_wheel_renders_every_profile_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     uv = [sys.executable, "-m", "uv"]
     environment = uv_environment()
-    subprocess.run(
-        [*uv, "venv", "-q", "--python", sys.executable, str(tmp_path / "venv")], check=True, env=environment
-    )
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(tmp_path / "venv")], check=True, env=environment)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run(
-        [*uv, "pip", "install", "-q", "--python", str(python), str(wheel)], check=True, env=environment
-    )
+    subprocess.run([*uv, "pip", "install", "-q", "--python", str(python), str(wheel)], check=True, env=environment)
     for name in profile_names([data.PROFILES]):
         command = [str(tmp_path / "venv" / "bin" / "gemmaspec"), "render", name, "--out", f"out/{name}"]
         subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)

@@ -126,9 +126,7 @@ def test_each_mistake_gets_one_clear_error(profiles: Path, text: str, said: str 
 
 
 def test_all_mistakes_are_told_at_once(profiles: Path) -> None:
-    message = refused(
-        profiles, BASE.replace("4096", "128k").replace("method:", "methd:").replace("summary", "sumary")
-    )
+    message = refused(profiles, BASE.replace("4096", "128k").replace("method:", "methd:").replace("summary", "sumary"))
     assert [line.split(":")[1] for line in message.splitlines()] == ["1", "3", "8", "9", "12"]
 
 
@@ -158,9 +156,7 @@ def test_set_overrides_one_value_and_the_last_one_wins(profiles: Path) -> None:
 
 
 def test_set_with_an_unknown_key_names_the_nearest(profiles: Path) -> None:
-    assert "--set serve.prot: serve.prot: unknown key; did you mean 'port'?" in refused(
-        profiles, BASE, "serve.prot=1"
-    )
+    assert "--set serve.prot: serve.prot: unknown key; did you mean 'port'?" in refused(profiles, BASE, "serve.prot=1")
 
 
 @pytest.mark.parametrize("override", ["serve.port", "=3", "serve..port=1", ""])

@@ -54,12 +54,8 @@ def test_every_key_and_item_has_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param(
-            "a: 1\nb: 2\na: 3", "p.yaml:3: the key 'a' is already given in line 1", id="duplicate key"
-        ),
-        pytest.param(
-            "a:\n  b: 1\n  b: 1", "p.yaml:3: the key 'b' is already given in line 2", id="nested duplicate"
-        ),
+        pytest.param("a: 1\nb: 2\na: 3", "p.yaml:3: the key 'a' is already given in line 1", id="duplicate key"),
+        pytest.param("a:\n  b: 1\n  b: 1", "p.yaml:3: the key 'b' is already given in line 2", id="nested duplicate"),
         pytest.param("a: &x 1\nb: *x", "p.yaml:2: aliases are not used here", id="alias"),
         pytest.param(
             "a: !!python/object:os.system ls",

@@ -54,9 +54,7 @@ def compose_config(file: Path) -> dict[str, Any]:
 def test_a_shipped_profile_renders_its_golden_files(name: str) -> None:
     stack = build_stack(load_profile(name), form="folder")
     kept = {file.name: file.read_text() for file in (GOLDEN / name).iterdir()}
-    written = {
-        file: text for file, text in stack.files.items() if file not in ("launch.py", "chat-template.jinja")
-    }
+    written = {file: text for file, text in stack.files.items() if file not in ("launch.py", "chat-template.jinja")}
     assert written == kept, "after a change that is meant: make golden, and read the diff"
     assert stack.files["launch.py"] == data.LAUNCHER.read_text()
 
@@ -164,9 +162,7 @@ def test_the_single_file_carries_every_file_of_the_stack(tmp_path: Path) -> None
 
 def _string_fields() -> Iterator[tuple[str, str]]:
     """Every field of a profile that takes free text, as --set would name it, and a value for it."""
-    yield from (
-        (field, HOSTILE) for field in ("target.model", "draft.model", "caches.huggingface", "caches.compile")
-    )
+    yield from ((field, HOSTILE) for field in ("target.model", "draft.model", "caches.huggingface", "caches.compile"))
     for field in (
         *("summary", "target.revision", "target.quantization", "draft.revision", "draft.quantization"),
         *("speculative.attention_backend", "speculative.kv_cache_dtype", "speculative.moe_backend"),
@@ -195,8 +191,7 @@ def _flat(value: Any) -> Iterator[str]:
 def test_hostile_text_in_every_free_field_arrives_unchanged(tmp_path: Path) -> None:
     fields = dict(_string_fields())
     overrides = [
-        f"{field}={value if value.startswith(('[', '{')) else json.dumps(value)}"
-        for field, value in fields.items()
+        f"{field}={value if value.startswith(('[', '{')) else json.dumps(value)}" for field, value in fields.items()
     ]
     for file, text in build_stack(load_profile("tiny-cpu", overrides=overrides), form="folder").files.items():
         (tmp_path / file).write_text(text)
@@ -256,8 +251,7 @@ def test_a_full_disk_leaves_the_old_stack_whole(tmp_path: Path, capsys: pytest.C
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = (
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False).returncode
-        == 0
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=False).returncode == 0
     )
     if not mounted:
         pytest.skip("this machine does not let root mount a tmpfs")

@@ -48,12 +48,7 @@ def png(width: int, height: int) -> str:
 
     rows = b"".join(b"\0" + b"\x80" * (3 * width) for _ in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
@@ -66,9 +61,7 @@ def chat(content: Any, **more: Any) -> dict[str, Any]:
         "max_tokens": 48,
         **more,
     }
-    answer = httpx.post(
-        f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=120, trust_env=False
-    )
+    answer = httpx.post(f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=120, trust_env=False)
     assert answer.status_code == 200, answer.text
     document: dict[str, Any] = answer.json()
     return document
@@ -115,9 +108,7 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
     (stack,) = done.json["stacks"]
     assert stack["engine"] == engine
     assert stack["report"]["vllm"]["version"].startswith("0.32.0")
-    assert all(
-        len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"]
-    )
+    assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
     assert stack["speculation"]["draft_tokens"] > 0
     assert "acceptance length" in gemmaspec("status", "tiny-cpu").out
 
@@ -316,8 +307,6 @@ def container_facts() -> dict[str, Any]:
         text=True,
         check=True,
     )
-    inspected = subprocess.run(
-        ["docker", "inspect", asked.stdout.strip()], capture_output=True, text=True, check=True
-    )
+    inspected = subprocess.run(["docker", "inspect", asked.stdout.strip()], capture_output=True, text=True, check=True)
     (container,) = json.loads(inspected.stdout)
     return {"user": container["Config"]["User"], "read_only": container["HostConfig"]["ReadonlyRootfs"]}

@@ -32,9 +32,7 @@ def test_the_31b_with_its_e2b_gets_the_flags_of_its_source() -> None:
 
 
 def test_false_is_said_and_none_is_not() -> None:
-    profile = load_profile(
-        "tiny-cpu", overrides=["serve.enforce_eager=false", "serve.skip_mm_profiling=null"]
-    ).profile
+    profile = load_profile("tiny-cpu", overrides=["serve.enforce_eager=false", "serve.skip_mm_profiling=null"]).profile
     command = serve_command(profile, container_paths(profile))
     assert "--no-enforce-eager" in command
     assert not [word for word in command if "mm-profiling" in word]

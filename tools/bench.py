@@ -22,7 +22,6 @@ PORT = 8378
 PYTHON = sys.executable
 
 
-
 def median(run: Callable[[], float], *, times: int) -> float:
     """The median of several timed runs, after one that does not count."""
     run()
@@ -50,14 +49,18 @@ def cli() -> Iterator[tuple[str, str, str]]:
 def overlay() -> Iterator[tuple[str, str, str]]:
     """The launcher against a start-up script that edits files and runs pip, in one container."""
     rendered = STATE / "bench"
-    subprocess.run([PYTHON, "-m", "gemmaspec", "render", "tiny-cpu", "--out", str(rendered)], check=True, capture_output=True)
+    subprocess.run(
+        [PYTHON, "-m", "gemmaspec", "render", "tiny-cpu", "--out", str(rendered)], check=True, capture_output=True
+    )
     script = ROOT / "tools" / "bench_in_container.py"
     mounts = ["-v", f"{rendered}:/gemmaspec:ro", "-v", f"{script}:/bench.py:ro"]
     command = ["docker", "run", "--rm", "--network", "none", *mounts, "--entrypoint", "python3", IMAGE, "/bench.py"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     detail = f"{ms(found['launcher'])} / {ms(found['script'])}"
-    yield row("launcher up to exec, against the start-up script of 000", found["launcher"] / found["script"], 1 / 20, detail)
+    yield row(
+        "launcher up to exec, against the start-up script of 000", found["launcher"] / found["script"], 1 / 20, detail
+    )
     yield row("overlay alone, milliseconds", found["overlay_ms"], 50, "as the report has it", unit="ms")
 
 
@@ -91,13 +94,26 @@ def plain_docker_run(environment: dict[str, str]) -> float:
     )  # fmt: skip
     service = json.loads(config.stdout)["services"]["vllm"]
     command = ["docker", "run", "-d", "--name", "gemmaspec-bench", "--read-only", "--shm-size", "1g"]
-    command += ["--tmpfs", "/run/gemmaspec:mode=1777", "--tmpfs", "/tmp:mode=1777,exec", "-p", f"127.0.0.1:{PORT}:{PORT}"]  # noqa: S108
+    command += [
+        "--tmpfs",
+        "/run/gemmaspec:mode=1777",
+        "--tmpfs",
+        "/tmp:mode=1777,exec",
+        "-p",
+        f"127.0.0.1:{PORT}:{PORT}",
+    ]  # noqa: S108
     for key, value in service["environment"].items():
         command += ["-e", f"{key}={value or ''}"]
     for mount in service["volumes"]:
         source = f"gemmaspec-tiny-cpu_{mount['source']}" if mount["type"] == "volume" else mount["source"]
         command += ["-v", f"{source}:{mount['target']}" + (":ro" if mount.get("read_only") else "")]
-    command += ["--entrypoint", service["entrypoint"][0], service["image"], *service["entrypoint"][1:], *service["command"]]
+    command += [
+        "--entrypoint",
+        service["entrypoint"][0],
+        service["image"],
+        *service["entrypoint"][1:],
+        *service["command"],
+    ]
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     try:
@@ -139,7 +155,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="all when none is given")
     chosen = parser.parse_args().suites or list(SUITES)
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n"
+    )
     print("| what | measured | detail |\n|---|---|---|")
     for name in chosen:
         for cells in SUITES[name]():

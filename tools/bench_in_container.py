@@ -56,7 +56,11 @@ def main() -> None:
         rounds = [(launcher(folder), script([str(copy) for copy in copies])) for _ in range(ROUNDS)]
         report = json.loads((Path(folder) / "run" / "report.json").read_text())
     ours, theirs = zip(*rounds, strict=True)
-    found = {"launcher": statistics.median(ours), "script": statistics.median(theirs), "overlay_ms": report["overlay_ms"]}
+    found = {
+        "launcher": statistics.median(ours),
+        "script": statistics.median(theirs),
+        "overlay_ms": report["overlay_ms"],
+    }
     print(json.dumps(found))
 
 

@@ -10,9 +10,7 @@ from gemmaspec.cli import options, output
 
 Timeout = Annotated[
     float,
-    typer.Option(
-        "--timeout", metavar="SECONDS", min=1, help="Give up when it is not ready by then (exit 7)."
-    ),
+    typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up when it is not ready by then (exit 7)."),
 ]
 
 
@@ -89,12 +87,8 @@ def status(name: options.OptionalStack = None, json: options.Json = False) -> No
 
 def logs(
     name: options.Stack,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on until the server ends, or Ctrl-C.")
-    ] = False,
-    tail: Annotated[
-        int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last N lines.")
-    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the server ends, or Ctrl-C.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last N lines.")] = None,
 ) -> None:
     """Print the log of a started profile, since its last start."""
     from gemmaspec.deploy import stacks

@@ -62,9 +62,7 @@ OptionalStack = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override one value, as in --set serve.port=8001. Repeatable."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one value, as in --set serve.port=8001. Repeatable."),
 ]
 NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target alone, without a draft.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -25,9 +25,7 @@ def list_(json: options.Json = False) -> None:
     for name, file in profile_names(profile_folders()).items():
         try:
             profile = load_profile(str(file)).profile
-            rows.append(
-                {"name": name, "machine": profile.machine, "summary": profile.summary, "file": str(file)}
-            )
+            rows.append({"name": name, "machine": profile.machine, "summary": profile.summary, "file": str(file)})
         except ProfileError as error:
             rows.append(
                 {

@@ -18,9 +18,7 @@ def add_to(app: typer.Typer) -> None:
 def render(
     profile: options.Profile,
     out: options.Out = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; print the difference, exit 3 if any.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; print the difference, exit 3 if any.")] = False,
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Everything inside one compose.yaml, to paste or send away.")
     ] = False,
@@ -47,6 +45,4 @@ def render(
         output.json_data({"ok": True, "folder": str(out), "files": written})
         return
     output.progress(f"wrote {', '.join(written)} to {out}/")
-    output.progress(
-        f"  next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {stack.profile.name}"
-    )
+    output.progress(f"  next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {stack.profile.name}")

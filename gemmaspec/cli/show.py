@@ -175,9 +175,7 @@ def _status(one: Status) -> None:
     counters = one.counters
     if counters and counters.drafts:
         accepted = f"{counters.accepted_tokens:.0f} of {counters.draft_tokens:.0f} draft tokens accepted"
-        output.data(
-            f"  drafted   {accepted}, acceptance length {1 + counters.accepted_tokens / counters.drafts:.2f}"
-        )
+        output.data(f"  drafted   {accepted}, acceptance length {1 + counters.accepted_tokens / counters.drafts:.2f}")
     elif counters is None:
         output.data("  drafted   unknown: the server does not answer yet")
 
@@ -186,16 +184,12 @@ def _report_lines(report: dict[str, Any] | None) -> None:
     if not report:
         return
     vllm = report["vllm"]
-    output.data(
-        f"  vllm      {vllm['version']} at {vllm['path']}, overlay built in {report['overlay_ms']:.0f} ms"
-    )
+    output.data(f"  vllm      {vllm['version']} at {vllm['path']}, overlay built in {report['overlay_ms']:.0f} ms")
     for need in report["requires"]:
         output.data(f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})")
     for index, patch in enumerate(report["patches"]):
         where = ", ".join(_file_place(file) for file in patch["files"])
-        output.data(
-            f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}"
-        )
+        output.data(f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}")
 
 
 def _file_place(file: dict[str, Any]) -> str:

@@ -98,6 +98,4 @@ def _check_hub(role: str, model: str, revision: str | None, note: Callable[[str]
             hint="check the spelling; for a private model: export HF_TOKEN=…",
         ) from None
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
-        note(
-            f"could not ask the Hub about {model} ({type(error).__name__}); going on, it may be in the cache"
-        )
+        note(f"could not ask the Hub about {model} ({type(error).__name__}); going on, it may be in the cache")

@@ -35,9 +35,7 @@ def save(started: Started) -> None:
     """Remember a stack, in its own folder."""
     server = dataclasses.asdict(started.server) | {"command": list(started.server.command)}
     record = {"schema": 1, **dataclasses.asdict(started), "server": server}
-    write_whole(
-        stack_folder(started.server.name) / "record.json", json.dumps(record, indent=2, default=str) + "\n"
-    )
+    write_whole(stack_folder(started.server.name) / "record.json", json.dumps(record, indent=2, default=str) + "\n")
 
 
 def find(name: str) -> Started:

@@ -125,9 +125,7 @@ def again(name: str, *, timeout_s: float) -> Request:
     )
 
 
-def _wait(
-    engine: Engine, started: Started, request: Request, progress: Progress, *, was_running: bool
-) -> Running:
+def _wait(engine: Engine, started: Started, request: Request, progress: Progress, *, was_running: bool) -> Running:
     ready = wait_ready(engine, started.server, timeout_s=request.timeout_s, on_phase=progress.phase)
     report = engine.report(started.server)
     return Running(started=started, ready=ready, report=report, was_running=was_running)
@@ -139,11 +137,7 @@ def _runs_as_rendered(engine: Engine, started: Started, stack: Stack) -> bool:
     with contextlib.suppress(GemmaspecError):
         before = stacks.find(started.server.name)
         same = before.engine == started.engine and before.server == started.server
-        return (
-            same
-            and engine.state(started.server).status == "running"
-            and not stack_files.difference(stack, folder)
-        )
+        return same and engine.state(started.server).status == "running" and not stack_files.difference(stack, folder)
     return False
 
 

@@ -70,8 +70,7 @@ def _model_ref(value: str) -> str:
     if value.startswith(LOCAL_PREFIXES) or _HUB_ID.fullmatch(value):
         return value
     raise ValueError(
-        f"{value!r} is neither a Hugging Face id (owner/name) nor a folder "
-        "(it would begin with /, ~/, ./ or state:)"
+        f"{value!r} is neither a Hugging Face id (owner/name) nor a folder (it would begin with /, ~/, ./ or state:)"
     )
 
 
@@ -103,9 +102,7 @@ Specifier = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_bou
 ModelRef = Annotated[Text, AfterValidator(_model_ref)]
 Image = Annotated[Text, _matching(_IMAGE, "an image name")]
 Size = Annotated[str, _matching(_SIZE, "a size like 32gb")]
-User = Annotated[
-    str, BeforeValidator(_text_of_number), _matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")
-]
+User = Annotated[str, BeforeValidator(_text_of_number), _matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
 Folder = Annotated[Text, _matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
@@ -158,9 +155,7 @@ class Speculative(Part):
     disable_padded_drafter_batch: StrictBool | None = None
     use_heterogeneous_vocab: StrictBool | None = None
     draft_sample_method: Literal["greedy", "gumbel", "probabilistic"] | None = None
-    rejection_sample_method: (
-        Literal["strict", "probabilistic", "standard", "synthetic", "block", "fly"] | None
-    ) = None
+    rejection_sample_method: Literal["strict", "probabilistic", "standard", "synthetic", "block", "fly"] | None = None
     synthetic_acceptance_rates: list[Annotated[float, Field(ge=0, le=1)]] | None = None
     synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
     prompt_lookup_max: Positive | None = None

@@ -68,9 +68,7 @@ def _machine(profile: Profile) -> Iterator[Finding]:
 def _pairing(profile: Profile) -> Iterator[Finding]:
     spec, draft = profile.speculative, profile.draft
     if draft and not spec:
-        yield Finding(
-            ("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B it is draft_model"
-        )
+        yield Finding(("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B it is draft_model")
     if not spec:
         return
     if spec.method in _NEEDS_DRAFT and not draft:
@@ -91,9 +89,7 @@ def _fields_of_method(profile: Profile) -> Iterator[Finding]:
             yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}")
     synthetic = spec.synthetic_acceptance_rates is not None or spec.synthetic_acceptance_length is not None
     if synthetic and spec.rejection_sample_method != "synthetic":
-        yield Finding(
-            ("speculative", "rejection_sample_method"), "must be synthetic when an acceptance is given"
-        )
+        yield Finding(("speculative", "rejection_sample_method"), "must be synthetic when an acceptance is given")
 
 
 def _draft_parallelism(profile: Profile) -> Iterator[Finding]:

@@ -21,6 +21,4 @@ def transformers_for(vllm: str) -> str | None:
     """The transformers range for one released vLLM; None for a release the table does not know."""
     from packaging.specifiers import SpecifierSet
 
-    return next(
-        (found for releases, found in TRANSFORMERS_BY_VLLM if SpecifierSet(releases).contains(vllm)), None
-    )
+    return next((found for releases, found in TRANSFORMERS_BY_VLLM if SpecifierSet(releases).contains(vllm)), None)

@@ -77,9 +77,7 @@ def _plan(profile: Profile) -> dict[str, Any]:
 
 def _requires(profile: Profile) -> list[Requirement]:
     """What the profile asks for; and of transformers what is known, unless it asks for that itself."""
-    own = [
-        Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())
-    ]
+    own = [Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())]
     if "transformers" in profile.runtime.packages:
         return own
     return [*own, *(Requirement("transformers", range_, vllm) for vllm, range_ in TRANSFORMERS_BY_VLLM)]

@@ -30,7 +30,5 @@ def template_for(vllm: str | None) -> Path:
     try:
         release = Version(vllm).release
     except InvalidVersion:
-        raise ProfileError(
-            f"{vllm!r} is not a version of vLLM", hint="name a release, such as 0.33.0"
-        ) from None
+        raise ProfileError(f"{vllm!r} is not a version of vLLM", hint="name a release, such as 0.33.0") from None
     return TEMPLATES / next(name for since, name in _CHANGES if release >= since)

@@ -35,9 +35,7 @@ CALLS: dict[str, Variables] = {
     "a result with thinking on": asked(ASK, CALLING, ANSWER, enable_thinking=True),
     "a result without generation prompt": kept(ASK, CALLING, ANSWER),
     "a result and the model's answer": kept(ASK, CALLING, ANSWER, assistant("Clear")),
-    "an answer from text and result": kept(
-        ASK, assistant("Hm.", tool_calls=[CALL]), ANSWER, assistant("Clear")
-    ),
+    "an answer from text and result": kept(ASK, assistant("Hm.", tool_calls=[CALL]), ANSWER, assistant("Clear")),
     "a result and the next question": asked(ASK, CALLING, ANSWER, user("And now?")),
     "a call left unanswered": asked(ASK, CALLING, user("Never mind")),
     "a call left unanswered and a second message": asked(ASK, CALLING, assistant("Hm")),

@@ -79,9 +79,7 @@ MEDIA: dict[str, Variables] = {
 }
 
 THOUGHTS: dict[str, Variables] = {
-    "a thought in the text is dropped": asked(
-        user("a"), assistant("<|channel>thought\nhm\n<channel|> Yes"), user("b")
-    ),
+    "a thought in the text is dropped": asked(user("a"), assistant("<|channel>thought\nhm\n<channel|> Yes"), user("b")),
     "thoughts in parts are dropped": asked(
         user("a"), assistant([{"type": "text", "text": "x<|channel>y<channel|>z"}]), user("b")
     ),
@@ -99,17 +97,11 @@ THOUGHTS: dict[str, Variables] = {
     ),
     "empty reasoning": kept(user("a"), assistant("b", reasoning="", reasoning_content="")),
     "a field named thinking": kept(user("a"), assistant("b", thinking="why")),
-    "reasoning kept on request": asked(
-        user("a"), assistant("b", reasoning="why"), user("c"), preserve_thinking=True
-    ),
-    "reasoning with thinking on": asked(
-        user("a"), assistant("b", reasoning="why"), user("c"), enable_thinking=True
-    ),
+    "reasoning kept on request": asked(user("a"), assistant("b", reasoning="why"), user("c"), preserve_thinking=True),
+    "reasoning with thinking on": asked(user("a"), assistant("b", reasoning="why"), user("c"), enable_thinking=True),
     "reasoning before a call": asked(ASK, assistant(None, reasoning="why", tool_calls=[CALL])),
     "reasoning_content before a call": asked(ASK, assistant(None, reasoning_content="w", tool_calls=[CALL])),
-    "reasoning before an answered call": asked(
-        ASK, assistant(None, reasoning="w", tool_calls=[CALL]), ANSWER
-    ),
+    "reasoning before an answered call": asked(ASK, assistant(None, reasoning="w", tool_calls=[CALL]), ANSWER),
     "the same with thinking on": asked(
         ASK, assistant(None, reasoning="w", tool_calls=[CALL]), ANSWER, enable_thinking=True
     ),

@@ -47,9 +47,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "a nullable array": {"a": {"type": "array", "nullable": True, "items": {"type": "number"}}},
     "an array without items": {"a": {"type": "array"}},
     "an array of anything": {"a": {"type": "array", "items": {}}},
-    "an array of several types": {
-        "a": {"type": "array", "items": {"type": ["string", "null"], "enum": ["a", None]}}
-    },
+    "an array of several types": {"a": {"type": "array", "items": {"type": ["string", "null"], "enum": ["a", None]}}},
     "an array of arrays": {"a": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}},
     "an array of objects": {
         "a": {
@@ -108,9 +106,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "a reference": {"a": {"$ref": "#/$defs/A"}},
     "a schema of true": {"a": True},
     "an empty schema": {"a": {}},
-    "limits and defaults": {
-        "n": {"type": "integer", "minimum": 1, "maximum": 9, "default": 3, "format": "int32"}
-    },
+    "limits and defaults": {"n": {"type": "integer", "minimum": 1, "maximum": 9, "default": 3, "format": "int32"}},
     "hard text": {"a": {"type": "string", "description": HARD_TEXT, "enum": [HARD_TEXT]}},
 }
 
