@@ -1,0 +1,100 @@
+"""A failed start as one error that says what happened, why, and what to do. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.engine.server import State
+from gemmaspec.errors import GemmaspecError, PatchConflict, StartFailed
+from gemmaspec.ready.failures import find_cause, first_exception
+from gemmaspec.ready.known import ENVIRONMENT, KILLED, KnownFailure
+from gemmaspec.ready.logline import message_of, printable
+from gemmaspec.ready.phases import Phase
+
+LAST_LINES: Final = 20
+LAUNCHER: Final = "gemmaspec: "
+CONFLICT: Final = 5
+"""Exit code of the launcher for a required patch that does not fit."""
+
+_STARTS_VLLM: Final = re.compile(r"gemmaspec: .*, starting vllm$")
+_DOES_NOT_FIT: Final = re.compile(r"gemmaspec: .* does not fit vllm .*: vllm was not started$")
+_SIGKILL: Final = (137, -9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A server that is no longer starting, as it was last seen."""
+
+    name: str
+    phase: Phase
+    seconds: float
+    """Since the start."""
+    state: State
+    lines: Sequence[str]
+    """Its log, the oldest line first."""
+    first_request: bool = False
+    """Whether it was healthy and died when it was asked something."""
+
+
+def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError:
+    """The error for a server that died: PatchConflict when the launcher refused a patch, else StartFailed."""
+    messages = [message_of(line) for line in ended.lines]
+    own = [text for text in messages if text.startswith(LAUNCHER)]
+    if own and not any(map(_STARTS_VLLM.match, own)):
+        return _not_started(ended, own, secrets=secrets)
+    killed = ended.state.exit_code in _SIGKILL
+    return explained(_what(ended), ended.lines, secrets=secrets, otherwise=KILLED if killed else None)
+
+
+def explained(
+    what: str, lines: Sequence[str], *, secrets: Sequence[str] = (), otherwise: KnownFailure | None = None
+) -> StartFailed:
+    """A failed start with its cause, as far as the log shows one, and the log's last lines."""
+    cause = find_cause(lines)
+    known = cause.failure if cause else otherwise
+    shown = cause.message if cause else first_exception(lines)
+    parts = [what]
+    if known:
+        parts.append(known.says)
+    if shown:
+        parts.append(f"its log: {printable(shown, secrets=secrets).strip()[:400]}")
+    error = StartFailed(
+        "\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.do if known else None
+    )
+    error.exit_code = known.exit_code if known else StartFailed.exit_code
+    return error
+
+
+def _what(ended: Ended) -> str:
+    how = _how(ended.state)
+    if ended.first_request:
+        return f"{ended.name} was healthy, but died of its first request ({how})"
+    return f"{ended.name} stopped while {ended.phase}, after {ended.seconds:.0f} s ({how})"
+
+
+def _how(state: State) -> str:
+    words = {"absent": "it is gone", "running": "it restarted", "restarting": "it is restarting"}
+    how = words.get(state.status, "it exited")
+    code = f", exit code {state.exit_code}" if state.exit_code is not None else ""
+    return f"{how}{code}{f'; {state.detail}' if state.detail else ''}"
+
+
+def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> GemmaspecError:
+    """The launcher stopped before vLLM: its own lines say why."""
+    said = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in own]
+    text = "\n  ".join([f"the launcher of {ended.name} did not start vLLM ({_how(ended.state)})", *said])
+    code = ended.state.exit_code
+    if code == CONFLICT or (code is None and any(map(_DOES_NOT_FIT.match, own))):
+        return PatchConflict(text)
+    killed = code in _SIGKILL
+    error = StartFailed(f"{text}\n{KILLED.says}" if killed else text, hint=KILLED.do if killed else None)
+    error.exit_code = ENVIRONMENT if code == ENVIRONMENT else StartFailed.exit_code
+    return error
+
+
+def _quoted(lines: Sequence[str], *, secrets: Sequence[str]) -> list[str]:
+    last = [text for line in lines[-3 * LAST_LINES :] if (text := printable(line, secrets=secrets)).strip()]
+    return ["the last lines of its log:", *(f"  {text[:300]}" for text in last[-LAST_LINES:])] if last else []

@@ -1,0 +1,51 @@
+"""Why a server died, read from its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.ready.known import KNOWN, KnownFailure
+from gemmaspec.ready.logline import message_of
+
+_EXCEPTION: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)\b(?:: |$)")
+_WRAPPERS: Final = re.compile(r"See (?:root cause above|stack trace for root cause)")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A known failure and the message that showed it."""
+
+    failure: KnownFailure
+    message: str
+
+
+def find_cause(lines: Sequence[str]) -> Cause | None:
+    """The root cause in a log: the earliest failure that is known, and rather a specific one.
+
+    vLLM's processes hand an error upwards and wrap it each time ("Engine core initialization failed. See root
+    cause above."), so that what comes first explains most.
+    """
+    messages = [message_of(line) for line in lines]
+    fitting = [known for known in KNOWN if not known.also or any(map(known.also.search, messages))]
+    for wanted in (False, True):
+        candidates = [known for known in fitting if known.general is wanted]
+        for message in messages:
+            found = next((known for known in candidates if known.pattern.search(message)), None)
+            if found:
+                return Cause(found, message)
+    return None
+
+
+def explain(lines: Sequence[str]) -> KnownFailure | None:
+    """The known failure that a log shows; None when it shows none."""
+    cause = find_cause(lines)
+    return cause.failure if cause else None
+
+
+def first_exception(lines: Sequence[str]) -> str | None:
+    """The first exception of a log that does not merely point to another: the best guess at the cause."""
+    messages = (message_of(line).strip() for line in lines)
+    return next((text for text in messages if _EXCEPTION.match(text) and not _WRAPPERS.search(text)), None)

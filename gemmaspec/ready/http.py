@@ -1,0 +1,77 @@
+"""One bounded HTTP exchange with a server, and with nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from gemmaspec.engine.server import Server
+from gemmaspec.errors import StartFailed, TimedOut
+
+MAX_BODY: Final = 8 * 1024 * 1024
+"""Bytes of an answer that are read; a /metrics page of vLLM has some 100 kB."""
+
+
+class NoAnswer(StartFailed):
+    """The connection broke, or the server said that it failed: it may be dying."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A status and a whole body."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON. Raises StartFailed when it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise StartFailed("the server's answer is not JSON") from None
+
+
+def exchange(
+    server: Server,
+    path: str,
+    *,
+    body: dict[str, Any] | None = None,
+    timeout_s: float,
+    api_key: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Reply:
+    """GET, or POST when there is a body, and the whole reply.
+
+    No proxy of the environment is used and no redirect followed: nothing but `server.base_url` is reached.
+    Raises NoAnswer when the connection fails, TimedOut after `timeout_s`, StartFailed above MAX_BODY.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    deadline = clock() + timeout_s
+    try:
+        with (
+            httpx.Client(trust_env=False, follow_redirects=False, timeout=timeout_s) as client,
+            client.stream(
+                "POST" if body is not None else "GET", server.base_url + path, json=body, headers=headers
+            ) as response,
+        ):
+            return Reply(response.status_code, _read(response, path, deadline=deadline, clock=clock))
+    except httpx.TimeoutException:
+        raise TimedOut(f"{path} did not answer within {timeout_s:.0f} s") from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise NoAnswer(f"{path} broke off: {type(error).__name__}") from None
+
+
+def _read(response: httpx.Response, path: str, *, deadline: float, clock: Callable[[], float]) -> bytes:
+    found = bytearray()
+    for chunk in response.iter_bytes():
+        found += chunk
+        if len(found) > MAX_BODY:
+            raise StartFailed(f"{path} answers with more than {MAX_BODY} bytes")
+        if clock() > deadline:
+            raise TimedOut(f"{path} did not finish its answer in time")
+    return bytes(found)

@@ -1,0 +1,329 @@
+"""How servers are known to die while starting: the table of failures.py."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+ENVIRONMENT: Final = 4
+START: Final = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFailure:
+    """One way to die: how it shows in the log, what it is and what to do."""
+
+    code: str
+    """A short name for people and scripts."""
+    pattern: re.Pattern[str]
+    """Found somewhere in a message of the log."""
+    says: str
+    """One sentence: what happened."""
+    do: str
+    """One sentence: what to change, naming the profile's key or the patch."""
+    exit_code: int = START
+    """6 for a failed start, 4 when something outside of the stack is missing."""
+    also: re.Pattern[str] | None = None
+    """Found in a message of the log as well, before the failure is believed."""
+    general: bool = False
+    """Whether a failure without this mark, anywhere in the log, explains more."""
+
+
+def _known(
+    code: str,
+    pattern: str,
+    says: str,
+    do: str,
+    *,
+    exit_code: int = START,
+    also: str | None = None,
+    general: bool = False,
+) -> KnownFailure:
+    return KnownFailure(
+        code=code,
+        pattern=re.compile(pattern),
+        says=says,
+        do=do,
+        exit_code=exit_code,
+        also=re.compile(also) if also else None,
+        general=general,
+    )
+
+
+_HOLES: Final = (
+    _known(
+        "kv-window-sizes",  # v1/kv_cache_interface.py, 0.19.0-0.33.0
+        r"ValueError: All attention layers in the same KV cache group must have the same window size",
+        "vLLM cannot put the target's and the draft's sliding windows into one KV cache group.",
+        "Add the patch kv-spec-uniform-valueerror to patches.required.",
+    ),
+    _known(
+        "kv-sharing-layer",  # v1/worker/gpu_model_runner.py, v1/worker/gpu/attn_utils.py, 0.19.0-0.33.0
+        r"KeyError: '[\w.]{1,200}\.layers\.\d{1,4}\.self_attn\.attn'",
+        "A layer that shares another layer's KV cache has no entry in its KV cache group.",
+        "Add the patch kv-sharing-uniform-specs to patches.required.",
+    ),
+    _known(
+        "kv-groups",  # v1/spec_decode/eagle.py, from 0.20.0 llm_base_proposer.py, 0.19.0-0.33.0
+        r"AssertionError: All drafting layers should belong to the same kv cache group",
+        "The hybrid KV cache manager spreads the draft over several groups, and this drafter takes one only.",
+        "Set serve.disable_hybrid_kv_cache_manager: true; a draft model then also needs the patches "
+        "kv-spec-uniform-valueerror and kv-sharing-uniform-specs.",
+    ),
+    _known(
+        "multimodal-guard",  # v1/spec_decode/eagle.py, llm_base_proposer.py, 0.19.0-0.20.2
+        r"NotImplementedError: Speculative Decoding with draft models or parallel drafting does not support",
+        "This vLLM refuses a draft model for a target that can see images.",
+        "Add the patch draft-text-only to patches.required.",
+    ),
+    _known(
+        "image-mask",  # model_executor/models/gemma4_mm.py embed_input_ids, from 0.20.0 behind the guard
+        r"RuntimeError: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\)",
+        "The draft was given the target's image mask, which does not fit its own batch.",
+        "Add the patch draft-text-only to patches.required.",
+    ),
+    _known(
+        "eagle3-whitelist",  # config/speculative.py, 0.19.0-0.21.0; gemma4 is on the list from 0.19.1
+        r"(?:eagle3|extract_hidden_states) is only supported for .{1,300} models",
+        "This vLLM has no EAGLE-3 for Gemma 4.",
+        "Take vLLM 0.19.1 or later: image, or runtime.vllm for the process engine.",
+    ),
+    _known(
+        "nvfp4-awq",  # model_executor/layers/quantization/modelopt.py, 0.19.0-0.33.0
+        r"ModelOpt currently only supports: ",
+        "vLLM does not know the checkpoint's quantization (NVFP4_AWQ is the known case).",
+        "Take a checkpoint that is plainly NVFP4 for target.model or draft.model.",
+    ),
+    _known(
+        "nan-scales",  # model_executor/layers/quantization/modelopt.py, 0.30.0-0.33.0
+        r"was never loaded \(still NaN\)",
+        "Layers that the checkpoint's configuration calls NVFP4 are BF16 in it and have no scales.",
+        "Take another checkpoint for target.model or draft.model: one that lists its unquantized layers.",
+    ),
+    _known(
+        "cpu-speculation-0.20",  # v1/sample/rejection_sampler.py, 0.20.0-0.20.2
+        r"unexpected keyword argument 'SYNTHETIC_MODE'",
+        "vLLM 0.20 cannot speculate on a CPU as released.",
+        "Take vLLM 0.21 or later in runtime.vllm, or let gemmaspec build the runtime, which has the fix.",
+    ),
+    _known(
+        "cpu-speculation-0.19",  # v1/worker/cpu_model_runner.py, 0.19.0-0.19.1
+        r"AssertionError: spec decode is not supported",
+        "vLLM 0.19 cannot speculate on a CPU.",
+        "Take vLLM 0.21 or later in runtime.vllm.",
+    ),
+)
+
+_CONFIGURATION: Final = (
+    _known(
+        "draft-tensor-parallel",  # v1/spec_decode/draft_model.py and config/speculative.py, 0.19.0-0.33.0
+        r"'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same"
+        r"|cannot be other value than 1 or target model tensor_parallel_size",
+        "The draft must be split over as many GPUs as the target.",
+        "Give speculative.draft_tensor_parallel_size the value of serve.tensor_parallel_size.",
+    ),
+    _known(
+        "vocabulary-size",  # config/speculative.py, 0.19.0-0.33.0
+        r"Target and draft model should have the same vocabulary size",
+        "Target and draft have different vocabularies: the draft's tokens mean nothing to the target.",
+        "Take a Gemma 4 model with the target's tokenizer for draft.model.",
+    ),
+    _known(
+        "unknown-speculative-key",  # SpeculativeConfig forbids unknown keys, 0.19.0-0.33.0
+        r"Unexpected keyword argument \[type=unexpected_keyword_argument|Extra inputs are not permitted",
+        "This vLLM does not know one of the keys under speculative.",
+        "Remove the key that the log names, or take a vLLM that knows it.",
+        also=r"validation errors? for SpeculativeConfig",
+    ),
+    _known(
+        "speculative-method",  # config/speculative.py, 0.19.0-0.33.0
+        r"Unsupported speculative method: ",
+        "This vLLM does not know the method under speculative.",
+        "Change speculative.method, or take a vLLM that knows it.",
+    ),
+    _known(
+        "speculative-config",
+        r"validation errors? for SpeculativeConfig",
+        "vLLM refuses the values under speculative; the log's next lines say which.",
+        "Correct the key under speculative that the log names.",
+        general=True,
+    ),
+    _known(
+        "unknown-flag",  # argparse
+        r"error: (?:unrecognized arguments|argument --[\w-]{1,80}: invalid)",
+        "This vLLM does not know a flag, or does not accept its value.",
+        "Remove or change the key under serve that the log names, or take a vLLM that knows it.",
+    ),
+    _known(
+        "no-gemma4",  # model_executor/models/registry.py; Gemma 4 is there from 0.19.0
+        r"Model architectures \[[^\]]{0,200}Gemma4[^\]]{0,200}\] (?:are not supported|failed to be)",
+        "This vLLM cannot run this kind of Gemma 4.",
+        "Take a newer vLLM: image, or runtime.vllm for the process engine.",
+    ),
+)
+
+_TRANSFORMERS: Final = (
+    _known(
+        "transformers-too-new",  # vLLM 0.20-0.26 with transformers 5.16 and later
+        r"AmbiguousGlobalPerLayerAttributeError: |KeyError: 'axial'",
+        "The installed transformers is newer than this vLLM can read Gemma 4's configuration with.",
+        "Set an upper bound in runtime.transformers: below 5.15 for vLLM up to 0.30.",
+    ),
+    _known(
+        "transformers-too-old",  # transformers, AutoConfig
+        r"model type `gemma4\w{0,40}` but Transformers does not recognize|KeyError: 'gemma4\w{0,40}'",
+        "The installed transformers does not know Gemma 4.",
+        "Set runtime.transformers to at least 5.5.0, or 5.8.0 for an assistant draft.",
+    ),
+)
+
+_MEMORY: Final = (
+    _known(
+        "shared-memory",  # shm_broadcast.py, 0.27.0-0.33.0; before, the operating system's own words
+        r"Insufficient space in /dev/shm|No space left on device: '/dev/shm|shared memory segment /dev/shm",
+        "vLLM's processes talk through /dev/shm, which is too small here.",
+        "Raise container.shm_size: 1gb is enough for one GPU.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "memory-taken",  # v1/worker/utils.py, 0.19.0-0.33.0
+        r"Free memory on device .{1,200} on startup is less than",
+        "Something else holds the memory that serve.gpu_memory_utilization asks for.",
+        "Stop what uses the GPU, or lower serve.gpu_memory_utilization.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "no-kv-memory",  # v1/core/kv_cache_utils.py, in 0.33.0 kv_cache_planning.py
+        r"No available memory for the cache blocks|not enough GPU memory available to serve even a single",
+        "Target and draft fill the memory; nothing is left for the KV cache.",
+        "Raise serve.gpu_memory_utilization, or take smaller checkpoints.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "context-too-long",  # v1/core/kv_cache_utils.py, in 0.33.0 kv_cache_planning.py
+        r"To serve at least one request with the models?'s max seq len",
+        "One request of the longest allowed context does not fit into the KV cache.",
+        "Lower serve.max_model_len to what the log estimates, or raise serve.gpu_memory_utilization.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "gpu-out-of-memory",  # torch
+        r"OutOfMemoryError: |CUDA out of memory|CUDA error: out of memory",
+        "The GPU's memory ran out.",
+        "Lower serve.gpu_memory_utilization, serve.max_num_seqs or serve.max_model_len, and stop what else "
+        "uses the GPU.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "worker-killed",  # v1/executor/multiproc_executor.py, 0.26.0-0.33.0
+        r"Worker proc .{1,80} died unexpectedly \(exit code: -9\)",
+        "A worker of vLLM was killed from outside, most often because the machine's memory ran out.",
+        "Lower serve.gpu_memory_utilization or serve.max_model_len, or free memory on the machine.",
+        exit_code=ENVIRONMENT,
+        general=True,
+    ),
+)
+
+_MACHINE: Final = (
+    _known(
+        "port-in-use",  # the operating system
+        r"\[Errno 98\]",
+        "Another program listens on the port.",
+        "Stop it, or change serve.port.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "driver-too-old",  # torch
+        r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient|"
+        r"forward compatibility was attempted on non supported HW",
+        "The NVIDIA driver is older than the CUDA that this vLLM was built for.",
+        "Update the driver, or take an image built for an older CUDA.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        # torch; "Found no NVIDIA driver on your system" is not here: workers on a CPU say so when they stop
+        "no-gpu",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected",
+        "vLLM sees no GPU.",
+        "Check nvidia-smi and, for docker, the NVIDIA container toolkit; without a GPU, set machine: cpu.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "no-device-type",  # config/device.py, 0.19.0-0.33.0
+        r"Failed to infer device type",
+        "This vLLM was built for a device that is not here.",
+        "Check nvidia-smi; on a machine without a GPU the runtime needs the CPU build of vLLM.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "no-kernel",  # the CUDA runtime; compute capability 12.1 is a DGX Spark
+        r"no kernel image is available for execution on the device|Value 'sm_1\d\da?' is not defined",
+        "This vLLM has no kernels for this GPU; a DGX Spark has compute capability 12.1.",
+        "Take an image built for it: vllm/vllm-openai:cu130-nightly, or a release with CUDA 13.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "no-compiler",  # torch's Inductor, Triton
+        r"InvalidCxxCompiler|No working C\+\+ compiler found|Failed to find C compiler"
+        r"|fatal error: Python\.h: No such file|No such file or directory: '(?:g\+\+|gcc|cc|c\+\+)'",
+        "vLLM wants to compile and finds no working compiler.",
+        "Install g++ and Python's headers, or set serve.enforce_eager and env.TORCH_COMPILE_DISABLE: 1.",
+        exit_code=ENVIRONMENT,
+    ),
+    _known(
+        "disk-full",
+        r"\[Errno 28\]",
+        "A disk is full.",
+        "Free space where the model and compile caches are: the folders under caches.",
+        exit_code=ENVIRONMENT,
+    ),
+)
+
+# General: while vLLM looks for optional files, the same words may stand in the log of a start that goes on.
+_MODELS: Final = (
+    _known(
+        "gated-model",  # huggingface_hub, transformers
+        r"GatedRepoError|trying to access a gated repo|Access to model .{1,200} is restricted"
+        r"|40[13] Client Error",
+        "Hugging Face does not let you have this model.",
+        "Accept its terms on its page, set HF_TOKEN and list it in pass_env.",
+        exit_code=ENVIRONMENT,
+        general=True,
+    ),
+    _known(
+        "no-such-model",  # huggingface_hub
+        r"RepositoryNotFoundError|RevisionNotFoundError|Repository Not Found for url",
+        "Hugging Face has no such model or revision, or shows it to nobody without a token.",
+        "Correct target.model or draft.model; for a private model set HF_TOKEN and list it in pass_env.",
+        exit_code=ENVIRONMENT,
+        general=True,
+    ),
+    _known(
+        "model-not-cached",  # huggingface_hub, transformers
+        r"LocalEntryNotFoundError|OfflineModeIsEnabled|offline mode is enabled|couldn't connect to '?https://"
+        r"|outgoing traffic has been disabled",
+        "The model is not in the cache, and Hugging Face cannot be reached.",
+        "Download it while online (hf download MODEL), or take HF_HUB_OFFLINE out of env.",
+        exit_code=ENVIRONMENT,
+        general=True,
+    ),
+    _known(
+        "not-a-model",  # transformers; transformers_utils/config.py
+        r"is not a local folder and is not a valid model identifier|Invalid repository ID or local directory",
+        "Neither this machine nor Hugging Face has a model of this name.",
+        "Correct target.model or draft.model.",
+        exit_code=ENVIRONMENT,
+        general=True,
+    ),
+)
+
+KNOWN: Final = (*_HOLES, *_CONFIGURATION, *_TRANSFORMERS, *_MEMORY, *_MACHINE, *_MODELS)
+"""Every failure that is told apart by its log."""
+
+KILLED: Final = _known(
+    "killed",
+    r"(?!)",  # a killed process says nothing
+    "It was killed from outside (SIGKILL), most often because the machine's memory ran out.",
+    "Lower serve.gpu_memory_utilization or serve.max_model_len, or free memory on the machine.",
+)

@@ -1,0 +1,47 @@
+"""One line of a server's log: what it says, and what of it may be shown. Logs are hostile text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+MAX_LINE: Final = 2000
+"""Characters of a line that are looked at; vLLM prints whole configurations on one line."""
+
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,400}\x07?|\x1b.?")
+_PROCESS: Final = re.compile(r"\([\w .:-]{1,80} pid=\d{1,10}\) ")
+_LEVEL: Final = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]\s]{1,200}:\d{1,6}\] ?"
+)
+_SECRETS: Final = re.compile(
+    r"(?P<keep>\bBearer +|\b[\w-]{0,40}(?:api[_-]?key|token|secret|password)['\"]?\s{0,4}[:=][\s\['\"]{0,8})"
+    r"[^\s'\",\]}]{6,}|\bhf_\w{8,}",
+    re.IGNORECASE,
+)
+
+
+def message_of(line: str) -> str:
+    """What a line says: without colours, the process and level that vLLM puts in front, and overwritten text.
+
+    `(EngineCore pid=7) INFO 11-20 17:48:56 [core.py:133] Initializing …` says `Initializing …`. The prefix is
+    that of vllm/logger.py and vllm/utils/system_utils.py, 0.19.0 to 0.33.0; a progress bar overwrites itself
+    after a carriage return, and only its last state counts.
+    """
+    text = _ESCAPES.sub("", line.rstrip().rpartition("\r")[2][:MAX_LINE])
+    for prefix in (_PROCESS, _LEVEL):
+        if found := prefix.match(text):
+            text = text[found.end() :]
+    return text
+
+
+def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
+    """A line that is safe to show: no escapes or control characters, cut to MAX_LINE, no secrets.
+
+    `secrets` are values to hide wherever they occur; what looks like a key or a token is hidden as well.
+    """
+    text = _ESCAPES.sub("", line.rstrip().rpartition("\r")[2][:MAX_LINE])
+    text = "".join(char if char.isprintable() else " " for char in text)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return _SECRETS.sub(lambda found: f"{found['keep'] or ''}***", text)

@@ -1,0 +1,174 @@
+"""The phases of a start, read from the server's own log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gemmaspec.ready.logline import message_of
+
+
+class Phase(StrEnum):
+    """What a starting server is doing, in the order in which it happens."""
+
+    PATCHING = "patching"
+    IMPORTING = "importing"
+    LOADING_TARGET = "loading target"
+    LOADING_DRAFT = "loading draft"
+    COMPILING = "compiling"
+    CAPTURING = "capturing graphs"
+    WARMING_UP = "warming up"
+    READY = "ready"
+
+
+ORDER: Final = {phase: index for index, phase in enumerate(Phase)}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line that shows that a phase has begun."""
+
+    phase: Phase
+    pattern: re.Pattern[str]
+    """Matches at the beginning of the message."""
+    source: str
+    """Who prints it; a file of vLLM is relative to `vllm/`."""
+    releases: str
+    """Releases of vLLM whose sources print it, of all 21 from 0.19.0 to 0.33.0."""
+
+
+def _mark(phase: Phase, pattern: str, source: str, releases: str = "0.19.0-0.33.0") -> Mark:
+    return Mark(phase, re.compile(pattern), source, releases)
+
+
+_TAG: Final = r"(?:\[[\w. -]{1,80}\] )?"
+"""The compiled part's name in front of the compiler's messages, from 0.32.0 on."""
+
+MARKS: Final = (
+    _mark(Phase.PATCHING, r"gemmaspec: patching vllm ", "gemmaspec's launcher", "all"),
+    _mark(Phase.IMPORTING, r"gemmaspec: .{1,200}, starting vllm$", "gemmaspec's launcher", "all"),
+    _mark(
+        Phase.IMPORTING,
+        r"non-default args: ",
+        "entrypoints/utils.py, from 0.23.0 entrypoints/serve/utils/api_utils.py",
+    ),
+    _mark(Phase.IMPORTING, r"Initializing a V1 LLM engine \(v", "v1/engine/core.py"),
+    _mark(
+        Phase.LOADING_TARGET,
+        r"Starting to load model .{1,1000}\.\.\.$",
+        "v1/worker/gpu_model_runner.py, v1/worker/cpu_model_runner.py",
+    ),
+    _mark(Phase.LOADING_TARGET, r"Loading model from scratch\.\.\.$", "v1/worker/gpu/model_runner.py"),
+    _mark(
+        Phase.LOADING_DRAFT,
+        r"Loading drafter model\.\.\.$",
+        "v1/worker/gpu_model_runner.py, from 0.20.0 v1/worker/cpu_model_runner.py",
+    ),
+    _mark(
+        Phase.COMPILING,
+        r"Warming up model for the compilation\.\.\.$",
+        "v1/worker/cpu_model_runner.py, from 0.23.0 v1/worker/cpu/model_runner.py",
+    ),
+    _mark(Phase.COMPILING, _TAG + r"Starting torch\.compile$", "compilation/monitor.py", "0.32.0-0.33.0"),
+    _mark(Phase.COMPILING, _TAG + r"Using cache directory: .{1,1000} for vLLM's", "compilation/backends.py"),
+    _mark(Phase.COMPILING, _TAG + r"vLLM's torch\.compile cache is disabled", "compilation/backends.py"),
+    _mark(Phase.COMPILING, _TAG + r"Dynamo bytecode transform time: ", "compilation/backends.py"),
+    _mark(Phase.COMPILING, _TAG + r"Directly load AOT compilation from ", "compilation/decorators.py"),
+    _mark(Phase.COMPILING, r"Compile and warming up model for size \d", "v1/worker/gpu_worker.py"),
+    _mark(Phase.COMPILING, r"Warming up FlashInfer attention\.", "model_executor/warmup/kernel_warmup.py"),
+    _mark(Phase.COMPILING, r"DeepGEMM warmup", "model_executor/warmup/deep_gemm_warmup.py"),
+    _mark(
+        Phase.COMPILING,
+        r"JIT kernel warmup starting\.|Running FlashInfer autotune ",
+        "model_executor/warmup/kernel_warmup.py",
+        "0.29.0-0.33.0",
+    ),
+    _mark(
+        Phase.CAPTURING,
+        r"Capturing (?:[\w-]{1,30} ){0,3}CUDA graphs\b",
+        "v1/worker/gpu_model_runner.py, v1/worker/gpu/cudagraph_utils.py and the speculators",
+    ),
+    _mark(
+        Phase.CAPTURING,
+        r"Capturing model for (?:[\w-]{1,30} ){0,3}speculator\.\.\.$",
+        "v1/worker/gpu/spec_decode/*/speculator.py",
+    ),
+    _mark(
+        Phase.CAPTURING,
+        r"Capturing \d{1,6} encoder CUDA graphs;",
+        "v1/worker/encoder_cudagraph.py",
+        "0.31.0-0.33.0",
+    ),
+    _mark(
+        Phase.WARMING_UP,
+        r"Graph capturing finished in \d",
+        "v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py",
+    ),
+    _mark(
+        Phase.WARMING_UP,
+        r"Skipping CUDA graph capture\. ",
+        "v1/worker/gpu_model_runner.py, until 0.27.1 v1/worker/gpu/model_runner.py",
+    ),
+    _mark(
+        Phase.WARMING_UP,
+        r"Skipping encoder and decoder CUDA graph capture\. ",
+        "v1/worker/gpu/model_runner.py",
+        "0.28.0-0.33.0",
+    ),
+    _mark(
+        Phase.WARMING_UP,
+        r"Warming up done\.$",
+        "v1/worker/cpu_model_runner.py, from 0.23.0 v1/worker/cpu/model_runner.py",
+    ),
+    _mark(Phase.WARMING_UP, r"init engine \(profile, create kv cache, warmup model\)", "v1/engine/core.py"),
+    _mark(
+        Phase.WARMING_UP,
+        r"Starting vLLM server on ",
+        "entrypoints/openai/api_server.py, from 0.29.0 entrypoints/launchers/api_server/entry.py",
+    ),
+    _mark(Phase.WARMING_UP, r"INFO: {1,8}Application startup complete\.$", "uvicorn", "all"),
+)
+"""Every line that begins a phase. None begins READY: only an answer does (wait.py)."""
+
+_TARGET_IS_LOADED: Final = re.compile(r"Loading weights took \d")
+"""model_executor/model_loader/default_loader.py, 0.19.0 to 0.33.0. vLLM's second model runner says nothing
+when it goes on to load the draft; the first one says so one line later."""
+
+
+def phase_of(line: str) -> Phase | None:
+    """The phase that a line of the log shows to have begun; None for most lines."""
+    message = message_of(line)
+    return next((mark.phase for mark in MARKS if mark.pattern.match(message)), None)
+
+
+class PhaseTracker:
+    """Where a start is, and how long each phase took by `clock` (seconds). Phases never go backwards."""
+
+    def __init__(self, clock: Callable[[], float], *, speculates: bool) -> None:
+        self._clock = clock
+        self._speculates = speculates
+        self._entered = {Phase.PATCHING: clock()}
+        self.phase = Phase.PATCHING
+
+    def feed(self, line: str) -> Phase | None:
+        """The phase that begins with this line, if one does."""
+        found = phase_of(line)
+        if found is None and self._speculates and self.phase is Phase.LOADING_TARGET:
+            found = Phase.LOADING_DRAFT if _TARGET_IS_LOADED.match(message_of(line)) else None
+        return self.enter(found) if found else None
+
+    def enter(self, phase: Phase) -> Phase | None:
+        """Go on to a phase; None when the start is already there or beyond."""
+        if ORDER[phase] <= ORDER[self.phase]:
+            return None
+        self.phase = phase
+        self._entered[phase] = self._clock()
+        return phase
+
+    def durations(self) -> Mapping[Phase, float]:
+        """Seconds spent in each phase seen so far, in order; the current one is still counting."""
+        ends = [*list(self._entered.values())[1:], self._clock()]
+        return {phase: end - begin for (phase, begin), end in zip(self._entered.items(), ends, strict=True)}

@@ -1,0 +1,243 @@
+"""Asking a server something real, and judging what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.engine.server import Server
+from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.ready.counters import SpecCounters, spec_counters
+from gemmaspec.ready.http import NoAnswer, Reply, exchange
+from gemmaspec.ready.logline import printable
+
+__all__ = [
+    "Answer",
+    "NoAnswer",
+    "SpecCounters",
+    "api_key_for",
+    "ask",
+    "healthy",
+    "judge",
+    "probe",
+    "read_counters",
+    "spec_counters",
+    "user_message",
+]
+
+QUESTION: Final = "Count from one to twenty, in words."
+MAX_TOKENS: Final = 48
+HEALTH_TIMEOUT_S: Final = 2.0
+SETTLE_TRIES: Final = 20
+SETTLE_S: Final = 0.1
+"""vLLM counts a step shortly after it has answered."""
+
+_FINISHED: Final = ("stop", "length", "tool_calls")
+"""Of FinishReason in v1/engine/__init__.py, 0.19.0 to 0.33.0, those that are not an abort or an error."""
+
+_LEAKS: Final = {
+    "<|channel>": "the reasoning parser (chat.reasoning_parser) or the chat template (chat.template)",
+    "<channel|>": "the reasoning parser (chat.reasoning_parser) or the chat template (chat.template)",
+    "<|turn>": "the chat template (chat.template)",
+    "<turn|>": "the chat template (chat.template)",
+}
+"""Gemma 4's markers, and who should have kept each out of the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One chat completion and what it took."""
+
+    text: str
+    reasoning: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    """From the request to the last byte, by the clock on the wall."""
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    acceptance_length: float | None
+    """1 + accepted / drafts over this request; None when nothing was drafted."""
+    tokens_per_second: float
+    """Completion tokens by `seconds`, reading the prompt included."""
+
+
+def api_key_for(server: Server) -> str | None:
+    """The key that requests to this server carry: $VLLM_API_KEY when it needs one."""
+    return os.environ.get("VLLM_API_KEY") or None if server.needs_api_key else None
+
+
+def user_message(text: str, *, image_url: str | None = None) -> dict[str, Any]:
+    """One message of a user, maybe with an image as a data URL. Raises ValueError for any other URL."""
+    if image_url is None:
+        return {"role": "user", "content": text}
+    if not image_url.startswith("data:image/"):
+        raise ValueError("an image is given as a data:image/… URL")
+    image = {"type": "image_url", "image_url": {"url": image_url}}
+    return {"role": "user", "content": [image, {"type": "text", "text": text}]}
+
+
+def healthy(server: Server) -> bool:
+    """Whether /health answers 200: a hint that asking may be worth it, no more."""
+    try:
+        return exchange(server, "/health", timeout_s=HEALTH_TIMEOUT_S).status == 200
+    except GemmaspecError:
+        return False
+
+
+def read_counters(server: Server, *, timeout_s: float, api_key: str | None = None) -> SpecCounters:
+    """What the server has drafted since its start. Raises StartFailed or TimedOut when it does not say."""
+    reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
+    if reply.status != 200:
+        raise StartFailed(f"/metrics answers {reply.status}")
+    try:
+        return spec_counters(reply.body.decode("utf-8", "replace"))
+    except (ValueError, OverflowError, IndexError, KeyError):
+        raise StartFailed("the speculation counters of /metrics cannot be read") from None
+
+
+def ask(
+    server: Server,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    max_tokens: int = MAX_TOKENS,
+    timeout_s: float = 120.0,
+    api_key: str | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Answer:
+    """One greedy chat completion, measured. `extra` is added to the request's body.
+
+    Without `api_key` the key is that of the environment, if the server needs one.
+    Raises NoAnswer when the connection breaks or the server fails, StartFailed for any other answer that is
+    no chat completion, TimedOut after `timeout_s`.
+    """
+    key = api_key or api_key_for(server)
+    before = _counters(server, timeout_s=timeout_s, api_key=key)
+    body = {
+        "model": server.model,
+        "messages": list(messages),
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        **(extra or {}),
+    }
+    began = time.monotonic()
+    reply = exchange(server, "/v1/chat/completions", body=body, timeout_s=timeout_s, api_key=key)
+    seconds = time.monotonic() - began
+    completion = _completion(reply)
+    added = _settled(server, before, timeout_s=timeout_s, api_key=key)
+    return _answer(completion, seconds, added)
+
+
+def probe(server: Server, *, timeout_s: float, api_key: str | None = None) -> Answer:
+    """Ask one real question: the proof that a server is ready.
+
+    Raises what `ask` raises, and StartFailed when the answer is empty, holds markers that a reader should not
+    see, or was not drafted although the server speculates.
+    """
+    answer = ask(server, [user_message(QUESTION)], timeout_s=timeout_s, api_key=api_key)
+    if complaint := judge(answer, speculates=server.speculates):
+        raise StartFailed(complaint)
+    return answer
+
+
+def judge(answer: Answer, *, speculates: bool) -> str | None:
+    """What is wrong with a first answer; None when nothing is."""
+    if answer.finish_reason not in _FINISHED:
+        return f"the first answer ended with {answer.finish_reason!r}, not with one of {', '.join(_FINISHED)}"
+    if not answer.text and not answer.reasoning:
+        return "the first answer is empty"
+    for marker, culprit in _LEAKS.items():
+        if marker in answer.text:
+            return f"the first answer shows the marker {marker}: {culprit} let it through"
+    if answer.text.startswith("thought\n") and not answer.reasoning:
+        return "the first answer shows the model's thoughts: the reasoning parser lost their markers"
+    if speculates and not answer.draft_tokens:
+        tokens = answer.completion_tokens
+        return f"it answers but does not draft: {tokens} tokens came, and no draft was counted in /metrics"
+    return None
+
+
+def _counters(server: Server, *, timeout_s: float, api_key: str | None) -> SpecCounters:
+    if not server.speculates:
+        return SpecCounters()
+    return read_counters(server, timeout_s=timeout_s, api_key=api_key)
+
+
+def _settled(server: Server, before: SpecCounters, *, timeout_s: float, api_key: str | None) -> SpecCounters:
+    """What one request added to the counters, once they have grown and stand still."""
+    last = SpecCounters()
+    for _ in range(SETTLE_TRIES if server.speculates else 0):
+        added = _counters(server, timeout_s=timeout_s, api_key=api_key).since(before)
+        if added.draft_tokens and added == last:
+            return added
+        last = added
+        time.sleep(SETTLE_S)
+    return last
+
+
+def _completion(reply: Reply) -> dict[str, Any]:
+    if reply.status == 401:
+        raise StartFailed(
+            "the server refuses the API key", hint="export VLLM_API_KEY with the key that it was started with"
+        )
+    if reply.status >= 500:
+        raise NoAnswer(f"the request failed inside the server (HTTP {reply.status}){_said(reply)}")
+    if reply.status != 200:
+        raise StartFailed(f"the server refuses the request (HTTP {reply.status}){_said(reply)}")
+    found = reply.json()
+    if not isinstance(found, dict):
+        raise StartFailed("the server's answer is no chat completion")
+    return found
+
+
+def _said(reply: Reply) -> str:
+    """What an error reply says, as `{"error": {"message": …}}` or its older form without `error`."""
+    with contextlib.suppress(StartFailed):
+        found = _mapping(reply.json())
+        said = _text(_mapping(found.get("error")).get("message")) or _text(found.get("message"))
+        return f": {printable(said)[:300]}" if said else ""
+    return ""
+
+
+def _answer(completion: dict[str, Any], seconds: float, added: SpecCounters) -> Answer:
+    choice, usage = _first(completion.get("choices")), _mapping(completion.get("usage"))
+    message = _mapping(choice.get("message"))
+    tokens = _count(usage.get("completion_tokens"))
+    return Answer(
+        text=_text(message.get("content")),
+        # vLLM has called it both: entrypoints/openai/chat_completion/protocol.py
+        reasoning=_text(message.get("reasoning")) or _text(message.get("reasoning_content")),
+        finish_reason=_text(choice.get("finish_reason"))[:40],
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=tokens,
+        seconds=seconds,
+        drafts=added.drafts,
+        draft_tokens=added.draft_tokens,
+        accepted_tokens=added.accepted_tokens,
+        acceptance_length=added.acceptance_length,
+        tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
+    )
+
+
+def _first(choices: object) -> dict[str, Any]:
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    raise StartFailed("the server's answer has no choice in it")
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

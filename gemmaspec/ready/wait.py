@@ -1,0 +1,229 @@
+"""Waiting for a server until it has answered a real question, or can be said to have failed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from gemmaspec.engine.server import Engine, Server, State
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
+from gemmaspec.ready.bounded import LogFollower, bounded
+from gemmaspec.ready.failed import Ended, explained, failed_start
+from gemmaspec.ready.http import NoAnswer
+from gemmaspec.ready.logline import printable
+from gemmaspec.ready.phases import Phase, PhaseTracker
+from gemmaspec.ready.probe import Answer, api_key_for, healthy, probe
+
+POLL_S: Final = 0.5
+ENGINE_S: Final = 10.0
+"""How long one look of the engine may take."""
+LOST_S: Final = 30.0
+"""How long the engine may fail to look before the wait gives up: a daemon's own restart takes less."""
+REST_S: Final = 3.0
+"""How long the log of a server that has died may take to end."""
+DYING_S: Final = 20.0
+"""How long a server whose engine has died takes to exit: vLLM first shuts its processes down."""
+KEPT_LINES: Final = 5000
+_SECRETS: Final = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A server that has answered."""
+
+    answer: Answer
+    phases: Mapping[Phase, float]
+    """Seconds spent in each phase that the log showed, in order."""
+    seconds: float
+    """From the beginning of the wait to the answer."""
+
+
+class Probe(Protocol):
+    """How a healthy server is asked its first question."""
+
+    def __call__(self, server: Server, *, timeout_s: float, api_key: str | None) -> Answer: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """How a server is asked, and how long an engine is given: what tests replace."""
+
+    healthy: Callable[[Server], bool] = healthy
+    probe: Probe = probe
+    engine_s: float = ENGINE_S
+    rest_s: float = REST_S
+
+
+def wait_ready(
+    engine: Engine,
+    server: Server,
+    *,
+    timeout_s: float,
+    on_phase: Callable[[Phase, float], None],
+    on_line: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    checks: Checks | None = None,
+) -> Ready:
+    """Follow a start until the server has answered a real question and, if it should, drafted for it.
+
+    `on_phase` hears of each phase as it begins, with the seconds since the wait began; `on_line` gets the
+    log's lines, safe to print. /health is only the hint that asking may be worth it.
+    Raises StartFailed as soon as the server exits, restarts or answers wrongly (with exit_code 4 for what is
+    missing outside of the stack), PatchConflict when the launcher refused a patch, TimedOut with the phase,
+    EnvironmentMissing when the engine itself is lost. Stops nothing: that is the caller's.
+    """
+    watch = _Watch(engine, server, timeout_s, on_phase, on_line, clock, sleep, checks or Checks())
+    try:
+        return watch.run()
+    finally:
+        watch.close()
+
+
+class _Watch:
+    """One wait, with what it has seen so far."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        server: Server,
+        timeout_s: float,
+        on_phase: Callable[[Phase, float], None],
+        on_line: Callable[[str], None] | None,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        checks: Checks,
+    ) -> None:
+        self._engine, self._server, self._timeout_s = engine, server, timeout_s
+        self._on_phase, self._on_line = on_phase, on_line
+        self._clock, self._sleep, self._checks = clock, sleep, checks
+        self._began = clock()
+        self._tracker = PhaseTracker(clock, speculates=server.speculates)
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._secrets = [value for name in _SECRETS if len(value := os.environ.get(name, "")) >= 6]
+        self._restarts: int | None = None
+        self._lost_since: float | None = None
+        self._log = LogFollower(engine, server)
+
+    def run(self) -> Ready:
+        self._on_phase(self._tracker.phase, 0.0)
+        while True:
+            self._look()
+            if self._checks.healthy(self._server):
+                break
+            self._sleep(POLL_S)
+        self._read(self._log.read())
+        self._enter(Phase.WARMING_UP)
+        answer = self._ask()
+        self._enter(Phase.READY)
+        phases = {
+            phase: took for phase, took in self._tracker.durations().items() if phase is not Phase.READY
+        }
+        return Ready(answer=answer, phases=phases, seconds=self._elapsed())
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _look(self) -> None:
+        """Read the log and look at the server; raise if it is over."""
+        self._read(self._log.read())
+        if state := self._over():
+            raise self._died(state)
+        if self._elapsed() >= self._timeout_s:
+            raise self._timed_out()
+
+    def _read(self, lines: list[str]) -> None:
+        for line in lines:
+            self._lines.append(line)
+            if self._on_line:
+                self._on_line(printable(line, secrets=self._secrets))
+            if phase := self._tracker.feed(line):
+                self._on_phase(phase, self._elapsed())
+
+    def _enter(self, phase: Phase) -> None:
+        if self._tracker.enter(phase):
+            self._on_phase(phase, self._elapsed())
+
+    def _over(self) -> State | None:
+        """The server's state when it has exited or restarted; None while it runs or the engine is silent."""
+        try:
+            state = bounded(
+                lambda: self._engine.state(self._server),
+                seconds=self._checks.engine_s,
+                name=f"the {self._engine.name} engine",
+            )
+        except EnvironmentMissing:
+            self._lost_since = self._clock() if self._lost_since is None else self._lost_since
+            if self._clock() - self._lost_since >= LOST_S:
+                raise
+            return None
+        self._lost_since = None
+        self._restarts = state.restarts if self._restarts is None else self._restarts
+        if state.status == "running" and state.restarts <= self._restarts:
+            return None
+        return state
+
+    def _ask(self) -> Answer:
+        left = max(1.0, self._timeout_s - self._elapsed())
+        try:
+            return self._checks.probe(self._server, timeout_s=left, api_key=api_key_for(self._server))
+        except TimedOut:
+            self._read(self._log.read())
+            raise self._timed_out() from None
+        except StartFailed as error:
+            state = self._dying(DYING_S if isinstance(error, NoAnswer) else 0.0)
+            if state:
+                raise self._died(state, first_request=True) from None
+            raise self._wrong(error) from None
+
+    def _dying(self, seconds: float) -> State | None:
+        """The state of a server that ends within `seconds`; None when it goes on."""
+        until = self._clock() + seconds
+        while not (state := self._over()) and self._clock() < until:
+            self._sleep(POLL_S)
+        return state
+
+    def _died(self, state: State, *, first_request: bool = False) -> GemmaspecError:
+        self._read(self._log.read_rest(seconds=self._checks.rest_s))
+        ended = Ended(
+            name=self._server.name,
+            phase=self._tracker.phase,
+            seconds=self._elapsed(),
+            state=state,
+            lines=tuple(self._lines) or tuple(self._tail()),
+            first_request=first_request,
+        )
+        return failed_start(ended, secrets=self._secrets)
+
+    def _wrong(self, error: StartFailed) -> StartFailed:
+        """A server that goes on, but whose first answer was none, or a wrong one."""
+        if not isinstance(error, NoAnswer):
+            return StartFailed(f"{self._server.name} is not ready: {error.message}", hint=error.hint)
+        self._read(self._log.read())
+        what = f"{self._server.name} was healthy, but failed its first request: {error.message}"
+        return explained(what, tuple(self._lines), secrets=self._secrets)
+
+    def _tail(self) -> list[str]:
+        """The log's end, when following it gave nothing."""
+        try:
+            return bounded(
+                lambda: list(self._engine.logs(self._server, tail=200)),
+                seconds=self._checks.engine_s,
+                name="the log",
+            )
+        except GemmaspecError:
+            return []
+
+    def _timed_out(self) -> TimedOut:
+        phase, here = self._tracker.phase, self._tracker.durations()[self._tracker.phase]
+        return TimedOut(
+            f"{self._server.name} was not ready within {self._timeout_s:.0f} s: it is still {phase}, "
+            f"for {here:.0f} s now (--timeout allows more)"
+        )
+
+    def _elapsed(self) -> float:
+        return self._clock() - self._began
