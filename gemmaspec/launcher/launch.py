@@ -651,7 +651,7 @@ def pip(wanted: Sequence[str], *arguments: str) -> str:
 
 
 def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) -> Path | None:
-    """Remove the overlay of the last start; build one in a fresh folder and put it in place, if one is needed."""
+    """Remove the last overlay; build one in a fresh folder and put it in place, if anything changed."""
     overlay, fresh = run_dir / "overlay", run_dir / "overlay.new"
     remove(fresh)
     remove(overlay)
@@ -772,6 +772,7 @@ def take_run_dir(path: Path) -> int:
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
     """Write the report whole or not at all."""
     fresh = path.with_name(path.name + ".new")
+    remove(fresh)
     try:
         fresh.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         fresh.replace(path)
