@@ -54,6 +54,7 @@ NUMBER = r"\d{1,9}(?:\.\d{1,9})*"
 BOUND = re.compile(rf"(>=|<=|==|!=|>|<)({NUMBER})")
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse and compile raise
 SECRETS = ("--api-key", "--hf-token")
 
 
@@ -419,15 +420,12 @@ def decide_variant(patch: Patch, variant: Variant, read: Read) -> PatchResult:
 def closed_by(rule: Rule, read: Read) -> FileResult | None:
     """Whether the code of the rule's scope (no comments, docstrings, formatting) holds the rule's text."""
     data = read(rule.path)
-    try:
-        tree = quietly(ast.parse, data) if data is not None else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    nodes = definitions(tree, rule.scope) if tree and rule.scope else [tree] if tree else []
-    for node in nodes:
-        if rule.contains in code_of(node):
-            detail = f"{rule.scope or 'the file'} contains {rule.contains}"
-            return FileResult(rule.path, "superseded", getattr(node, "lineno", 1), detail)
+    with contextlib.suppress(*UNREADABLE):
+        tree = quietly(ast.parse, data or b"")
+        for node in definitions(tree, rule.scope) if rule.scope else [tree]:
+            if rule.contains in code_of(node):
+                detail = f"{rule.scope or 'the file'} contains {rule.contains}"
+                return FileResult(rule.path, "superseded", getattr(node, "lineno", 1), detail)
     return None
 
 
@@ -450,7 +448,7 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
     try:
         source = Source(data)
         places = [decide_hunk(edit.path, hunk, source) for hunk in edit.hunks]
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return FileResult(edit.path, "conflict", detail=f"it cannot be read as Python: {error}")
     for place in places:
         if place.state not in ("applies", "applied"):
@@ -469,7 +467,7 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
             ((place.line or 1) - 1, hunk) for place, hunk in zip(places, edit.hunks, strict=True)
         )
         quietly(compile, after, edit.path, "exec", 0, True)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
     return FileResult(edit.path, "applies", line, before=data, after=after)
 
@@ -514,24 +512,22 @@ def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int
 # This machine: the installed vLLM
 
 
-def foreign(entry: str, suspects: Sequence[str]) -> bool:
-    """Whether an entry must not say which vLLM runs: it is an overlay, or the working folder by accident."""
-    path = Path(entry)
-    if (path / MARKER).exists():
-        return True
-    by_accident = not path.is_absolute() or (path == Path.cwd() and entry in suspects)
-    return by_accident and (path / "vllm").exists()
-
-
 def clean_search_path() -> list[str]:
     """Take this script's folder, the working folder and old overlays off sys.path; returns PYTHONPATH so."""
-    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    suspects = [*named, str(Path.cwd())]  # Python makes the working folder of an empty entry
+    given = os.environ.get("PYTHONPATH", "")
+    named = given.split(os.pathsep) if given else []
+    # Python makes absolute paths of these, and the working folder of an empty entry
+    accidents = {Path(entry).absolute() for entry in named if not Path(entry).is_absolute()} | {Path.cwd()}
+    accidents &= {Path(entry).absolute() for entry in named}
+
+    def trusted(entry: str) -> bool:
+        path = Path(entry).absolute()
+        return not (path / MARKER).exists() and not (path in accidents and (path / "vllm").exists())
+
     own = str(Path(__file__).absolute().parent)
-    first, rest = sys.path[:1], sys.path[1:]
-    entries = [entry for entry in first if entry not in ("", own)] + [entry for entry in rest if entry]
-    sys.path[:] = [entry for entry in entries if not foreign(entry, suspects)]
-    return [entry for entry in named if not foreign(entry, suspects)]
+    first = [entry for entry in sys.path[:1] if entry not in ("", own)]
+    sys.path[:] = [entry for entry in first + sys.path[1:] if trusted(entry)]
+    return [entry for entry in named if entry and trusted(entry)]
 
 
 def locate_vllm() -> Path:
@@ -544,7 +540,7 @@ def locate_vllm() -> Path:
 
 def vllm_version(package: Path) -> str:
     """The version in vllm/_version.py (read, not run), else of the distribution it is in, else "unknown"."""
-    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         for node in quietly(ast.parse, (package / "_version.py").read_bytes()).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 names = {target.id for target in node.targets if isinstance(target, ast.Name)}
@@ -585,7 +581,7 @@ def installed_version(name: str, path: Sequence[str]) -> str | None:
 
 def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows for the report, and the folder of packages to add when this Python's own do not do."""
-    needs = [need for need in plan.requires if contains(need.vllm, version)]
+    needs = [need for need in plan.requires if need.vllm == ">=0" or contains(need.vllm, version)]
     rows = [
         {"name": need.name, "specifier": need.specifier, "found": installed_version(need.name, sys.path)}
         for need in needs
@@ -654,21 +650,20 @@ def pip(wanted: Sequence[str], *arguments: str) -> str:
 # The overlay
 
 
-def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) -> Path:
-    """Build DIR/overlay in a fresh folder beside it, then put it in place of the last one."""
-    overlay, fresh, stale = (run_dir / name for name in ("overlay", "overlay.new", "overlay.old"))
+def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) -> Path | None:
+    """Remove the last overlay; build one in a fresh folder and put it in place, if anything changed."""
+    overlay, fresh = run_dir / "overlay", run_dir / "overlay.new"
     remove(fresh)
-    remove(stale)
+    remove(overlay)
+    if not changed:
+        return None
     try:
         fresh.mkdir(mode=0o755)
         (fresh / MARKER).touch()
         mirror(package, fresh / "vllm", {path.partition("/")[2]: data for path, data in changed.items()})
-        if os.path.lexists(overlay):
-            overlay.rename(stale)
         fresh.rename(overlay)
     finally:
         remove(fresh)
-        remove(stale)
     return overlay
 
 
@@ -715,6 +710,11 @@ def say(line: str) -> None:
     print(f"gemmaspec: {text}", file=sys.stderr, flush=True)
 
 
+def milliseconds(began: float) -> float:
+    """Time since a reading of time.perf_counter()."""
+    return round((time.perf_counter() - began) * 1000, 1)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that complains in one line."""
 
@@ -752,12 +752,12 @@ def speculative_arguments(path: Path | None) -> list[str]:
 
 def take_run_dir(path: Path) -> int:
     """Make and lock the run folder; the lock is held as long as this process and the server it becomes."""
+    if path.is_symlink():
+        raise LaunchError(2, f"the run folder {path} is a link: use another --run-dir")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = path.stat().st_uid
-    if path.is_symlink() or owner not in (0, os.geteuid()):
-        raise LaunchError(
-            2, f"the run folder {path} is a link or belongs to user {owner}: use another --run-dir"
-        )
+    if owner not in (0, os.geteuid()):
+        raise LaunchError(2, f"the run folder {path} belongs to user {owner}: use another --run-dir")
     lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -772,6 +772,7 @@ def take_run_dir(path: Path) -> int:
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
     """Write the report whole or not at all."""
     fresh = path.with_name(path.name + ".new")
+    remove(fresh)
     try:
         fresh.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         fresh.replace(path)
@@ -871,7 +872,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
     say(f"patching vllm {version} at {package}")
     began = time.perf_counter()
     results, changed = decide_plan(plan, version, read_from(package))
-    deciding = time.perf_counter() - began
+    deciding = milliseconds(began)
     report: dict[str, Any] = {
         "schema": 1,
         "profile": plan.profile,
@@ -890,16 +891,16 @@ def launch(argv: Sequence[str]) -> NoReturn:
     write_report(report_file, report)
     for result in results:
         tell(result)
+    say(f"patches decided in {deciding} ms")
     stop_on_conflict(results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)
     began = time.perf_counter()
-    remove(options.run_dir / "overlay")
-    if changed:
-        report["overlay"] = str(build_overlay(package, options.run_dir, changed))
-        report["overlay_ms"] = round((deciding + time.perf_counter() - began) * 1000, 1)
-        front.insert(0, report["overlay"])
+    overlay = build_overlay(package, options.run_dir, changed)
+    if overlay:
+        report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
+        front.insert(0, str(overlay))
     write_report(report_file, report)
-    ready = f"overlay ready in {report['overlay_ms']} ms" if changed else "no file needs a patch, no overlay"
+    ready = f"overlay ready in {report['overlay_ms']} ms" if overlay else "no file needs a patch, no overlay"
     say(f"{ready}, starting vllm")
     become(command, [*front, *pythonpath], lock)
 
@@ -916,7 +917,7 @@ def main(argv: Sequence[str]) -> int:
         say("interrupted; vllm was not started")
         return 130
     except OSError as error:
-        say(f"{error.filename or 'a file'}: {error.strerror}; vllm was not started")
+        say(f"{error.filename or 'the run folder'}: {error.strerror}; vllm was not started")
         return 4
     except Exception as error:  # a container's log must not end in a traceback
         say(f"this is a bug in gemmaspec: {type(error).__name__}: {error}")

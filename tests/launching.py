@@ -1,0 +1,212 @@
+"""A Python environment with a FAKE vLLM, and plans for it: what the launcher's tests run on.
+
+The fake package refuses to be imported by anything but the fake `vllm` program beside its Python. That program
+says on stdout, as JSON, what it was given and which files its imports came from. The real package is covered by
+tests/test_servers.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmaspec import data
+from gemmaspec.launcher import launch
+
+INIT = """\
+import sys
+if not sys.argv[0].endswith("bin/vllm"):
+    raise SystemExit("vllm was imported before it was started")
+"""
+CORE = """\
+class Planner:
+    def plan(self, specs):
+        try:
+            return merge(specs)
+        except AssertionError:
+            return False
+
+    def other(self, specs):
+        try:
+            return merge(specs)
+        except AssertionError:
+            return False
+
+
+def value():
+    return "stock"
+"""
+PROGRAM = """\
+import json, os, sys
+import vllm.v1.core, vllm.v1.plain
+fd_of_lock = [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath("/proc/self/fd/" + fd).endswith("/lock")]
+print(json.dumps({
+    "argv": sys.argv[1:], "core": vllm.v1.core.__file__, "plain": vllm.v1.plain.__file__,
+    "value": vllm.v1.core.value(), "path": sys.path, "pythonpath": os.environ.get("PYTHONPATH"),
+    "lock": len(fd_of_lock),
+}))
+if "wait" in sys.argv:
+    sys.stdin.read()
+"""
+HUNK = {"scope": "value", "line": 16, "old": ['    return "stock"'], "new": ['    return "patched"  # by us']}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """How a launch ended."""
+
+    code: int
+    out: str
+    err: str
+    report: dict[str, Any]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the fake program printed."""
+        answer: dict[str, Any] = json.loads(self.out)
+        return answer
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Patch by patch."""
+        return {row["patch"]: row["state"] for row in self.report["patches"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An environment with the fake package, and folders for one stack."""
+
+    python: Path
+    site: Path
+    run_dir: Path
+    cache_dir: Path
+    plan_file: Path
+
+    @property
+    def package(self) -> Path:
+        """The fake vllm/."""
+        return self.site / "vllm"
+
+    def argv(self, *command: str, flags: Sequence[str] = ("-I",), options: Sequence[str] = ()) -> list[str]:
+        """The launcher's command line."""
+        folders = [
+            "--plan",
+            self.plan_file,
+            "--run-dir",
+            self.run_dir,
+            "--cache-dir",
+            self.cache_dir,
+            *options,
+        ]
+        words = [self.python, *flags, data.LAUNCHER, *folders, "--", *(command or ("vllm", "serve", "model"))]
+        return [str(word) for word in words]
+
+    def launch(self, plan: Mapping[str, Any] | str | bytes, *command: str, **more: Any) -> Done:
+        """Write the plan, run the launcher to its end, read the report if there is one."""
+        options = {key: more.pop(key) for key in ("flags", "options") if key in more}
+        self.write_plan(plan)
+        environment = {**os.environ, **more.pop("env", {})}
+        argv = self.argv(*command, **options)
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False, **more)
+        assert "Traceback" not in done.stderr, done.stderr
+        assert all(line.startswith("gemmaspec: ") for line in done.stderr.splitlines()), done.stderr
+        file = self.run_dir / "report.json"
+        report = json.loads(file.read_text()) if file.exists() else {}
+        return Done(code=done.returncode, out=done.stdout, err=done.stderr, report=report)
+
+    def write_plan(self, plan: Mapping[str, Any] | str | bytes) -> None:
+        """A plan object as JSON; text and bytes as they are."""
+        if isinstance(plan, Mapping):
+            plan = json.dumps(plan)
+        self.plan_file.write_bytes(plan.encode() if isinstance(plan, str) else plan)
+
+    def overlay(self) -> dict[str, str]:
+        """Every entry of the overlay: a link's target, a file's sha256, "folder"."""
+        return tree_of(self.run_dir / "overlay")
+
+
+def make_place(root: Path, *, version: str = "0.32.0") -> Place:
+    """A new environment in `root`: Python without pip, the fake package, the fake program."""
+    venv.create(root / "venv", with_pip=False)
+    minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    place = Place(
+        python=root / "venv/bin/python",
+        site=root / "venv/lib" / minor / "site-packages",
+        run_dir=root / "run",
+        cache_dir=root / "cache",
+        plan_file=root / "plan.json",
+    )
+    write_package(place.package, version=version)
+    program = root / "venv/bin/vllm"
+    program.write_text(f"#!{place.python}\n{PROGRAM}")
+    program.chmod(0o755)
+    return place
+
+
+def write_package(package: Path, *, version: str = "0.32.0") -> None:
+    """The fake package itself."""
+    files = {
+        "__init__.py": INIT,
+        "_version.py": f"raise SystemExit('read me, do not run me')\n__version__ = version = {version!r}\n",
+        "py.typed": "",
+        "v1/__init__.py": "",
+        "v1/core.py": CORE,
+        "v1/plain.py": "A = 1\n",
+        "v1/deep/__init__.py": "",
+        "v1/deep/down.py": CORE,
+        "csrc/kernel.so": "not really",
+    }
+    for path, text in files.items():
+        file = package / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def patch_of(name: str = "one", *hunks: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A patch of the fake package; by default one that changes value() in vllm/v1/core.py."""
+    files = more.pop("files", [{"path": "vllm/v1/core.py", "hunks": list(hunks) or [HUNK]}])
+    variants = more.pop("variants", None) or [variant_of("all", ">=0.19.0", files)]
+    return {
+        "id": name, "title": f"patch {name}", "required": True, "runner": "any", "superseded": [],
+        "variants": variants, **more,
+    }  # fmt: skip
+
+
+def variant_of(name: str, specifier: str, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A variant; its sha256 is that of nothing, the launcher does not look at it."""
+    return {
+        "name": name,
+        "specifier": specifier,
+        "sha256": hashlib.sha256(b"").hexdigest(),
+        "files": list(files),
+    }
+
+
+def plan_of(*patches: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A plan with the right sha256."""
+    plan = {
+        "schema": 1, "profile": "test", "gemmaspec": "0.1.0", "requires": [], "patches": list(patches or [patch_of()]),
+        **more,
+    }  # fmt: skip
+    return {**plan, "sha256": launch.plan_digest(plan)}
+
+
+def tree_of(folder: Path) -> dict[str, str]:
+    """Every entry below a folder: a link's target, a file's sha256, "folder"."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = f"-> {path.readlink()}"
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            found[str(path.relative_to(folder))] = "folder"
+    return found
