@@ -174,8 +174,8 @@ def _status(one: Status) -> None:
     _report_lines(one.report)
     counters = one.counters
     if counters and counters.drafts:
-        accepted = f"{counters.accepted_tokens:.0f} of {counters.draft_tokens:.0f} draft tokens accepted"
-        output.data(f"  drafted   {accepted}, acceptance length {1 + counters.accepted_tokens / counters.drafts:.2f}")
+        accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
+        output.data(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
     elif counters is None:
         output.data("  drafted   unknown: the server does not answer yet")
 
@@ -184,7 +184,8 @@ def _report_lines(report: dict[str, Any] | None) -> None:
     if not report:
         return
     vllm = report["vllm"]
-    output.data(f"  vllm      {vllm['version']} at {vllm['path']}, overlay built in {report['overlay_ms']:.0f} ms")
+    overlay = f"overlay built in {report['overlay_ms']:.0f} ms" if report["overlay"] else "no overlay"
+    output.data(f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}")
     for need in report["requires"]:
         output.data(f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})")
     for index, patch in enumerate(report["patches"]):
@@ -193,7 +194,7 @@ def _report_lines(report: dict[str, Any] | None) -> None:
 
 
 def _file_place(file: dict[str, Any]) -> str:
-    return file["path"] + (f":{file['line']}" if file["line"] else "")
+    return f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])
 
 
 def _status_json(one: Status) -> dict[str, Any]:
@@ -218,10 +219,7 @@ def _side_json(side: Side) -> dict[str, Any]:
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:
-    return dataclasses.asdict(answer) | {
-        "tokens_per_second": answer.tokens_per_second,
-        "acceptance_length": answer.acceptance_length,
-    }
+    return dataclasses.asdict(answer)
 
 
 def _clipped(text: str, width: int = 100) -> str:

@@ -9,7 +9,8 @@ from gemmaspec.deploy import stacks
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.ready.probe import SpecCounters, read_counters
+from gemmaspec.ready.counters import SpecCounters
+from gemmaspec.ready.probe import api_key_for, read_counters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,6 @@ def _look(started: Started) -> Status:
 
 def _counters(started: Started) -> SpecCounters | None:
     try:
-        return read_counters(started.server, timeout_s=3)
+        return read_counters(started.server, timeout_s=3, api_key=api_key_for(started.server))
     except GemmaspecError:
         return None
