@@ -63,12 +63,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _other(error: Exception, *, as_json: bool) -> int:
-    """Click's own errors keep their text; anything else is a bug and says so."""
-    import click
-
-    if isinstance(error, click.exceptions.Abort):
+    """A command line that the parser refused keeps the parser's text; anything else is a bug and says so."""
+    if isinstance(error, typer.Abort):
         return output.failure(Interrupted("interrupted"), as_json=as_json)
-    if isinstance(error, click.ClickException):
+    if hasattr(error, "format_message"):  # click's own, under whichever name typer carries it
         return output.usage(error, as_json=as_json)
     output.progress(traceback.format_exc().rstrip())
     output.progress("This is a bug in gemmaspec; the lines above say where.")

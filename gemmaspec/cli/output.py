@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemmaspec.errors import GemmaspecError
-
-if TYPE_CHECKING:
-    import click
 
 
 def data(text: str) -> None:
@@ -41,13 +38,13 @@ def failure(error: GemmaspecError, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def usage(error: click.ClickException, *, as_json: bool) -> int:
-    """A command line that click refused."""
+def usage(error: Any, *, as_json: bool) -> int:
+    """A command line that the parser refused, told in its own words."""
     if as_json:
         message = error.format_message()
         json_data({"ok": False, "error": {"kind": "UsageError", "message": message, "hint": None}})
     error.show(sys.stderr)
-    return error.exit_code
+    return int(error.exit_code)
 
 
 def broken_pipe() -> int:
