@@ -5,15 +5,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gemmaspec import data
+from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
@@ -106,6 +105,25 @@ def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
     return {path.parent.name: load_patch(path.parent) for path in sorted(folder.glob("*/patch.yaml"))}
 
 
+class Shelf(Mapping[str, Patch]):
+    """The patches of several folders by id, each read when it is asked for; a later folder hides an earlier one."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._found = {path.parent.name: path.parent for folder in folders for path in folder.glob("*/patch.yaml")}
+
+    def __getitem__(self, id_: str) -> Patch:
+        return load_patch(self._found[id_])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._found))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._found
+
+
 def load_patch(folder: Path) -> Patch:
     """One patch folder; PatchError when its text or a diff is refused, or a diff is not named in the text."""
     file = folder / "patch.yaml"
@@ -125,11 +143,11 @@ def load_patch(folder: Path) -> Patch:
 def _read_yaml(file: Path) -> Any:
     """The one place where a patch's YAML is read."""
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return strict_yaml.parse(file.read_text(encoding="utf-8"), file=str(file), error=PatchError).data
     except OSError as error:
         raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PatchError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError:
+        raise PatchError(f"{file}: is not UTF-8 text") from None
 
 
 def _validated(values: Any, file: Path) -> PatchText:

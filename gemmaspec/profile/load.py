@@ -14,12 +14,12 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from gemmaspec import strict_yaml
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.profile import rules
-from gemmaspec.profile import yaml as profile_yaml
 from gemmaspec.profile.find import find_profile, profile_folders
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.yaml import Document, Place
+from gemmaspec.strict_yaml import Document, Place
 
 MAX_EXTENDS: Final = 5
 _RELATIVE: Final = ("./", "../")
@@ -32,7 +32,7 @@ class Loaded:
 
     profile: Profile
     file: Path
-    places: Mapping[profile_yaml.Path, Place]
+    places: Mapping[strict_yaml.Path, Place]
 
     def place(self, *path: str | int) -> Place:
         """Where the value at `path` was written, or the nearest thing around it."""
@@ -75,7 +75,7 @@ def _read(file: Path) -> Document:
         raise ProfileError(f"{file}: is not UTF-8 text") from None
     except OSError as error:
         raise ProfileError(f"{file}: {error.strerror}") from None
-    document = profile_yaml.parse(text, file=_shown(file))
+    document = strict_yaml.parse(text, file=_shown(file))
     if not isinstance(document.data, dict):
         raise ProfileError(f"{_shown(file)}:1: a profile is a map of keys")
     return Document(_anchored(document.data, file.parent), document.places)
@@ -136,8 +136,8 @@ def _overridden(document: Document, override: str) -> Document:
         raise UsageError(f"--set {override!r} is not KEY=VALUE, as in --set serve.port=8001")
     path = tuple(match[1].split("."))
     source = f"--set {match[1]}"
-    value = profile_yaml.parse(match[2], file=source).data if match[2].strip() else None
-    places: dict[profile_yaml.Path, Place] = {path[: n + 1]: Place(source, 0) for n in range(len(path))}
+    value = strict_yaml.parse(match[2], file=source).data if match[2].strip() else None
+    places: dict[strict_yaml.Path, Place] = {path[: n + 1]: Place(source, 0) for n in range(len(path))}
     for key in reversed(path):
         value = {key: value}
     return _merged(document, Document(_anchored(value, Path.cwd()), places))
@@ -164,7 +164,7 @@ def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
         raise ProfileError("\n".join(lines))
 
 
-def _finding(error: Mapping[str, Any], places: Mapping[profile_yaml.Path, Place]) -> tuple[Place, str]:
+def _finding(error: Mapping[str, Any], places: Mapping[strict_yaml.Path, Place]) -> tuple[Place, str]:
     path = tuple(part for part in error["loc"] if part != "[key]")
     return _nearest_place(path, places), f"{'.'.join(map(str, path))}: {_sentence(error, path)}"
 
@@ -213,7 +213,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(part)
 
 
-def _nearest_place(path: Sequence[str | int], places: Mapping[profile_yaml.Path, Place]) -> Place:
+def _nearest_place(path: Sequence[str | int], places: Mapping[strict_yaml.Path, Place]) -> Place:
     for end in range(len(path), -1, -1):
         place = places.get(tuple(path[:end]))
         if place:

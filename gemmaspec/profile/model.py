@@ -111,7 +111,7 @@ Folder = Annotated[Text, _matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a 
 class Part(BaseModel):
     """A part of a profile: unknown keys are errors, nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Runtime(Part):

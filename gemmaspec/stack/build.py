@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from gemmaspec import data
 from gemmaspec.errors import ProfileError
 from gemmaspec.launcher.launch import Requirement
-from gemmaspec.patching.patch import Patch, load_patches
+from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
@@ -67,7 +67,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
 
 
 def _plan(profile: Profile) -> dict[str, Any]:
-    patches = {id_: patch for folder in data.patch_folders() for id_, patch in load_patches(folder).items()}
+    patches = Shelf(data.patch_folders())
     required, optional = profile.patches.required, profile.patches.optional
     if not profile.speculative:
         required = [name for name in required if not _only_speculation(name, patches)]

@@ -39,12 +39,12 @@ OTHER_WORDS = (
 )
 VOCABULARY_SIZE = 1024
 SPECIAL = {
-    **{0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 4: "<mask>"},
-    **{46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>"},
-    **{50: "<|tool_response>", 51: "<tool_response|>", 52: '<|"|>', 98: "<|think|>"},
-    **{100: "<|channel>", 101: "<channel|>", 105: "<|turn>", 106: "<turn|>", 107: "\n"},
-    **{1000: "<|image>", 1001: "<|audio>", 1002: "<|image|>", 1003: "<|audio|>"},
-    **{1004: "<image|>", 1005: "<audio|>", 1006: "<|video|>"},
+    0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 4: "<mask>",
+    46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>",
+    50: "<|tool_response>", 51: "<tool_response|>", 52: '<|"|>', 98: "<|think|>",
+    100: "<|channel>", 101: "<channel|>", 105: "<|turn>", 106: "<turn|>", 107: "\n",
+    1000: "<|image>", 1001: "<|audio>", 1002: "<|image|>", 1003: "<|audio|>",
+    1004: "<image|>", 1005: "<audio|>", 1006: "<|video|>",
 }
 """Control tokens; those below 1000 have the ids of the published Gemma 4 tokenizers."""
 

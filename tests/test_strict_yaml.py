@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.errors import ProfileError
-from gemmaspec.profile.yaml import parse
+from gemmaspec.strict_yaml import parse
 
 
 def test_versions_and_words_stay_text() -> None:

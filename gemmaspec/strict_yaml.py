@@ -1,0 +1,144 @@
+"""YAML as people write profiles and patches: strict, small, and with the line of every key.
+
+Differences from YAML 1.1 as PyYAML reads it, each because the other reading has cost somebody a start:
+duplicate keys are errors, `1.10` and `0.80` stay text (versions!), `NO` is not false, and anchors' aliases,
+merge keys and tags are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from gemmaspec.errors import GemmaspecError, ProfileError
+
+MAX_CHARACTERS: Final = 1_000_000
+MAX_DEPTH: Final = 20
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Only its events are used. libyaml builds nodes by recursion in C, where a few thousand brackets are a crash."""
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was written; `line` is 1-based, 0 for a value that came from the command line."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed document: plain data, and the place of every key and item by its path."""
+
+    data: Any
+    places: dict[Path, Place]
+
+
+def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -> Document:
+    """Parse one YAML document into plain data with places.
+
+    Raises `error` with file:line for anything that is not plain maps, lists and scalars.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise error(f"{file}: larger than {MAX_CHARACTERS} characters")
+    try:
+        return _Reader(text, file, error).document()
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        raise error(f"{file}:{mark.line + 1 if mark else 1}: {problem.problem}") from None
+    except (yaml.YAMLError, ValueError) as problem:
+        raise error(f"{file}: {str(problem).splitlines()[0]}") from None
+
+
+def scalar(text: str) -> str | int | bool | None:
+    """The value of an unquoted scalar: null, true, false, a decimal integer, else the text itself."""
+    if text in ("", "~", "null"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if _INTEGER.fullmatch(text) else text
+
+
+class _Reader:
+    """Builds plain data from the parser's events."""
+
+    def __init__(self, text: str, file: str, error: type[GemmaspecError]) -> None:
+        self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_PARSER))
+        self._file = file
+        self._error = error
+        self._places: dict[Path, Place] = {(): Place(file, 1)}
+
+    def document(self) -> Document:
+        """The whole of it; an empty text is an empty map."""
+        next(self._events)  # the stream's start
+        if not isinstance(next(self._events), DocumentStartEvent):
+            return Document({}, self._places)
+        data = self._value(next(self._events), ())
+        next(self._events)  # the document's end
+        after = next(self._events)
+        if isinstance(after, DocumentStartEvent):
+            raise self._refused(after, "a second document begins")
+        return Document(data, self._places)
+
+    def _value(self, event: Event, path: Path) -> Any:
+        if isinstance(event, AliasEvent):
+            raise self._refused(event, "aliases are not used here")
+        if len(path) > MAX_DEPTH:
+            raise self._refused(event, f"nested more than {MAX_DEPTH} levels deep")
+        if isinstance(event, NodeEvent) and getattr(event, "tag", None):
+            raise self._refused(event, f"the tag {event.tag} is not used here")  # type: ignore[attr-defined]
+        if isinstance(event, ScalarEvent):
+            return scalar(event.value) if event.implicit[0] else event.value
+        if isinstance(event, SequenceStartEvent):
+            return list(self._items(path))
+        assert isinstance(event, MappingStartEvent)
+        return dict(self._pairs(path))
+
+    def _items(self, path: Path) -> Iterator[Any]:
+        for index, event in enumerate(self._events):
+            if isinstance(event, SequenceEndEvent):
+                return
+            inner = (*path, index)
+            self._places[inner] = self._place(event)
+            yield self._value(event, inner)
+
+    def _pairs(self, path: Path) -> Iterator[tuple[str, Any]]:
+        lines: dict[str, int] = {}
+        for event in self._events:
+            if isinstance(event, MappingEndEvent):
+                return
+            if not isinstance(event, ScalarEvent) or event.tag:
+                raise self._refused(event, "a key must be a word")
+            key, place = event.value, self._place(event)
+            if key in lines:
+                raise self._refused(event, f"the key '{key}' is already given in line {lines[key]}")
+            lines[key] = place.line
+            self._places[(*path, key)] = place
+            yield key, self._value(next(self._events), (*path, key))
+
+    def _place(self, event: Event) -> Place:
+        return Place(self._file, event.start_mark.line + 1)
+
+    def _refused(self, event: Event, why: str) -> GemmaspecError:
+        return self._error(f"{self._place(event)}: {why}")
