@@ -25,7 +25,7 @@ _METHOD: Final = r"^[a-z0-9_]+$"
 class _Written(BaseModel):
     """What a human wrote: unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, str_min_length=1)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, str_strip_whitespace=True, str_min_length=1)
 
 
 class RequiredBy(_Written):

@@ -4,7 +4,6 @@ Every model forbids unknown keys. Types carry what one field alone can get wrong
 together get wrong is in rules.py.
 """
 
-from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Final, Literal
@@ -273,16 +272,16 @@ class Profile(Part):
     summary: Text
     machine: Name
     image: Image | None = None
-    runtime: Runtime = Runtime()
+    runtime: Runtime = Field(default_factory=Runtime)
     target: Target
     draft: Draft | None = None
     speculative: Speculative | None = None
-    serve: Serve = Serve()
-    chat: Chat = Chat()
+    serve: Serve = Field(default_factory=Serve)
+    chat: Chat = Field(default_factory=Chat)
     env: dict[Annotated[EnvName, AfterValidator(_not_secret)], EnvValue] = {}
     pass_env: list[EnvName] = ["HF_TOKEN"]
     """Names whose values go from the shell to the server and are written nowhere."""
-    container: Container = Container()
-    caches: Caches = Caches()
-    patches: Patches = Patches()
+    container: Container = Field(default_factory=Container)
+    caches: Caches = Field(default_factory=Caches)
+    patches: Patches = Field(default_factory=Patches)
     measured: list[Measured] = []

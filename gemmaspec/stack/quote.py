@@ -8,9 +8,6 @@ from typing import Final
 
 from gemmaspec.profile.model import LOCAL_PREFIXES
 
-_NOT_IN_BLOCK: Final = re.compile(
-    "[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[\x85\u2028\u2029]"
-)
 _YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """What JSON may hold as it is and YAML reads as a line break or not at all."""
 STATE: Final = "${GEMMASPEC_STATE:-${HOME}/.local/state/gemmaspec}"
@@ -34,7 +31,8 @@ def compose_folder(folder: str) -> str:
 
 def compose_block(text: str, *, indent: int = 6) -> str:
     """A YAML literal block that Compose reads back as `text`, or a quoted scalar where it cannot be one."""
-    if _NOT_IN_BLOCK.search(text) or not text.strip() or text.startswith((" ", "\n")):
+    plain = text.replace("\n", "").replace("\t", "").isprintable()
+    if not plain or not text.strip() or text.startswith((" ", "\n")):
         return compose_string(text)
     body = text.replace("$", "$$")
     stripped = body.rstrip("\n")
