@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.runtime.release import OVERRIDES, Release, cpu_requirements, unpack
@@ -15,13 +15,10 @@ from gemmaspec.runtime.shims import alias_distribution, define_torchvision_opera
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.runtime.uv import Uv
 
-_COPY: Final = ("--link-mode", "copy")
-"""A hard link into uv's cache would let a shim change the cache, and with it the next runtime."""
-
 _SMOKE_TIMEOUT_S: Final = 300
 
 _SMOKE_TEST: Final = """
-import importlib.metadata, json, platform, sys
+import importlib, importlib.metadata, importlib.util, json, platform, sys
 import torch, torchvision, transformers
 facts = {name: importlib.metadata.version(name) for name in ("torch", "torchvision", "transformers", "vllm")}
 facts["python"] = platform.python_version()
@@ -30,8 +27,11 @@ if sys.argv[1] == "cpu":
     current_platform.import_kernels()
     if not current_platform.is_cpu() or not hasattr(torch.ops._C, "rms_norm"):
         raise SystemExit("vLLM's CPU kernels did not load with torch " + torch.__version__)
+    for name in ("entrypoints.openai.api_server", "v1.engine.core", "v1.worker.cpu_worker", "model_executor.models.gemma4_mm"):
+        importlib.import_module("vllm." + name)
 print(json.dumps(facts))
 """
+"""Imports most of what a server imports: what cannot load is found now, and the first start finds compiled files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class Destination:
     arguments: tuple[str, ...]
     packages: Path
     scratch: Path
+    link_mode: Literal["copy", "hardlink"] = "copy"
+    """Hard links into uv's cache are for a folder that is thrown away: an edit in place would change the cache."""
 
 
 def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -> None:
@@ -65,17 +67,17 @@ def apply_shims(version: str, *, uv: Uv, into: Destination) -> None:
     )
 
 
-def smoke_test(interpreter: Path, *, device: str) -> dict[str, Any]:
-    """Import what a server needs, once; returns the versions found.
+def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:
+    """Import what a server needs, once, with the command `python`; returns the versions found.
 
     Raises EnvironmentMissing with the last lines: packages that install together do not always load together.
     """
-    command = [str(interpreter), "-I", "-c", _SMOKE_TEST, device]
+    command = [*python, "-I", "-c", _SMOKE_TEST, device]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SMOKE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise EnvironmentMissing(
-            f"{interpreter} needs more than {_SMOKE_TIMEOUT_S} s to import torch", hint="top"
+            f"{python[-1]} needs more than {_SMOKE_TIMEOUT_S} s to import torch", hint="top"
         ) from None
     if done.returncode != 0:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
@@ -88,4 +90,4 @@ def smoke_test(interpreter: Path, *, device: str) -> dict[str, Any]:
 
 
 def _pip_install(uv: Uv, into: Destination, arguments: Sequence[str]) -> None:
-    uv.run("pip", "install", *_COPY, *into.arguments, *arguments)
+    uv.run("pip", "install", "--link-mode", into.link_mode, *into.arguments, *arguments)

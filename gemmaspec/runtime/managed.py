@@ -111,7 +111,7 @@ def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
     install(spec, release, uv=uv, into=into)
     shutil.rmtree(scratch)
     uv.progress("importing it once")
-    return {"schema": 1, "key": spec.key, **smoke_test(interpreter, device=spec.device)}
+    return {"schema": 1, "key": spec.key, **smoke_test([str(interpreter)], device=spec.device)}
 
 
 def _python_request(version: str) -> str:

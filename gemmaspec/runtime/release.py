@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def unpack(uv: Uv, requirement: str, target: Path) -> Path:
 
     Its files may be hard links into uv's cache: to be read, never to be written.
     """
-    python = ("--python-version", _ANY_RELEASES_PYTHON)
+    python = ("--python", sys.executable, "--python-version", _ANY_RELEASES_PYTHON)
     uv.run("pip", "install", "--no-deps", *python, "--target", str(target), requirement)
     return target
 
