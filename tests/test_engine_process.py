@@ -361,6 +361,55 @@ def test_a_record_of_another_boot_is_not_trusted(engine: ProcessEngine, make: Ca
     assert engine.state(server).status == "running"
 
 
+def blank() -> record.Record:
+    return record.Record(stack="s", nonce="n", boot_id=record.boot_id(), since_ticks=record.now_ticks(), command=())
+
+
+def marked() -> subprocess.Popen[bytes]:
+    env = os.environ | {record.MARKER: blank().marker}
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)"], env=env, start_new_session=True)
+
+
+def test_what_is_older_than_the_start_never_belongs_to_it_even_with_its_marker() -> None:
+    before = blank()
+    process = marked()
+    try:
+        wait_for(lambda: [found.pid for found in record.members(before)] == [process.pid])
+        born = record.start_ticks(process.pid)
+        assert born
+        assert record.members(dataclasses.replace(before, since_ticks=born + 1)) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> None:
+    """Run in a process whose parent and grandparent carry the marker as well: only its own child is found."""
+    script = tmp_path / "asks.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        "from gemmaspec.engine import record\n"
+        "made = record.Record(stack='s', nonce='n', boot_id=record.boot_id(), since_ticks=0, command=())\n"
+        "if sys.argv[1] == '2':\n"
+        "    child = subprocess.Popen(['sleep', '99'])\n"
+        "    print([process.pid for process in record.members(made)] == [child.pid], flush=True)\n"
+        "    child.kill(); child.wait()\n"
+        "else:\n"
+        "    subprocess.run([sys.executable, __file__, str(int(sys.argv[1]) + 1)], check=True)\n"
+    )
+    env = os.environ | {record.MARKER: blank().marker}
+    command = [sys.executable, str(script), "0"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("field", ["stack", "nonce", "boot_id", "since_ticks"])
+@pytest.mark.parametrize("value", ["", None, []])
+def test_a_record_without_a_whole_identity_counts_as_none(tmp_path: Path, field: str, value: Any) -> None:
+    record.write(tmp_path, dataclasses.replace(blank(), **{field: value}))
+    assert record.read(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "7", '{"pid": 1}', '{"pid": -1, "command": []}', "\x00\xff", '{"command": null}'],
@@ -375,7 +424,7 @@ def test_a_broken_record_counts_as_none(engine: ProcessEngine, make: Callable[..
 
 @pytest.mark.parametrize(("pid", "ticks"), [(1, 5), (0, 5), (-1, 5), (True, 5), ("12", 5), (None, 5), (12, None)])
 def test_a_record_with_an_impossible_pid_counts_as_none(tmp_path: Path, pid: Any, ticks: Any) -> None:
-    made = record.Record(stack="s", nonce="n", boot_id=record.boot_id(), command=(), pid=pid, start_ticks=ticks)
+    made = dataclasses.replace(blank(), pid=pid, start_ticks=ticks)
     record.write(tmp_path, made)
     assert record.read(tmp_path) is None
 

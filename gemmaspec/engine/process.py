@@ -146,6 +146,7 @@ class ProcessEngine:
             stack=server.name,
             nonce=secrets.token_hex(16),
             boot_id=record.boot_id(),
+            since_ticks=record.now_ticks(),
             command=without_key(command),
         )
         record.write(server.run_dir, made)

@@ -32,6 +32,8 @@ class Record:
     nonce: str
     """Random, so that no other process in the world carries the same marker."""
     boot_id: str
+    since_ticks: int
+    """Clock ticks from boot to the writing of this record: whatever is older does not belong to it."""
     command: tuple[str, ...]
     """For a person to read; without any API key."""
     pid: int | None = None
@@ -60,7 +62,12 @@ def read(run_dir: Path) -> Record | None:
         return None
     numbers = (record.pid, record.start_ticks)
     sound = numbers == (None, None) or all(type(number) is int and number > 1 for number in numbers)
-    return record if sound and record.schema == 1 else None
+    whole = type(record.since_ticks) is int and all(map(_is_name, (record.stack, record.nonce, record.boot_id)))
+    return record if sound and whole and record.schema == 1 else None
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def forget(run_dir: Path) -> None:
@@ -77,6 +84,11 @@ def start_ticks(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat; None when there is no such process."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
+
+
+def now_ticks() -> int:
+    """Clock ticks since boot, on the clock of `start_ticks`."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def leads(record: Record) -> bool:
@@ -102,7 +114,25 @@ def members(record: Record) -> list[psutil.Process]:
     """
     if record.boot_id != boot_id():
         return []
-    return [process for process in psutil.process_iter() if _belongs(process, record)]
+    never = _own_line()
+    candidates = [process for process in psutil.process_iter() if process.pid not in never]
+    return [process for process in candidates if _young_enough(process, record) and _belongs(process, record)]
+
+
+def _young_enough(process: psutil.Process, record: Record) -> bool:
+    ticks = start_ticks(process.pid)
+    return ticks is not None and ticks >= record.since_ticks
+
+
+def _own_line() -> set[int]:
+    """Init, this process and those that started it: never a member, whatever a record or a marker says."""
+    line = {1, os.getpid()}
+    pid = os.getppid()
+    while pid > 1:
+        line.add(pid)
+        fields = _stat(pid)
+        pid = int(fields[1]) if fields else 0
+    return line
 
 
 def _belongs(process: psutil.Process, record: Record) -> bool:
