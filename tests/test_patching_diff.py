@@ -190,8 +190,7 @@ def test_a_patch_that_is_half_in_is_neither_finished_nor_reversed() -> None:
     two = FIX + FIX.removeprefix(HEAD).replace("12,3", "17,3")
     (file,) = parse_diff(two, "x.diff")
     hunks = tuple(
-        launch.Hunk(scope, hunk.line, hunk.old, hunk.new)
-        for scope, hunk in zip(("f2", "f3"), file.hunks, strict=True)
+        launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in zip(("f2", "f3"), file.hunks, strict=True)
     )
     once = decide(FOUR, FIX, "f2").after
     assert launch.decide_file(launch.FileEdit(file.path, hunks), FOUR.encode()).state == "applies"

@@ -104,9 +104,7 @@ def test_ranges_must_not_overlap(folder: Path) -> None:
     (folder / "0.20.diff").write_text(DIFF)
     second = '  - {diff: 0.20.diff, versions: ">=0.20", scopes: {vllm/m.py: [f]}}\nsuperseded:\n'
     assert "variants.1.versions: >=0.20 overlaps" in refusal(folder, "superseded:\n", second)
-    (folder / "patch.yaml").write_text(
-        TEXT.replace("superseded:\n", second).replace('">=0.19.0"', '">=0.19,<0.20"')
-    )
+    (folder / "patch.yaml").write_text(TEXT.replace("superseded:\n", second).replace('">=0.19.0"', '">=0.19,<0.20"'))
     assert [variant.name for variant in load_patch(folder).variants] == ["0.19", "0.20"]
 
 
