@@ -24,6 +24,7 @@ _NOT_AN_EDIT: Final = {
     r"deleted file mode |\+\+\+ /dev/null": "deletes a file; a patch edits files that vLLM has",
     r"(old|new) mode ": "changes the mode of a file; a patch edits lines",
     r"GIT binary patch|Binary files ": "is binary; a patch edits lines",
+    r"\\ ": "is about the newline at the end of the file; a plan cannot say that",
     r"\*\*\* ": "is a context diff; write a unified diff (diff -u, git diff)",
 }
 _HEADER: Final = re.compile(
@@ -87,29 +88,32 @@ def _parse(text: str, lines: list[str], name: str) -> PatchSet:
     except UnidiffParseError as error:
         for number, line in enumerate(lines[:read], 1):
             _refuse_not_an_edit(line, f"{name}:{number}")
-        raise PatchError(f"{name}:{read}: {str(error).strip()} (are the counts after @@ right?)") from None
+        why = " (are the counts after @@ right?)" if "than expected" in str(error) else ""
+        raise PatchError(f"{name}:{read}: {str(error).strip()}{why}") from None
 
 
 def _refuse_unread(lines: list[str], files: PatchSet, name: str) -> None:
     """Refuse every line that is neither a header nor inside a hunk: other tools skip them in silence."""
     inside = {line.diff_line_no for file in files for hunk in file for line in hunk}
-    paths = {file.path for file in files}
-    for number, line in enumerate(lines, 1):
-        if number in inside or (number == len(lines) and not line):
-            continue
-        where = f"{name}:{number}"
+    text = lines if lines[-1] else lines[:-1]
+    outside = {f"{name}:{number}": line for number, line in enumerate(text, 1) if number not in inside}
+    for where, line in outside.items():
         _refuse_not_an_edit(line, where)
+    for where, line in outside.items():
+        if not _HEADER.fullmatch(line) and not _HUNK_HEADER.fullmatch(line):
+            raise PatchError(f"{where}: {_why_unread(line)}: {line!r}")
+    paths = {file.path for file in files}
+    for where, line in outside.items():
         header = _HEADER.fullmatch(line)
         named = header and (header[1] or header[2])
         if named and named not in paths:
             raise PatchError(f"{where}: {named} is not the file whose hunks follow")
-        if header or _HUNK_HEADER.fullmatch(line):
-            continue
-        if line.startswith(("--- ", "+++ ", "diff ")):
-            raise PatchError(f"{where}: a path must be written plainly, as a/vllm/… and b/vllm/…: {line!r}")
-        raise PatchError(
-            f"{where}: this line is in no hunk (a wrong count after @@, or stray text): {line!r}"
-        )
+
+
+def _why_unread(line: str) -> str:
+    if line.startswith(("--- ", "+++ ", "diff ")):
+        return "a path must be written plainly, as a/vllm/… and b/vllm/…"
+    return "this line is in no hunk (a wrong count after @@, or stray text)"
 
 
 def _refuse_not_an_edit(line: str, where: str) -> None:
@@ -152,10 +156,8 @@ def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
 
 def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
     """A hunk that can be found, and recognised once it is in."""
-    if any(line.line_type == "\\" for line in hunk):
-        raise PatchError(
-            f"{where}: the hunk is about the newline at the end of the file; a plan cannot say that"
-        )
+    for line in hunk:
+        _refuse_not_an_edit(line.line_type + " ", where)
     old = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_added)
     new = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_removed)
     if not old:

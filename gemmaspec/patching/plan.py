@@ -54,7 +54,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 
 
 def _unknown(name: str, patches: Mapping[str, Patch]) -> str:
-    near = difflib.get_close_matches(name, patches, n=1)
+    near = difflib.get_close_matches(name, patches, n=1, cutoff=0.5)
     known = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(patches)) or 'none'}"
     return f"there is no patch {name}: {known}"
 

@@ -1,0 +1,146 @@
+"""Patch folders: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.errors import PatchError
+from gemmaspec.patching.patch import load_patch, load_patches
+
+DIFF = "--- a/vllm/m.py\n+++ b/vllm/m.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+TEXT = """\
+id: some-fix
+title: A title
+hole: What goes wrong
+required_by: {methods: [draft_model], when: always}
+runner: any
+speculation_only: true
+variants:
+  - {diff: 0.19.diff, versions: ">=0.19.0", scopes: {vllm/m.py: [f]}}
+superseded:
+  - {path: vllm/m.py, scope: f, contains: x}
+upstream:
+  - {url: "https://example.org/1", state: open, seen: "2026-11-20"}
+drop_when: never
+licence: Apache-2.0
+author: somebody
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "some-fix"
+    folder.mkdir()
+    (folder / "0.19.diff").write_text(DIFF)
+    (folder / "patch.yaml").write_text(TEXT)
+    return folder
+
+
+def refusal(folder: Path, old: str, new: str) -> str:
+    """The message for the text with one thing changed."""
+    assert old in TEXT
+    (folder / "patch.yaml").write_text(TEXT.replace(old, new))
+    with pytest.raises(PatchError) as error:
+        load_patch(folder)
+    return str(error.value)
+
+
+def test_a_folder_is_read_with_its_diffs_and_scopes(folder: Path) -> None:
+    patch = load_patch(folder)
+    assert patch.id == "some-fix"
+    assert patch.text.required_by.methods == ("draft_model",)
+    (variant,) = patch.variants
+    assert (variant.name, variant.specifier) == ("0.19", ">=0.19.0")
+    (file,) = variant.files
+    assert file.path == "vllm/m.py"
+    assert (file.hunks[0].scope, file.hunks[0].line, file.hunks[0].old) == ("f", 1, ("a = 1",))
+
+
+REFUSED = [
+    ("id: some-fix", "id: other-fix", "id: other-fix is not the name of its folder, some-fix"),
+    ("id: some-fix", "id: ../x", "id: String should match pattern"),
+    ("title: A title", "titel: A title", "titel: unknown key; did you mean title?"),
+    ("title: A title", "title: ''", "title: String should have at least 1 character"),
+    ("runner: any", "runner: v3", "runner: Input should be 'any', 'v1' or 'v2'"),
+    ("speculation_only: true", "", "speculation_only: Field required"),
+    ("[draft_model]", "[]", "required_by.methods: Tuple should have at least 1 item"),
+    ('versions: ">=0.19.0"', 'versions: "0.19"', "variants.0.versions: '0.19' is not like >=0.19.0,<0.33"),
+    ('">=0.19.0"', '">=0.19.0,<0.33"', "the last range must be open"),
+    ('">=0.19.0"', '">=0.19.0,<0.19"', "overlaps the range before it or is empty"),
+    ("0.19.diff", "../0.19.diff", "variants.0.diff: String should match pattern"),
+    ("0.19.diff", "gone.diff", "0.19.diff is not named in it"),
+    (
+        "{vllm/m.py: [f]}",
+        "{vllm/m.py: [f, g]}",
+        "has hunks {'vllm/m.py': 1}, its scopes are {'vllm/m.py': 2}",
+    ),
+    ("{vllm/m.py: [f]}", "{vllm/n.py: [f]}", "its scopes are {'vllm/n.py': 1}"),
+    ("{path: vllm/m.py,", "{path: /etc/m.py,", "superseded.0.path: '/etc/m.py' is no .py file in vllm/"),
+    ('"https://example.org/1"', '"javascript:x"', "upstream.0.url: String should match pattern"),
+    ('"2026-11-20"', '"yesterday"', "upstream.0.seen: String should match pattern"),
+    ("hole: What goes wrong", "hole: [", "patch.yaml"),
+    (TEXT, "", "patch.yaml"),
+    (TEXT, "- a list", "patch.yaml"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED, ids=[case[2] for case in REFUSED])
+def test_a_fault_in_the_text_is_named_with_its_file(folder: Path, old: str, new: str, message: str) -> None:
+    said = refusal(folder, old, new)
+    assert message in said
+    assert said.startswith(str(folder))
+
+
+def test_all_faults_are_listed_at_once(folder: Path) -> None:
+    (folder / "patch.yaml").write_text(TEXT.replace("title:", "titel:").replace("runner: any", "runner: 3"))
+    with pytest.raises(PatchError) as error:
+        load_patch(folder)
+    assert len(str(error.value).splitlines()) == 3  # an unknown key, a missing one, a wrong value
+
+
+def test_ranges_must_not_overlap(folder: Path) -> None:
+    (folder / "0.20.diff").write_text(DIFF)
+    second = '  - {diff: 0.20.diff, versions: ">=0.20", scopes: {vllm/m.py: [f]}}\nsuperseded:\n'
+    assert "variants.1.versions: >=0.20 overlaps" in refusal(folder, "superseded:\n", second)
+    (folder / "patch.yaml").write_text(TEXT.replace("superseded:\n", second).replace('">=0.19.0"', '">=0.19,<0.20"'))
+    assert [variant.name for variant in load_patch(folder).variants] == ["0.19", "0.20"]
+
+
+def test_a_diff_that_is_refused_is_named_by_file_and_line(folder: Path) -> None:
+    (folder / "0.19.diff").write_text(DIFF + "garbage\n")
+    with pytest.raises(PatchError, match=rf"^{folder}/0\.19\.diff:6: this line is in no hunk"):
+        load_patch(folder)
+
+
+def test_a_diff_in_another_encoding_is_refused(folder: Path) -> None:
+    (folder / "0.19.diff").write_bytes(DIFF.encode() + b"\xe9")
+    with pytest.raises(PatchError, match=r"not UTF-8 at byte"):
+        load_patch(folder)
+
+
+def test_a_folder_without_patches_has_none(tmp_path: Path) -> None:
+    assert load_patches(tmp_path) == {}
+    assert load_patches(tmp_path / "nowhere") == {}
+
+
+# the shipped ones
+
+
+def test_the_shipped_patches_are_valid_and_say_when_they_can_go() -> None:
+    patches = load_patches()
+    assert set(patches) >= {"kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"}
+    for patch in patches.values():
+        assert patch.text.drop_when
+        assert patch.text.licence == "Apache-2.0"
+        assert patch.variants[0].specifier.startswith(">=0.19")
+
+
+def test_every_shipped_hunk_has_a_scope_and_no_more_lines_than_it_needs() -> None:
+    for patch in load_patches().values():
+        for variant in patch.variants:
+            for file in variant.files:
+                for hunk in file.hunks:
+                    assert hunk.scope, f"{patch.id} {variant.name} {file.path}"
+                    assert len(hunk.old) <= 6
