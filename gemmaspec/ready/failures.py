@@ -11,6 +11,8 @@ from gemmaspec.ready.known import KNOWN, KnownFailure
 from gemmaspec.ready.logline import message_of
 
 _EXCEPTION: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)\b(?:: |$)")
+_SOURCE: Final = "    "
+"""A traceback's source lines begin so; `raise SomeError(` is not yet what happened."""
 _WRAPPERS: Final = re.compile(r"See (?:root cause above|stack trace for root cause)")
 
 
@@ -28,7 +30,7 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
     vLLM's processes hand an error upwards and wrap it each time ("Engine core initialization failed. See root
     cause above."), so that what comes first explains most.
     """
-    messages = [message_of(line) for line in lines]
+    messages = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
     fitting = [known for known in KNOWN if not known.also or any(map(known.also.search, messages))]
     for wanted in (False, True):
         candidates = [known for known in fitting if known.general is wanted]
