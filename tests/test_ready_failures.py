@@ -164,6 +164,13 @@ def test_every_failure_of_the_table_has_an_example() -> None:
 REAL = {
     "vllm-0.20.2-multimodal-guard.log": "multimodal-guard",
     "vllm-0.20.2-window-sizes.log": "kv-window-sizes",
+    "vllm-0.32.0-first-request.log": "image-mask",
+    "vllm-0.32.0-kv-groups.log": "kv-groups",
+    "vllm-0.32.0-kv-sharing.log": "kv-sharing-layer",
+    "vllm-0.32.0-offline.log": "model-not-cached",
+    "vllm-0.32.0-port.log": "port-in-use",
+    "vllm-0.32.0-unknown-flag.log": "unknown-flag",
+    "vllm-0.32.0-unknown-key.log": "unknown-speculative-key",
     "vllm-0.32.0-window-sizes.log": "kv-window-sizes",
 }
 
@@ -174,6 +181,15 @@ def test_the_root_cause_of_a_real_log_is_found(log: str, code: str) -> None:
     assert cause
     assert cause.failure.code == code
     assert "Engine core initialization failed" not in cause.message
+    assert not cause.message.lstrip().startswith("raise ")
+
+
+def test_every_real_log_is_tested() -> None:
+    assert {path.name for path in LOGS.glob("*.log")} == {
+        *REAL,
+        "vllm-0.20.2-ready.log",
+        "vllm-0.32.0-ready.log",
+    }
 
 
 @pytest.mark.parametrize("log", [path.name for path in LOGS.glob("*-ready.log")])
@@ -199,6 +215,18 @@ def test_a_line_of_source_in_a_traceback_is_not_the_cause() -> None:
     log = ["Traceback (most recent call last):", "    raise LocalEntryNotFoundError(", "KeyError: 'x'"]
     assert find_cause(log) is None
     assert first_exception(log) == "KeyError: 'x'"
+
+
+def test_a_refusal_of_pydantics_is_shown_with_the_key() -> None:
+    log = (LOGS / "vllm-0.32.0-unknown-key.log").read_text().splitlines()
+    cause = find_cause(log)
+    assert cause
+    assert "for SpeculativeConfig: no_such_key: Unexpected keyword argument" in cause.message
+    other = ["x.ValidationError: 1 validation error for VllmConfig", "  Value error, no such thing"]
+    assert (
+        first_exception(other)
+        == "x.ValidationError: 1 validation error for VllmConfig: Value error, no such thing"
+    )
 
 
 def test_of_an_unknown_failure_the_first_exception_is_shown() -> None:
