@@ -11,7 +11,11 @@ from gemmaspec.ready.known import KNOWN, KnownFailure
 from gemmaspec.ready.logline import message_of
 
 _EXCEPTION: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)\b(?:: |$)")
-_WRAPPERS: Final = re.compile(r"See (?:root cause above|stack trace for root cause)")
+_SOURCE: Final = "    "
+"""A traceback's source lines begin so; `raise SomeError(` is not yet what happened."""
+_WRAPPERS: Final = re.compile(r"See (?:root cause above|stack trace (?:\(above\) )?for (?:the )?root cause)")
+_REFUSALS: Final = re.compile(r"\bvalidation errors? for \w{1,80}$")
+"""Pydantic's first line; the key and what is wrong with it are on the next two."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,9 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
     vLLM's processes hand an error upwards and wrap it each time ("Engine core initialization failed. See root
     cause above."), so that what comes first explains most.
     """
-    messages = [message_of(line) for line in lines]
-    fitting = [known for known in KNOWN if not known.also or any(map(known.also.search, messages))]
+    messages = _messages(lines)
     for wanted in (False, True):
-        candidates = [known for known in fitting if known.general is wanted]
+        candidates = [known for known in KNOWN if known.general is wanted]
         for message in messages:
             found = next((known for known in candidates if known.pattern.search(message)), None)
             if found:
@@ -47,5 +50,14 @@ def explain(lines: Sequence[str]) -> KnownFailure | None:
 
 def first_exception(lines: Sequence[str]) -> str | None:
     """The first exception of a log that does not merely point to another: the best guess at the cause."""
-    messages = (message_of(line).strip() for line in lines)
-    return next((text for text in messages if _EXCEPTION.match(text) and not _WRAPPERS.search(text)), None)
+    found = (text for text in _messages(lines) if _EXCEPTION.match(text) and not _WRAPPERS.search(text))
+    return next(found, None)
+
+
+def _messages(lines: Sequence[str]) -> list[str]:
+    """What the lines say, without source lines; a refusal of pydantic's is one message."""
+    said = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
+    for index, text in enumerate(said):
+        if _REFUSALS.search(text):
+            said[index] = ": ".join([text, *(part.strip() for part in said[index + 1 : index + 3])])
+    return said

@@ -24,8 +24,6 @@ class KnownFailure:
     """One sentence: what to change, naming the profile's key or the patch."""
     exit_code: int = START
     """6 for a failed start, 4 when something outside of the stack is missing."""
-    also: re.Pattern[str] | None = None
-    """Found in a message of the log as well, before the failure is believed."""
     general: bool = False
     """Whether a failure without this mark, anywhere in the log, explains more."""
 
@@ -37,7 +35,6 @@ def _known(
     do: str,
     *,
     exit_code: int = START,
-    also: str | None = None,
     general: bool = False,
 ) -> KnownFailure:
     return KnownFailure(
@@ -46,7 +43,6 @@ def _known(
         says=says,
         do=do,
         exit_code=exit_code,
-        also=re.compile(also) if also else None,
         general=general,
     )
 
@@ -131,10 +127,9 @@ _CONFIGURATION: Final = (
     ),
     _known(
         "unknown-speculative-key",  # SpeculativeConfig forbids unknown keys, 0.19.0-0.33.0
-        r"Unexpected keyword argument \[type=unexpected_keyword_argument|Extra inputs are not permitted",
+        r"validation errors? for SpeculativeConfig: .{0,300}(?:unexpected_keyword_argument|extra_forbidden)",
         "This vLLM does not know one of the keys under speculative.",
         "Remove the key that the log names, or take a vLLM that knows it.",
-        also=r"validation errors? for SpeculativeConfig",
     ),
     _known(
         "speculative-method",  # config/speculative.py, 0.19.0-0.33.0
@@ -145,7 +140,7 @@ _CONFIGURATION: Final = (
     _known(
         "speculative-config",
         r"validation errors? for SpeculativeConfig",
-        "vLLM refuses the values under speculative; the log's next lines say which.",
+        "vLLM refuses a value under speculative.",
         "Correct the key under speculative that the log names.",
         general=True,
     ),

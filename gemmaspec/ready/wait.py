@@ -120,9 +120,8 @@ class _Watch:
         self._enter(Phase.WARMING_UP)
         answer = self._ask()
         self._enter(Phase.READY)
-        phases = {
-            phase: took for phase, took in self._tracker.durations().items() if phase is not Phase.READY
-        }
+        phases = dict(self._tracker.durations())
+        del phases[Phase.READY]
         return Ready(answer=answer, phases=phases, seconds=self._elapsed())
 
     def close(self) -> None:

@@ -1,0 +1,65 @@
+"""Speculation counters, read from /metrics."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmaspec.ready.counters import SpecCounters, spec_counters
+
+METRICS = """\
+# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation="0"} 12030.0
+# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="tiny"} 37.0
+vllm:spec_decode_num_drafts_total{engine="1",model_name="tiny"} 3.0
+vllm:spec_decode_num_drafts_created{engine="0",model_name="tiny"} 1.7636e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="tiny"} 148.0
+vllm:spec_decode_num_draft_tokens_total{engine="1",model_name="tiny"} 12.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="a\\"b\\\\{}"} 29.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="tiny",position="0"} 20.0
+"""
+
+
+def test_counters_are_summed_over_engines() -> None:
+    counted = spec_counters(METRICS)
+    assert counted == SpecCounters(drafts=40, draft_tokens=160, accepted_tokens=29)
+    assert counted.acceptance_length == 1 + 29 / 40
+
+
+def test_a_server_without_a_draft_counts_nothing() -> None:
+    for text in ("", "\n\n", "<html>not metrics</html>", "process_cpu_seconds_total 1.0\n"):
+        assert spec_counters(text) == SpecCounters()
+    assert SpecCounters().acceptance_length is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm:spec_decode_num_drafts_total",
+        "vllm:spec_decode_num_drafts_total{ 1",
+        "vllm:spec_decode_num_drafts_total NaN",
+        "vllm:spec_decode_num_drafts_total +Inf",
+        "vllm:spec_decode_num_drafts_total -1",
+        "vllm:spec_decode_num_drafts_total many",
+    ],
+)
+def test_a_counter_that_is_no_count_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        spec_counters(line)
+
+
+def test_what_a_request_added_is_never_negative() -> None:
+    before, after = SpecCounters(drafts=5, draft_tokens=20), SpecCounters(drafts=2, draft_tokens=28)
+    assert after.since(before) == SpecCounters(drafts=0, draft_tokens=8)
+
+
+@given(st.text())
+def test_any_text_after_a_counters_name_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert spec_counters(f"vllm:spec_decode_num_drafts_total{text}").drafts >= 0

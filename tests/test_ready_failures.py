@@ -1,0 +1,284 @@
+"""Root causes, from the words of vLLM, torch, transformers and the operating system, and from real logs."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmaspec.ready.failures import explain, find_cause, first_exception
+from gemmaspec.ready.known import KILLED, KNOWN
+
+LOGS = Path(__file__).parent / "logs"
+ROOT = Path(__file__).parent.parent
+
+SAID = {
+    "kv-window-sizes": [
+        "ValueError: All attention layers in the same KV cache group must have the same window size."
+    ],
+    "kv-sharing-layer": [
+        "KeyError: 'draft_model.language_model.model.layers.15.self_attn.attn'",
+        "KeyError: 'language_model.model.layers.24.self_attn.attn'",
+    ],
+    "kv-groups": ["AssertionError: All drafting layers should belong to the same kv cache group"],
+    "multimodal-guard": [
+        "NotImplementedError: Speculative Decoding with draft models or parallel drafting does not support "
+        "multimodal models yet"
+    ],
+    "image-mask": [
+        "RuntimeError: The size of tensor a (33) must match the size of tensor b (34) at non-singleton "
+        "dimension 0"
+    ],
+    "eagle3-whitelist": [
+        "ValueError: eagle3 is only supported for ['llama', 'qwen', 'minicpm', 'gpt_oss'] models. Got "
+        "self.target_model_config.hf_text_config.model_type='gemma4_text'"
+    ],
+    "nvfp4-awq": [
+        "ValueError: ModelOpt currently only supports: ['FP8', 'NVFP4'] quantizations in vLLM. Please check the "
+        "`hf_quant_config.json` file for your model's quant configuration."
+    ],
+    "nan-scales": [
+        "RuntimeError: NVFP4 weight_scale for layer 'model.layers.0.mlp' was never loaded (still NaN). The "
+        "checkpoint likely stores this layer as BF16 (not FP4)."
+    ],
+    "cpu-speculation-0.20": [
+        "TypeError: _rejection_greedy_sample_kernel_impl() got an unexpected keyword argument 'SYNTHETIC_MODE'"
+    ],
+    "cpu-speculation-0.19": ["AssertionError: spec decode is not supported."],
+    "draft-tensor-parallel": [
+        "ValueError: Currently, 'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same. Got 1 "
+        "and 2.",
+        "ValueError: speculative_draft_tensor_parallel_size=3 cannot be other value than 1 or target model "
+        "tensor_parallel_size",
+    ],
+    "vocabulary-size": [
+        "ValueError: Target and draft model should have the same vocabulary size. Target model vocab_size=262144."
+    ],
+    "speculative-method": ["NotImplementedError: Unsupported speculative method: 'dream'"],
+    "speculative-config": [
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig"
+    ],
+    "unknown-flag": [
+        "vllm: error: unrecognized arguments: --no-such-flag 1",
+        "vllm serve: error: argument --kv-cache-dtype: invalid choice: 'fp9' (choose from auto, fp8)",
+    ],
+    "no-gemma4": [
+        "Value error, Model architectures ['Gemma4ForConditionalGeneration'] are not supported for now. Supported "
+        "architectures: dict_keys(['Gemma3ForCausalLM'])"
+    ],
+    "transformers-too-new": [
+        "transformers.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a per-layer attribute and may vary "
+        "across layers",
+        "KeyError: 'axial'",
+    ],
+    "transformers-too-old": [
+        "Value error, The checkpoint you are trying to load has model type `gemma4` but Transformers does not "
+        "recognize this architecture.",
+        "KeyError: 'gemma4'",
+    ],
+    "shared-memory": [
+        "RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 64 MiB free.",
+        "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'",
+        "Error while creating shared memory segment /dev/shm/nccl-a1 (size 33030528)",
+    ],
+    "memory-taken": [
+        "ValueError: Free memory on device cuda:0 (20.1/119.7 GiB) on startup is less than desired GPU memory "
+        "utilization (0.8, 95.8 GiB). Decrease GPU memory utilization"
+    ],
+    "no-kv-memory": [
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+    ],
+    "context-too-long": [
+        "ValueError: To serve at least one request with the models's max seq len (131072), (40.0 GiB KV cache is "
+        "needed",
+        "ValueError: To serve at least one request with the model's max seq len (131072), (40.0 GiB KV cache is",
+    ],
+    "gpu-out-of-memory": [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "RuntimeError: CUDA error: out of memory",
+    ],
+    "worker-killed": ["Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."],
+    "port-in-use": [
+        "OSError: [Errno 98] Address already in use",
+        "[Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use",
+    ],
+    "driver-too-old": ["RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."],
+    "no-gpu": ["RuntimeError: No CUDA GPUs are available"],
+    "no-device-type": ["RuntimeError: Failed to infer device type, please set the environment variable"],
+    "no-kernel": [
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+    ],
+    "no-compiler": [
+        "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in",
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable",
+        "/tmp/x/main.c:5:10: fatal error: Python.h: No such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'g++'",
+    ],
+    "disk-full": ["OSError: [Errno 28] No space left on device"],
+    "gated-model": [
+        "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1)",
+        "OSError: You are trying to access a gated repo.",
+        "Access to model google/gemma-4-31B-it is restricted and you are not in the authorized list.",
+    ],
+    "no-such-model": ["huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error."],
+    "model-not-cached": [
+        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the "
+        "specified revision on the local disk and outgoing traffic has been disabled.",
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+    ],
+    "not-a-model": [
+        "OSError: google/gemma-5 is not a local folder and is not a valid model identifier listed on the hub",
+        "ValueError: Invalid repository ID or local directory specified: 'google/gemma-5'.",
+    ],
+}
+WRAPPER = "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+
+
+@pytest.mark.parametrize(("code", "line"), [(code, line) for code, lines in SAID.items() for line in lines])
+def test_each_failure_is_known_by_its_words(code: str, line: str) -> None:
+    log = [f"(EngineCore pid=7) ERROR 11-20 17:50:25 [core.py:1510] {line}", WRAPPER]
+    known = explain(log)
+    assert known
+    assert known.code == code
+
+
+def test_an_unknown_speculative_key_is_told_from_a_wrong_value() -> None:
+    head = "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig"
+    key = ["no_such_key", "  Unexpected keyword argument [type=unexpected_keyword_argument, input_value=1]"]
+    unknown, wrong = explain([head, *key]), explain([head, "method", "  Input should be 'ngram' or 'mtp'"])
+    assert unknown
+    assert wrong
+    assert (unknown.code, wrong.code) == ("unknown-speculative-key", "speculative-config")
+    assert explain([head.replace("Speculative", "Cache"), *key]) is None
+
+
+def test_every_failure_of_the_table_has_an_example() -> None:
+    assert {known.code for known in KNOWN} == {*SAID, "unknown-speculative-key"}
+
+
+REAL = {
+    "vllm-0.20.2-multimodal-guard.log": "multimodal-guard",
+    "vllm-0.20.2-window-sizes.log": "kv-window-sizes",
+    "vllm-0.32.0-first-request.log": "image-mask",
+    "vllm-0.32.0-kv-groups.log": "kv-groups",
+    "vllm-0.32.0-kv-sharing.log": "kv-sharing-layer",
+    "vllm-0.32.0-offline.log": "model-not-cached",
+    "vllm-0.32.0-port.log": "port-in-use",
+    "vllm-0.32.0-unknown-flag.log": "unknown-flag",
+    "vllm-0.32.0-unknown-key.log": "unknown-speculative-key",
+    "vllm-0.32.0-window-sizes.log": "kv-window-sizes",
+}
+
+
+@pytest.mark.parametrize(("log", "code"), REAL.items())
+def test_the_root_cause_of_a_real_log_is_found(log: str, code: str) -> None:
+    cause = find_cause((LOGS / log).read_text().splitlines())
+    assert cause
+    assert cause.failure.code == code
+    assert "Engine core initialization failed" not in cause.message
+    assert not cause.message.lstrip().startswith("raise ")
+
+
+def test_every_real_log_is_tested() -> None:
+    assert {path.name for path in LOGS.glob("*.log")} == {
+        *REAL,
+        "vllm-0.20.2-ready.log",
+        "vllm-0.32.0-ready.log",
+    }
+
+
+@pytest.mark.parametrize("log", [path.name for path in LOGS.glob("*-ready.log")])
+def test_a_start_that_went_well_shows_no_failure(log: str) -> None:
+    assert find_cause((LOGS / log).read_text().splitlines()) is None
+
+
+def test_the_earliest_of_two_causes_counts() -> None:
+    log = [SAID["kv-window-sizes"][0], SAID["gpu-out-of-memory"][0]]
+    assert [getattr(explain(part), "code", None) for part in (log, log[::-1])] == [
+        "kv-window-sizes",
+        "gpu-out-of-memory",
+    ]
+
+
+def test_a_specific_cause_explains_more_than_an_earlier_general_one() -> None:
+    known = explain([SAID["not-a-model"][0], SAID["kv-window-sizes"][0]])
+    assert known
+    assert known.code == "kv-window-sizes"
+
+
+def test_a_line_of_source_in_a_traceback_is_not_the_cause() -> None:
+    log = ["Traceback (most recent call last):", "    raise LocalEntryNotFoundError(", "KeyError: 'x'"]
+    assert find_cause(log) is None
+    assert first_exception(log) == "KeyError: 'x'"
+
+
+def test_a_refusal_of_pydantics_is_shown_with_the_key() -> None:
+    log = (LOGS / "vllm-0.32.0-unknown-key.log").read_text().splitlines()
+    cause = find_cause(log)
+    assert cause
+    assert "for SpeculativeConfig: no_such_key: Unexpected keyword argument" in cause.message
+    other = ["x.ValidationError: 1 validation error for VllmConfig", "  Value error, no such thing"]
+    assert (
+        first_exception(other)
+        == "x.ValidationError: 1 validation error for VllmConfig: Value error, no such thing"
+    )
+
+
+def test_of_an_unknown_failure_the_first_exception_is_shown() -> None:
+    log = [
+        "(Worker pid=6043) WARNING 11-20 18:02:28 [a.py:1] errors like `OSError: [Errno 24] Too many open files`",
+        "(Worker pid=6043) ERROR 11-20 17:58:49 [multiproc_executor.py:870] torch.cuda.SomeError: 7 of 9",
+        "(EngineCore pid=1) Exception: WorkerProc initialization failed due to an exception in a background "
+        "process. See stack trace for root cause.",
+        WRAPPER,
+    ]
+    assert explain(log) is None
+    assert first_exception(log) == "torch.cuda.SomeError: 7 of 9"
+    assert first_exception([WRAPPER]) is None
+
+
+def test_every_failure_says_two_sentences_and_has_a_documented_exit_code() -> None:
+    for known in (*KNOWN, KILLED):
+        assert known.exit_code in (4, 6), known.code
+        for sentence in (known.says, known.do):
+            assert re.fullmatch(r"(?:[A-Z]|vLLM).+\.", sentence), known.code
+            assert len(sentence) < 200, known.code
+    assert len({known.code for known in KNOWN}) == len(KNOWN)
+
+
+def test_every_patch_named_is_shipped() -> None:
+    shipped = {path.name for path in (ROOT / "patches").iterdir() if path.is_dir()}
+    named = {word for known in KNOWN for word in re.findall(r"\b[a-z0-9]+(?:-[a-z0-9]+){2,}\b", known.do)}
+    assert named >= {"kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"}
+    assert named <= shipped
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_any_text_can_be_explained(lines: list[str]) -> None:
+    explain(lines)
+    first_exception(lines)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "Access to model ",
+        "Free memory on device ",
+        "KeyError: 'a.",
+        "Worker proc ",
+        "Model architectures [Gemma4",
+        "aB.",
+        "Insufficient ",
+    ],
+)
+def test_a_hostile_log_takes_little_time(unit: str) -> None:
+    log = [unit * 50_000] * 50
+    began = time.perf_counter()
+    find_cause(log)
+    first_exception(log)
+    assert time.perf_counter() - began < 2
