@@ -138,7 +138,8 @@ class _Reader:
             yield key, self._value(next(self._events), (*path, key))
 
     def _place(self, event: Event) -> Place:
-        return Place(self._file, event.start_mark.line + 1)
+        mark = event.start_mark
+        return Place(self._file, mark.line + 1 if mark else 1)
 
     def _refused(self, event: Event, why: str) -> GemmaspecError:
         return self._error(f"{self._place(event)}: {why}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gemmaspec.deploy.stacks import stack_folder
 from gemmaspec.engine.server import EngineName, Server
-from gemmaspec.errors import ProfileError
+from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
@@ -13,7 +15,7 @@ from gemmaspec.releases.transformers import transformers_for
 from gemmaspec.runtime.managed import runtime_dir
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack.build import Form, Stack, build_stack
-from gemmaspec.stack.paths import container_paths, host_paths, on_host
+from gemmaspec.stack.paths import container_paths, host_paths, is_local, on_host
 from gemmaspec.stack.serve import serve_command, served_model
 
 
@@ -26,8 +28,20 @@ def prepare(loaded: Loaded, *, engine: EngineName, remote: bool = False) -> tupl
         return _for_process(loaded)
     form: Form = "single-file" if remote else "folder"
     profile = loaded.profile
+    if remote:
+        _refuse_folders(loaded)
     server = _server(profile, model=served_model(profile, container_paths(profile)), image=profile.image)
     return server, build_stack(loaded, form=form)
+
+
+def _refuse_folders(loaded: Loaded) -> None:
+    profile = loaded.profile
+    for role, part in (("target", profile.target), ("draft", profile.draft)):
+        if part and is_local(part.model):
+            raise UsageError(
+                f"{loaded.place(role, 'model')}: {role}.model: {part.model} is a folder of this machine, and the "
+                "Docker engine is on another one: it can only fetch models from the Hub"
+            )
 
 
 def runtime_spec(loaded: Loaded) -> RuntimeSpec:
@@ -52,7 +66,7 @@ def _for_process(loaded: Loaded) -> tuple[Server, Stack]:
     profile = loaded.profile
     paths = host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
     own = profile.runtime.python
-    python = on_host(own, state=state_dir()) if own else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
+    python = Path(on_host(own, state=state_dir())) if own else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
     server = _server(
         profile,
         model=served_model(profile, paths),

@@ -76,7 +76,7 @@ def up(request: Request, progress: Progress) -> Running:
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     engine, why = choose_engine(request.engine)
     progress.note(f"engine: {engine.name} ({why})")
-    server, stack = prepare(loaded, engine=engine.name, remote=_is_remote(engine))
+    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     started = Started(
         engine=engine.name,
         server=server,
@@ -88,8 +88,8 @@ def up(request: Request, progress: Progress) -> Running:
         progress.note(f"{server.name} is already running; asking it")
         return _wait(engine, started, request, progress, was_running=True)
     _stop_other(server.name, progress)
-    _provide(loaded, engine, progress)
     check_models(loaded.profile, note=progress.note)
+    _provide(loaded, engine, progress)
     engine.preflight(server)
     stack_files.write(stack, server.folder)
     stacks.save(started)
@@ -102,7 +102,7 @@ def dry_run(request: Request) -> DryRun:
     """What `up` would write and run; touches nothing but the engine's own answer."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     engine, why = choose_engine(request.engine)
-    server, stack = prepare(loaded, engine=engine.name, remote=_is_remote(engine))
+    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     files = tuple(str(server.folder / name) for name in sorted(stack.files))
     return DryRun(engine=engine.name, why=why, files=files, command=shlex.join(engine.start_command(server)))
 
@@ -172,10 +172,6 @@ def _in_container(image: str, tiny: os.PathLike[str]) -> tuple[str, ...]:
     options = ("--network", "none", "--entrypoint", "python3", "--user", f"{os.getuid()}:{os.getgid()}")
     mounted = (word for mount in mounts for word in ("--mount", mount))
     return ("docker", "run", "--rm", *options, *mounted, image, "/make.py", "/tiny")
-
-
-def _is_remote(engine: Engine) -> bool:
-    return bool(getattr(engine, "remote", False))
 
 
 @contextlib.contextmanager

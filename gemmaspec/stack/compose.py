@@ -11,7 +11,7 @@ import yaml
 
 from gemmaspec import __version__, data
 from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.model import Profile
+from gemmaspec.profile.model import Caches, Profile
 from gemmaspec.stack.paths import IN_CONTAINER, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
 from gemmaspec.stack.serve import serve_command
@@ -123,9 +123,11 @@ def _health(profile: Profile) -> list[str]:
 
 
 def _mounts(profile: Profile, *, single_file: bool) -> list[Mount]:
-    mounts = [_cache(profile.caches.compile)]
-    if profile.caches.huggingface:
-        mounts.append(Mount(type="bind", source=compose_folder(profile.caches.huggingface), target=HF_HOME))
+    """A single file may run on another machine, so it names no folder of this one for the caches."""
+    caches = Caches() if single_file else profile.caches
+    mounts = [_cache(caches.compile)]
+    if caches.huggingface:
+        mounts.append(Mount(type="bind", source=compose_folder(caches.huggingface), target=HF_HOME))
     if not single_file:
         mounts.append(Mount(type="bind", source=".", target=IN_CONTAINER, read_only=True))
     for role, part in (("target", profile.target), ("draft", profile.draft)):

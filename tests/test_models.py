@@ -1,0 +1,140 @@
+"""Are the models there: folders for real, and a stand-in for the Hugging Face Hub, which is not reachable here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+PROFILE = """\
+schema: 1
+name: mine
+summary: a test
+machine: cpu
+runtime: {python: %s}
+target: {model: some/target}
+draft: {model: some/draft}
+speculative: {method: draft_model, num_speculative_tokens: 4}
+serve: {port: 8399}
+"""
+
+
+class StandInHub(BaseHTTPRequestHandler):
+    """Answers like the Hub: each model's name says with which status."""
+
+    ANSWERS = {  # noqa: RUF012 - read only
+        "gated": (403, {"X-Error-Code": "GatedRepo"}),
+        "private": (401, {"X-Error-Code": "RepoNotFound"}),
+        "missing": (404, {"X-Error-Code": "RepoNotFound"}),
+        "broken": (500, {}),
+    }
+
+    def do_GET(self) -> None:
+        name = f"{self.path}////".split("/")[4]
+        status, headers = self.ANSWERS.get(name, (200, {}))
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b'{"id": "x", "modelId": "x", "siblings": []}')
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StandInHub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def up(profiles: Path, hub: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    (profiles / "mine.yaml").write_text(PROFILE % sys.executable)
+    command = [sys.executable, "-m", "gemmaspec", "up", str(profiles / "mine.yaml"), "--engine", "process"]
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub,
+        "HF_HOME": str(profiles / "hf"),
+        "HF_TOKEN": "hf_secret_token",
+        **env,
+    }
+    environment.pop("HF_HUB_OFFLINE", None) if "HF_HUB_OFFLINE" not in env else None
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("some/gated", "some/gated is gated, and this token has not been let in"),
+        ("some/private", "the Hub knows no model some/private, or it is private"),
+        ("some/missing", "the Hub knows no model some/missing"),
+    ],
+)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_model_that_cannot_be_had_is_told_before_anything_starts(
+    profiles: Path, hub: str, model: str, said: str, role: str
+) -> None:
+    done = up(profiles, hub, "--set", f"{role}.model={model}")
+    assert done.returncode == 4, done.stderr
+    assert f"{role}.model: " in done.stderr
+    assert said in done.stderr
+    assert "hf_secret_token" not in done.stderr
+    assert not (Path(os.environ["GEMMASPEC_STATE"]) / "stacks").exists()
+
+
+def test_a_hub_that_does_not_answer_is_noted_and_the_start_goes_on(profiles: Path, hub: str) -> None:
+    done = up(profiles, "http://127.0.0.1:9", "--timeout", "30")
+    assert "could not ask the Hub about some/target" in done.stderr
+    assert "there is no program vllm" in done.stderr or "vllm" in done.stderr
+    assert done.returncode != 0
+
+
+def test_nobody_is_asked_when_the_hub_is_switched_off(profiles: Path, hub: str) -> None:
+    done = up(profiles, hub, "--set", "target.model=some/missing", "--timeout", "30", HF_HUB_OFFLINE="1")
+    assert "the Hub knows no model" not in done.stderr
+
+
+def test_a_folder_without_a_config_is_no_model(profiles: Path, hub: str) -> None:
+    (profiles / "empty").mkdir()
+    done = up(profiles, hub, "--set", f"target.model={profiles / 'empty'}")
+    assert done.returncode == 4
+    assert "holds no config.json, so it is not a model" in done.stderr
+
+
+def test_a_full_disk_in_the_state_folder_is_one_clear_error(profiles: Path, hub: str, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("mounting a small disk needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    try:
+        done = up(profiles, hub, GEMMASPEC_STATE=str(disk))
+        assert done.returncode == 4, done.stderr
+        assert "no space left" in done.stderr or "free" in done.stderr
+        left = [file for file in disk.rglob("*") if file.is_file()]
+        assert not left
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_cannot_go_to_a_remote_engine(profiles: Path) -> None:
+    from gemmaspec.deploy.prepare import prepare
+    from gemmaspec.errors import UsageError
+    from gemmaspec.profile.load import load_profile
+
+    with pytest.raises(UsageError, match="is a folder of this machine"):
+        prepare(load_profile("tiny-cpu"), engine="docker", remote=True)
+    _, stack = prepare(load_profile("spark-31b-e2b"), engine="docker", remote=True)
+    assert list(stack.files) == ["compose.yaml"]
+    assert "source: ." not in stack.files["compose.yaml"]
+    assert "type: bind" not in stack.files["compose.yaml"]
