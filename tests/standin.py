@@ -83,9 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.server.drafted += self.server.drafts_per_answer
-        self._reply(
-            self.server.status, self.server.completion() if self.server.body is None else self.server.body
-        )
+        self._reply(self.server.status, self.server.completion() if self.server.body is None else self.server.body)
 
     def _note(self, body: Any) -> None:
         self.server.requests.append((self.path, dict(self.headers), body))

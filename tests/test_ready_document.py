@@ -18,7 +18,4 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 def test_a_table_that_is_out_of_date_is_replaced() -> None:
     old = "a\n<!-- failures: made from the code -->\nold\n<!-- end -->\nb\n"
-    assert (
-        with_tables(old)
-        == f"a\n<!-- failures: made from the code -->\n\n{failure_table()}\n\n<!-- end -->\nb\n"
-    )
+    assert with_tables(old) == f"a\n<!-- failures: made from the code -->\n\n{failure_table()}\n\n<!-- end -->\nb\n"

@@ -17,9 +17,7 @@ LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent
 
 SAID = {
-    "kv-window-sizes": [
-        "ValueError: All attention layers in the same KV cache group must have the same window size."
-    ],
+    "kv-window-sizes": ["ValueError: All attention layers in the same KV cache group must have the same window size."],
     "kv-sharing-layer": [
         "KeyError: 'draft_model.language_model.model.layers.15.self_attn.attn'",
         "KeyError: 'language_model.model.layers.24.self_attn.attn'",
@@ -30,8 +28,7 @@ SAID = {
         "multimodal models yet"
     ],
     "image-mask": [
-        "RuntimeError: The size of tensor a (33) must match the size of tensor b (34) at non-singleton "
-        "dimension 0"
+        "RuntimeError: The size of tensor a (33) must match the size of tensor b (34) at non-singleton dimension 0"
     ],
     "eagle3-whitelist": [
         "ValueError: eagle3 is only supported for ['llama', 'qwen', 'minicpm', 'gpt_oss'] models. Got "
@@ -50,8 +47,7 @@ SAID = {
     ],
     "cpu-speculation-0.19": ["AssertionError: spec decode is not supported."],
     "draft-tensor-parallel": [
-        "ValueError: Currently, 'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same. Got 1 "
-        "and 2.",
+        "ValueError: Currently, 'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same. Got 1 and 2.",
         "ValueError: speculative_draft_tensor_parallel_size=3 cannot be other value than 1 or target model "
         "tensor_parallel_size",
     ],
@@ -59,9 +55,7 @@ SAID = {
         "ValueError: Target and draft model should have the same vocabulary size. Target model vocab_size=262144."
     ],
     "speculative-method": ["NotImplementedError: Unsupported speculative method: 'dream'"],
-    "speculative-config": [
-        "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig"
-    ],
+    "speculative-config": ["pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig"],
     "unknown-flag": [
         "vllm: error: unrecognized arguments: --no-such-flag 1",
         "vllm serve: error: argument --kv-cache-dtype: invalid choice: 'fp9' (choose from auto, fp8)",
@@ -89,9 +83,7 @@ SAID = {
         "ValueError: Free memory on device cuda:0 (20.1/119.7 GiB) on startup is less than desired GPU memory "
         "utilization (0.8, 95.8 GiB). Decrease GPU memory utilization"
     ],
-    "no-kv-memory": [
-        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
-    ],
+    "no-kv-memory": ["ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"],
     "context-too-long": [
         "ValueError: To serve at least one request with the models's max seq len (131072), (40.0 GiB KV cache is "
         "needed",
@@ -136,7 +128,9 @@ SAID = {
         "ValueError: Invalid repository ID or local directory specified: 'google/gemma-5'.",
     ],
 }
-WRAPPER = "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+WRAPPER = (
+    "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
 
 
 @pytest.mark.parametrize(("code", "line"), [(code, line) for code, lines in SAID.items() for line in lines])
@@ -223,10 +217,7 @@ def test_a_refusal_of_pydantics_is_shown_with_the_key() -> None:
     assert cause
     assert "for SpeculativeConfig: no_such_key: Unexpected keyword argument" in cause.message
     other = ["x.ValidationError: 1 validation error for VllmConfig", "  Value error, no such thing"]
-    assert (
-        first_exception(other)
-        == "x.ValidationError: 1 validation error for VllmConfig: Value error, no such thing"
-    )
+    assert first_exception(other) == "x.ValidationError: 1 validation error for VllmConfig: Value error, no such thing"
 
 
 def test_of_an_unknown_failure_the_first_exception_is_shown() -> None:

@@ -135,9 +135,7 @@ def test_a_dead_port_is_no_answer(vllm: StandIn) -> None:
 
 def test_an_error_inside_the_server_is_no_answer_and_is_quoted(vllm: StandIn) -> None:
     vllm.status = 500
-    vllm.body = json.dumps(
-        {"error": {"message": "EngineCore encountered an issue.\x1b[2J", "code": 500}}
-    ).encode()
+    vllm.body = json.dumps({"error": {"message": "EngineCore encountered an issue.\x1b[2J", "code": 500}}).encode()
     error = refusal(vllm.server())
     assert isinstance(error, NoAnswer)
     assert "HTTP 500" in error.message
@@ -162,9 +160,7 @@ def test_a_refused_key_says_which_variable_to_set_and_shows_no_key(
     assert "horse" not in f"{error.message}{error.hint}"
 
 
-def test_the_key_is_sent_only_to_a_server_that_needs_one(
-    vllm: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_is_sent_only_to_a_server_that_needs_one(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "correct-horse")
     probe(vllm.server(needs_api_key=True), timeout_s=10)
     assert {headers.get("Authorization") for _, headers, _ in vllm.requests} == {"Bearer correct-horse"}
@@ -221,9 +217,7 @@ def test_health_is_a_status_of_200(vllm: StandIn) -> None:
 
 def test_counters_are_read_by_themselves(vllm: StandIn) -> None:
     vllm.drafted = 7
-    assert read_counters(vllm.server(), timeout_s=3) == SpecCounters(
-        drafts=7, draft_tokens=28, accepted_tokens=14
-    )
+    assert read_counters(vllm.server(), timeout_s=3) == SpecCounters(drafts=7, draft_tokens=28, accepted_tokens=14)
 
 
 def test_anything_can_be_asked(vllm: StandIn) -> None:

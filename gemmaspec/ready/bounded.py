@@ -47,9 +47,7 @@ class LogFollower:
         self._lines: queue.Queue[str] = queue.Queue(MAX_WAITING)
         self._ended = threading.Event()
         self._closed = threading.Event()
-        follow = threading.Thread(
-            target=self._follow, args=(engine, server), name="gemmaspec-log", daemon=True
-        )
+        follow = threading.Thread(target=self._follow, args=(engine, server), name="gemmaspec-log", daemon=True)
         follow.start()
 
     def read(self) -> list[str]:

@@ -16,13 +16,8 @@ _BLOCK: Final = re.compile(r"(<!-- (phases|failures): made from the code -->\n).
 
 def phase_table() -> str:
     """Which line begins which phase, and who prints it."""
-    rows = [
-        f"| {mark.phase} | {_code(mark.pattern.pattern)} | {mark.source} | {mark.releases} |"
-        for mark in MARKS
-    ]
-    return "\n".join(
-        ["| phase | begins with a line that matches | printed by | vLLM |", "|---|---|---|---|", *rows]
-    )
+    rows = [f"| {mark.phase} | {_code(mark.pattern.pattern)} | {mark.source} | {mark.releases} |" for mark in MARKS]
+    return "\n".join(["| phase | begins with a line that matches | printed by | vLLM |", "|---|---|---|---|", *rows])
 
 
 def failure_table() -> str:

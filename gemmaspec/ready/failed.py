@@ -61,9 +61,7 @@ def explained(
         parts.append(known.says)
     if shown:
         parts.append(f"its log: {printable(shown, secrets=secrets).strip()[:400]}")
-    error = StartFailed(
-        "\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.do if known else None
-    )
+    error = StartFailed("\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.do if known else None)
     error.exit_code = known.exit_code if known else StartFailed.exit_code
     return error
 

@@ -58,9 +58,7 @@ def exchange(
     deadline = clock() + timeout_s
     try:
         with (
-            httpx.Client(
-                verify=_NO_TLS, trust_env=False, follow_redirects=False, timeout=timeout_s
-            ) as client,
+            httpx.Client(verify=_NO_TLS, trust_env=False, follow_redirects=False, timeout=timeout_s) as client,
             client.stream(
                 "POST" if body is not None else "GET", server.base_url + path, json=body, headers=headers
             ) as response,
