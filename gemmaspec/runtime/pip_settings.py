@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from gemmaspec.index import pip_settings
-
 _SINGLE: Final = {
     "index-url": "UV_DEFAULT_INDEX",
     "cert": "SSL_CERT_FILE",
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
     "no-index": "UV_NO_INDEX",
+    "proxy": "ALL_PROXY",
 }
 _LISTS: Final = {
     "extra-index-url": ("UV_INDEX", " "),
@@ -28,6 +27,10 @@ def uv_environment() -> dict[str, str]:
     Settings of uv itself (UV_…, uv.toml) win. Values stay in the environment: an index URL may hold a password,
     and arguments are visible to every user of the machine.
     """
+    from gemmaspec.index import (
+        pip_settings,
+    )  # here, so that tools/install.py can use `translate` before anything is installed
+
     return translate(pip_settings(), os.environ)
 
 
