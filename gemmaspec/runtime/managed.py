@@ -36,7 +36,7 @@ class Runtime:
     interpreter: Path
     complete: bool
     facts: dict[str, Any]
-    """The content of complete.json: versions of vllm, torch, transformers and python, seconds it took. Empty if not complete."""
+    """complete.json: the versions of vllm, torch, torchvision, transformers and python, and the seconds it took."""
 
 
 def runtime_dir(spec: RuntimeSpec) -> Path:
@@ -105,9 +105,7 @@ def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
     uv.progress(f"making a Python {python} environment with {spec.vllm_requirement}")
     uv.run("venv", "--allow-existing", "--no-project", "--python", _python_request(python), str(path))
     interpreter = path / "bin" / "python"
-    into = Destination(
-        arguments=("--python", str(interpreter)), packages=_site_packages(interpreter), scratch=scratch
-    )
+    into = Destination(arguments=("--python", str(interpreter)), packages=_site_packages(interpreter), scratch=scratch)
     install(spec, release, uv=uv, into=into)
     shutil.rmtree(scratch)
     uv.progress("importing it once")
@@ -148,4 +146,4 @@ def _read_marker(marker: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return facts
+    return facts if isinstance(facts, dict) else {}

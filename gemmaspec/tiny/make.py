@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
+import torch  # type: ignore[import-not-found]
 
 SENTENCE = (
     " A small model drafts some words , then one large network verifies every guess at once"
@@ -34,17 +34,34 @@ SENTENCE = (
 UNKNOWN_TO_DRAFT = ("model", "then", "network", "once", "it", "said")
 """The words whose successor the draft has wrong. Uneven gaps, so that runs of accepted tokens have several lengths."""
 
-OTHER_WORDS = (
-    " The Hello Explain Write What Why is are user system thought world function quantum speculative decoding"
-)
+OTHER_WORDS = " The Hello Explain Write What Why is are user system thought world function quantum speculative decoding"
 VOCABULARY_SIZE = 1024
 SPECIAL = {
-    0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 4: "<mask>",
-    46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>",
-    50: "<|tool_response>", 51: "<tool_response|>", 52: '<|"|>', 98: "<|think|>",
-    100: "<|channel>", 101: "<channel|>", 105: "<|turn>", 106: "<turn|>", 107: "\n",
-    1000: "<|image>", 1001: "<|audio>", 1002: "<|image|>", 1003: "<|audio|>",
-    1004: "<image|>", 1005: "<audio|>", 1006: "<|video|>",
+    0: "<pad>",
+    1: "<eos>",
+    2: "<bos>",
+    3: "<unk>",
+    4: "<mask>",
+    46: "<|tool>",
+    47: "<tool|>",
+    48: "<|tool_call>",
+    49: "<tool_call|>",
+    50: "<|tool_response>",
+    51: "<tool_response|>",
+    52: '<|"|>',
+    98: "<|think|>",
+    100: "<|channel>",
+    101: "<channel|>",
+    105: "<|turn>",
+    106: "<turn|>",
+    107: "\n",
+    1000: "<|image>",
+    1001: "<|audio>",
+    1002: "<|image|>",
+    1003: "<|audio|>",
+    1004: "<image|>",
+    1005: "<audio|>",
+    1006: "<|video|>",
 }
 """Control tokens; those below 1000 have the ids of the published Gemma 4 tokenizers."""
 
@@ -141,13 +158,11 @@ def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 def make_tokenizer(template: str) -> Any:
     """The tokenizer of both models."""
-    from transformers import GemmaTokenizer
+    from transformers import GemmaTokenizer  # type: ignore[import-not-found]
 
     tokens, merges = vocabulary()
     media = {
-        name: NAMED_TOKENS[name]
-        for name in NAMED_TOKENS
-        if name[:3] in ("boi", "eoi", "ima", "boa", "eoa", "aud")
+        name: NAMED_TOKENS[name] for name in NAMED_TOKENS if name[:3] in ("boi", "eoi", "ima", "boa", "eoa", "aud")
     }
     tokenizer = GemmaTokenizer(
         vocab=tokens, merges=merges, extra_special_tokens=dict(NAMED_TOKENS), model_max_length=131072, **media
@@ -189,10 +204,7 @@ def teach(language_model: Any, successor: dict[int, int]) -> None:
     for word, following in successor.items():
         step += torch.outer(word_axes[following], word_axes[word])
     for name, weight in language_model.layers.named_parameters():
-        if any(
-            part in name
-            for part in ("post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer")
-        ):
+        if any(part in name for part in ("post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer")):
             weight.fill_(NOISE)
     last = language_model.layers[-1]
     width = embeddings.shape[1]
@@ -205,9 +217,7 @@ def teach(language_model: Any, successor: dict[int, int]) -> None:
     language_model.norm.weight.fill_(SHARPNESS)
 
 
-def save_model(
-    folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | None, successor: dict[int, int]
-) -> None:
+def save_model(folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | None, successor: dict[int, int]) -> None:
     """Write config.json, generation_config.json and model.safetensors of one model."""
     from transformers import Gemma4Config, Gemma4ForConditionalGeneration
 
@@ -233,7 +243,7 @@ def add_shared_layers(weights: Path, text: dict[str, Any]) -> None:
     The published E2B and E4B files carry them and vLLM insists on some (0.20: "weights were not initialized from
     checkpoint"), although nothing reads them; transformers does not write them.
     """
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save_file  # type: ignore[import-not-found]
 
     tensors = load_file(weights)
     layers, shared = text["num_hidden_layers"], text["num_kv_shared_layers"]
@@ -285,7 +295,7 @@ def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
 def make_pair(out: Path, template: str) -> None:
     """Write both models into `out`, each whole or not at all."""
     tokenizer = make_tokenizer(template)
-    kinds = (
+    kinds: tuple[tuple[str, dict[str, Any], dict[str, Any] | None, tuple[str, ...]], ...] = (
         ("tiny-target", TARGET_TEXT, None, ()),
         ("tiny-draft", DRAFT_TEXT, dict(AUDIO), UNKNOWN_TO_DRAFT),
     )
@@ -306,9 +316,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Make a tiny pair of Gemma 4 models.")
     parser.add_argument("out", type=Path, help="folder for tiny-target and tiny-draft")
-    parser.add_argument(
-        "--chat-template", type=Path, help="a Jinja file to store instead of the minimal template"
-    )
+    parser.add_argument("--chat-template", type=Path, help="a Jinja file to store instead of the minimal template")
     chosen = parser.parse_args(arguments)
     template = chosen.chat_template.read_text(encoding="utf-8") if chosen.chat_template else CHAT_TEMPLATE
     chosen.out.mkdir(parents=True, exist_ok=True)
