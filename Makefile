@@ -1,8 +1,8 @@
 # Everything here runs in .venv and keeps its state in .tools/state; `make clean` removes both.
 
 PYTHON ?= python3
-# process or docker; empty: docker where it answers, else process
-ENGINE ?=
+# the engine of `make demo`: process or docker
+ENGINE ?= process
 VLLM ?= 0.32.0
 
 BIN := .venv/bin
@@ -26,7 +26,7 @@ $(SETUP): pyproject.toml
 	@touch $@
 
 demo: setup $(if $(filter docker,$(ENGINE)),docker image) ## serve the tiny pair: ENGINE=process or docker
-	$(BIN)/gemmaspec demo $(if $(ENGINE),--engine $(ENGINE))
+	$(BIN)/gemmaspec demo --engine $(ENGINE)
 
 docker: ## install and start Docker with Compose v2 where they are missing (Debian, root)
 	tools/setup-docker.sh

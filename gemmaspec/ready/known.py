@@ -163,13 +163,13 @@ _TRANSFORMERS: Final = (
         "transformers-too-new",  # vLLM 0.20-0.26 with transformers 5.16 and later
         r"AmbiguousGlobalPerLayerAttributeError: |KeyError: 'axial'",
         "The installed transformers is newer than this vLLM can read Gemma 4's configuration with.",
-        "Set an upper bound in runtime.transformers: below 5.15 for vLLM up to 0.30.",
+        "Set an upper bound in runtime.packages.transformers: below 5.15 for vLLM up to 0.30.",
     ),
     _known(
         "transformers-too-old",  # transformers, AutoConfig
         r"model type `gemma4\w{0,40}` but Transformers does not recognize|KeyError: 'gemma4\w{0,40}'",
         "The installed transformers does not know Gemma 4.",
-        "Set runtime.transformers to at least 5.5.0, or 5.8.0 for an assistant draft.",
+        "Set runtime.packages.transformers to at least 5.5.0, or 5.8.0 for an assistant draft.",
     ),
 )
 
