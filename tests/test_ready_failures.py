@@ -112,6 +112,7 @@ SAID = {
         "FileNotFoundError: [Errno 2] No such file or directory: 'g++'",
     ],
     "disk-full": ["OSError: [Errno 28] No space left on device"],
+    "read-only-root": ["OSError: [Errno 30] Read-only file system: '/root/.config'"],
     "gated-model": [
         "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1)",
         "OSError: You are trying to access a gated repo.",

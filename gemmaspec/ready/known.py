@@ -273,6 +273,12 @@ _MACHINE: Final = (
         "Free space where the model and compile caches are: the folders under caches.",
         exit_code=ENVIRONMENT,
     ),
+    _known(
+        "read-only-root",
+        r"\[Errno 30\]",
+        "This image writes outside of its caches, and the container's root is read-only.",
+        "Set container.read_only: false.",
+    ),
 )
 
 # General: while vLLM looks for optional files, the same words may stand in the log of a start that goes on.
