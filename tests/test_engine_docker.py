@@ -22,7 +22,7 @@ from gemmaspec.engine.container import has_nvidia
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from tests.docker_support import free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
+from tests.docker_support import IMAGE, free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
 
 pytestmark = [
     pytest.mark.real_docker,
@@ -49,6 +49,7 @@ def client() -> Iterator[docker.DockerClient]:
         pytest.skip(f"real docker: {missing.message}")
     make_image(found)
     yield found
+    found.images.remove(IMAGE, force=True)
     found.close()
 
 

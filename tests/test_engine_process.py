@@ -383,6 +383,17 @@ def test_what_is_older_than_the_start_never_belongs_to_it_even_with_its_marker()
         process.wait()
 
 
+def test_a_process_with_the_marker_in_another_session_does_not_belong_to_a_known_leader() -> None:
+    before = blank()
+    process = marked()
+    try:
+        wait_for(lambda: record.members(before))
+        assert record.members(dataclasses.replace(before, pid=process.pid + 1, start_ticks=2)) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> None:
     """Run in a process whose parent and grandparent carry the marker as well: only its own child is found."""
     script = tmp_path / "asks.py"

@@ -115,12 +115,13 @@ def members(record: Record) -> list[psutil.Process]:
     if record.boot_id != boot_id():
         return []
     never = _own_line()
-    candidates = [process for process in psutil.process_iter() if process.pid not in never]
-    return [process for process in candidates if _young_enough(process, record) and _belongs(process, record)]
+    # Not psutil.process_iter: it keeps objects of processes whose pid has been reused since.
+    young = [pid for pid in psutil.pids() if pid not in never and _young_enough(pid, record)]
+    return [process for pid in young if (process := _belonging(pid, record))]
 
 
-def _young_enough(process: psutil.Process, record: Record) -> bool:
-    ticks = start_ticks(process.pid)
+def _young_enough(pid: int, record: Record) -> bool:
+    ticks = start_ticks(pid)
     return ticks is not None and ticks >= record.since_ticks
 
 
@@ -135,16 +136,18 @@ def _own_line() -> set[int]:
     return line
 
 
-def _belongs(process: psutil.Process, record: Record) -> bool:
-    if process.pid == record.pid:
-        return leads(record)
+def _belonging(pid: int, record: Record) -> psutil.Process | None:
     with contextlib.suppress(psutil.Error, OSError):
-        return (
-            record.pid in (None, os.getsid(process.pid))
+        process = psutil.Process(pid)
+        if pid == record.pid:
+            return process if leads(record) else None
+        if (
+            record.pid in (None, os.getsid(pid))
             and process.environ().get(MARKER) == record.marker
             and process.status() != psutil.STATUS_ZOMBIE
-        )
-    return False
+        ):
+            return process
+    return None
 
 
 def end(record: Record, *, grace_s: float) -> bool:
