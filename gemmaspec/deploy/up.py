@@ -87,10 +87,11 @@ def up(request: Request, progress: Progress) -> Running:
     if _runs_as_rendered(engine, started, stack):
         progress.note(f"{server.name} is already running; asking it")
         return _wait(engine, started, request, progress, was_running=True)
-    _stop_other(server.name, progress)
     check_models(loaded.profile, note=progress.note)
     _provide(loaded, engine, progress)
+    _stop_before(server.name, progress, unless_on=engine.name)
     engine.preflight(server)
+    _stop_before(server.name, progress)
     stack_files.write(stack, server.folder)
     stacks.save(started)
     with _stopped_on_failure(engine, server):
@@ -141,10 +142,16 @@ def _runs_as_rendered(engine: Engine, started: Started, stack: Stack) -> bool:
     return False
 
 
-def _stop_other(name: str, progress: Progress) -> None:
-    """Stop what runs under this name in another form or on another engine."""
+def _stop_before(name: str, progress: Progress, *, unless_on: EngineName | None = None) -> None:
+    """Stop what runs under this name as it was rendered before.
+
+    Late, so that a start that cannot work leaves it running; only on the other engine it goes first, since
+    there it holds the port.
+    """
     with contextlib.suppress(GemmaspecError):
         before = stacks.find(name)
+        if before.engine == unless_on:
+            return
         engine = stacks.engine_of(before)
         if engine.state(before.server).status in ("running", "restarting"):
             progress.note(f"{name} runs as it was rendered before; stopping that one")

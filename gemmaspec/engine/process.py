@@ -39,6 +39,7 @@ _LEAKS: Final = (
     "CONDA_PREFIX",
     "CONDA_DEFAULT_ENV",
     "__PYVENV_LAUNCHER__",
+    "PYDANTIC_DISABLE_PLUGINS",
 )
 
 
