@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from gemmaspec.ready.counters import spec_counters
 from tests import real
 from tests.real import H1, H2, H3A, PORT, gemmaspec, patches, up
 
@@ -234,6 +235,26 @@ def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine
     if engine == "docker":
         assert container_facts() == {"user": "1234:1234", "read_only": True}
     assert gemmaspec("down", "tiny-cpu").code == 0
+
+
+@pytest.mark.real_docker
+@pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers")
+def test_a_single_file_runs_with_docker_compose_alone(tmp_path: Path) -> None:
+    """What `render --single-file` wrote is copied elsewhere and started by Compose, with gemmaspec out of reach."""
+    rendered = gemmaspec(
+        "render", "tiny-cpu", "--single-file", "--out", str(tmp_path / "out"), "--set", f"serve.port={PORT}"
+    )
+    assert rendered.code == 0, rendered.err
+    (tmp_path / "pasted.yaml").write_text((tmp_path / "out" / "compose.yaml").read_text())
+    compose = ["docker", "compose", "-p", "gemmaspec-pasted", "-f", str(tmp_path / "pasted.yaml")]
+    bare = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "GEMMASPEC_STATE": str(real.STATE)}
+    subprocess.run([*compose, "up", "-d", "--wait", "--wait-timeout", "300"], check=True, env=bare)
+    try:
+        assert "small model drafts" in text_of(chat("Hello"))
+        metrics = httpx.get(f"http://127.0.0.1:{PORT}/metrics", timeout=30, trust_env=False).text
+        assert spec_counters(metrics).draft_tokens > 0
+    finally:
+        subprocess.run([*compose, "down", "-v", "-t", "5"], check=True, env=bare)
 
 
 @pytest.mark.real_process
