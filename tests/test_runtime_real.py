@@ -1,0 +1,63 @@
+"""The runtime that the tiny pair runs in: a released vLLM, built for real (once; kept in .tools/state)."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.profile.load import load_profile
+from gemmaspec.runtime import RuntimeSpec, describe, ensure_runtime
+from tests.real import STATE
+
+pytestmark = [pytest.mark.real_process, pytest.mark.network]
+
+
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> RuntimeSpec:
+    """The runtime of the profile tiny-cpu, finished."""
+    monkeypatch.setenv("GEMMASPEC_STATE", str(STATE))
+    spec = runtime_spec(load_profile("tiny-cpu"))
+    ensure_runtime(spec, progress=lambda _: None)
+    return spec
+
+
+def run(interpreter: Path, *arguments: str) -> str:
+    done = subprocess.run([interpreter, *arguments], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_holds_the_release_with_the_torch_that_the_wheel_pins(spec: RuntimeSpec) -> None:
+    facts = describe(spec).facts
+    assert facts["vllm"] == f"{spec.vllm}+cpu"
+    assert facts["torch"].partition("+")[0] == "2.13.0"
+    assert facts["transformers"].startswith("5.")
+
+
+def test_finding_it_again_takes_no_time(spec: RuntimeSpec) -> None:
+    began = time.perf_counter()
+    ensure_runtime(spec, progress=lambda _: None)
+    assert time.perf_counter() - began < 0.05
+
+
+def test_the_command_line_of_vllm_finds_its_own_version(spec: RuntimeSpec) -> None:
+    script = describe(spec).path / "bin" / "vllm"
+    assert run(describe(spec).interpreter, str(script), "--version").strip().endswith(f"{spec.vllm}+cpu")
+
+
+def test_pictures_can_be_prepared_with_the_torchvision_that_is_there(spec: RuntimeSpec) -> None:
+    code = (
+        "import torch; from torchvision.transforms.v2 import functional as f;"
+        "print(tuple(f.resize(torch.zeros(3, 8, 8), [4, 4]).shape))"
+    )
+    assert run(describe(spec).interpreter, "-c", code).strip() == "(3, 4, 4)"
+
+
+def test_it_needs_nothing_of_the_environment_that_built_it(spec: RuntimeSpec) -> None:
+    listed = run(describe(spec).interpreter, "-I", "-c", "import sys; print('\\n'.join(sys.path))")
+    assert ".venv" not in listed
+    assert "gemmaspec/" not in listed.replace(str(STATE), "")
