@@ -50,6 +50,13 @@ if mode == "exit":
     print("bye", flush=True); sys.exit(int(sys.argv[2]))
 if mode in ("children", "stubborn"):
     subprocess.Popen(wait); subprocess.Popen(stubborn if mode == "stubborn" else wait)
+if mode == "orderly":
+    def leave(*_):
+        print("leader asked", flush=True); time.sleep(0.5); print("leader leaves", flush=True); os._exit(0)
+    asked = "lambda *_: (print('child asked', flush=True), os._exit(0))"
+    subprocess.Popen([sys.executable, "-c", f"import os, signal, time; signal.signal(15, {asked});"
+                      "print('child ready', flush=True); time.sleep(999)"])
+    signal.signal(signal.SIGTERM, leave)
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
@@ -91,6 +98,7 @@ def engine(make: Callable[..., Server]) -> Iterator[ProcessEngine]:
     for run_dir, child in engine._children.items():
         if last := record.read(run_dir):
             record.end(last, grace_s=0)
+        child.kill()
         child.wait()
 
 
@@ -448,6 +456,17 @@ def test_stopping_ends_the_children_too(engine: ProcessEngine, make: Callable[..
     assert len(session(sid)) == 3
     assert engine.stop(server) is True
     assert session(sid) == []
+
+
+def test_the_leader_is_asked_first_so_that_it_can_end_its_children_itself(
+    engine: ProcessEngine, make: Callable[..., Server]
+) -> None:
+    server = make("orderly")
+    engine.start(server)
+    said(engine, server, "child ready")
+    said(engine, server, "ready")
+    assert engine.stop(server) is True
+    assert list(engine.logs(server))[-3:] == ["leader asked", "leader leaves", "child asked"]
 
 
 def test_orphans_of_a_killed_leader_are_found_told_and_ended(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,24 @@ def test_a_followed_file_may_grow_be_cut_replaced_and_removed(tmp_path: Path) ->
     steps = events()
     found = b"".join(tail.read(log, tail=1, alive=lambda: next(steps)))
     assert found == b"one\ngrown\ncut\nlast words\nreplaced\n"
+
+
+def test_what_is_written_just_before_the_file_is_replaced_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n")
+
+    def replaced_now(file: IO[bytes], path: Path) -> bool:
+        with path.open("ab") as old:
+            old.write(b"last words\n")
+        path.rename(tmp_path / "log.1")
+        path.write_bytes(b"new\n")
+        return True
+
+    monkeypatch.setattr(tail, "_replaced", replaced_now)
+    steps = iter([True, False])
+    assert b"".join(tail.read(log, tail=None, alive=lambda: next(steps))) == b"first\nlast words\nnew\n"
 
 
 def test_what_was_written_before_the_end_is_still_read(tmp_path: Path) -> None:
