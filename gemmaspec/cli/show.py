@@ -71,7 +71,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     if as_json:
         output.json_data({"ok": True, **dataclasses.asdict(plan)})
         return
-    output.data(f"engine: {plan.engine} ({plan.why})")
+    output.data(f"engine: {plan.why}")
     for file in plan.files:
         output.data(f"write:  {file}")
     output.data(f"run:    {plan.command}")

@@ -75,7 +75,7 @@ def up(request: Request, progress: Progress) -> Running:
     """
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     engine, why = choose_engine(request.engine)
-    progress.note(f"engine: {engine.name} ({why})")
+    progress.note(f"engine {why}")
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     started = Started(
         engine=engine.name,
@@ -88,9 +88,13 @@ def up(request: Request, progress: Progress) -> Running:
         progress.note(f"{server.name} is already running; asking it")
         return _wait(engine, started, request, progress, was_running=True)
     check_models(loaded.profile, note=progress.note)
-    _provide(loaded, engine, progress)
+    if engine.name == "process" and not loaded.profile.runtime.python:
+        ensure_runtime(runtime_spec(loaded), progress=progress.note)
     _stop_before(server.name, progress, unless_on=engine.name)
     engine.preflight(server)
+    if wants_tiny(loaded.profile):
+        progress.note("making the tiny models")
+        _make_tiny(server)
     _stop_before(server.name, progress)
     stack_files.write(stack, server.folder)
     stacks.save(started)
@@ -158,20 +162,14 @@ def _stop_before(name: str, progress: Progress, *, unless_on: EngineName | None 
             engine.stop(before.server)
 
 
-def _provide(loaded: Loaded, engine: Engine, progress: Progress) -> None:
-    """Build what the profile needs on this machine and does not have yet."""
-    own_runtime = engine.name == "process" and not loaded.profile.runtime.python
-    python = ensure_runtime(runtime_spec(loaded), progress=progress.note) if own_runtime else None
-    if not wants_tiny(loaded.profile):
-        return
-    progress.note("making the tiny models")
+def _make_tiny(server: Server) -> None:
+    """With the interpreter or in the image that will serve them: both have what it takes."""
     tiny = state_dir() / "tiny"
     tiny.mkdir(parents=True, exist_ok=True)
-    if engine.name == "process":
-        interpreter = str(python or loaded.profile.runtime.python)
-        make_tiny((interpreter, str(MAKER), str(tiny)))
-    elif loaded.profile.image:
-        make_tiny(_in_container(loaded.profile.image, tiny))
+    if server.python:
+        make_tiny((str(server.python), str(MAKER), str(tiny)))
+    else:
+        make_tiny(_in_container(server.image or "", tiny))
 
 
 def _in_container(image: str, tiny: os.PathLike[str]) -> tuple[str, ...]:
