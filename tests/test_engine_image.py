@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from docker.errors import ImageNotFound
 
-from gemmaspec.engine.image import why_not_pulled
+from gemmaspec.engine.image import ensure_image, why_not_pulled
+from gemmaspec.errors import EnvironmentMissing
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,19 @@ def test_the_reason_is_told_apart(image: str, said: str, why: str, hint: str) ->
     assert why in error.message
     assert error.hint == hint
     assert error.exit_code == 4
+
+
+def test_an_image_that_is_built_here_is_not_looked_for_in_a_registry() -> None:
+    class Empty:
+        """A stand-in for the SDK's client of a daemon without images."""
+
+        @property
+        def images(self) -> Empty:
+            return self
+
+        def get(self, name: str) -> None:
+            raise ImageNotFound(name)
+
+    with pytest.raises(EnvironmentMissing, match="has not been built yet") as caught:
+        ensure_image(Empty(), "gemmaspec/vllm-cpu:0.1")  # type: ignore[arg-type]
+    assert "make image" in (caught.value.hint or "")

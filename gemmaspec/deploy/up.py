@@ -17,7 +17,7 @@ from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir, write_whole
-from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.load import load_profile
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime

@@ -11,6 +11,8 @@ from docker.errors import APIError, ImageNotFound
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 
+OWN: Final = "gemmaspec/"
+"""Images with this prefix are made by tools/cpu_image.py."""
 _STDERR: Final = 2
 
 # Phrases of the docker CLI and of registries, in the order in which they decide.
@@ -33,6 +35,11 @@ def ensure_image(client: docker.DockerClient, image: str) -> None:
     try:
         client.images.get(image)
     except ImageNotFound:
+        if image.startswith(OWN):
+            raise EnvironmentMissing(
+                f"the image {image} is built on this machine, in no registry, and has not been built yet",
+                hint="make image    # in a checkout of gemmaspec",
+            ) from None
         _pull(image)
     except APIError as error:
         raise EnvironmentMissing(
