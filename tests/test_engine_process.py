@@ -34,8 +34,9 @@ run_dir = args[args.index("--run-dir") + 1]
 lock = os.open(run_dir + "/lock", os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 os.set_inheritable(lock, True)
-with open(run_dir + "/report.json", "w") as file:
+with open(run_dir + "/report.new", "w") as file:
     json.dump({"schema": 1, "pid": os.getpid(), "args": args, "cwd": os.getcwd()}, file)
+os.replace(run_dir + "/report.new", run_dir + "/report.json")
 os.execv(command[0], command)
 """
 
