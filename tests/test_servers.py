@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import signal
@@ -18,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from gemmaspec.engine.record import MARKER
 from gemmaspec.ready.counters import spec_counters
 from tests import real
 from tests.real import H1, H2, H3A, PORT, gemmaspec, patches, up
@@ -174,7 +176,7 @@ def test_down_leaves_nothing_running(engine: str) -> None:
     assert gemmaspec("down", "tiny-cpu").code == 0
     assert gemmaspec("status", "tiny-cpu").code == 1
     assert "was not running" in gemmaspec("down", "tiny-cpu").err
-    assert not vllm_processes()
+    assert not left_running()
 
 
 def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
@@ -192,14 +194,14 @@ def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
     done = real.interrupt_when(command, "importing")
     assert done.code == 130, done.err
     assert gemmaspec("status", "tiny-cpu").code == 1
-    assert not vllm_processes()
+    assert not left_running()
 
 
 def test_a_timeout_names_the_phase_and_stops_the_server(engine: str) -> None:
     done = up(engine, "--timeout", "6")
     assert done.code == 7, done.err
     assert "importing" in done.err
-    assert not vllm_processes()
+    assert not left_running()
 
 
 def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str, tmp_path: Path) -> None:
@@ -282,13 +284,19 @@ def write_conflicting_patch(folder: Path) -> None:
     (folder / "patch.yaml").write_text((Path(__file__).parent / "data" / "does-not-fit.yaml").read_text())
 
 
-def vllm_processes() -> list[str]:
-    """Processes of a server that the suite started, in a container or not."""
+def left_running() -> list[str]:
+    """What is still there of a server that the suite started: its processes here, its containers."""
     found = []
-    for process in psutil.process_iter(["cmdline", "name"]):
-        line = " ".join(process.info["cmdline"] or ()) + (process.info["name"] or "")
-        if f"--port {PORT}" in line or "VLLM::" in line:
-            found.append(line)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            if MARKER in environment and environment.get("GEMMASPEC_STATE") == str(real.STATE):
+                found.append(f"{process.pid} {process.name()}")
+    if real.docker_answers():
+        ours = ["--filter", "label=com.docker.compose.project=gemmaspec-tiny-cpu"]
+        found += subprocess.run(
+            ["docker", "ps", "-q", *ours], capture_output=True, text=True, check=True
+        ).stdout.split()
     return found
 
 
