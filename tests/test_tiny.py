@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 import stat
 import subprocess
@@ -99,8 +98,12 @@ def sums(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_the_same_versions_make_the_same_bytes(python: Path, pair: Path, tmp_path: Path) -> None:
-    assert sums(make(python, tmp_path / "deeper" / "again")) == sums(pair)
+def test_making_it_again_replaces_it_with_the_same_bytes(python: Path, pair: Path, tmp_path: Path) -> None:
+    old = tmp_path / "deeper" / "tiny-target"
+    old.mkdir(parents=True)
+    (old / "config.json").write_text("{}")
+    (old / "other.txt").touch()
+    assert sums(make(python, tmp_path / "deeper")) == sums(pair)
 
 
 def test_both_have_every_file_a_server_reads_and_anyone_may_read_them(pair: Path) -> None:
@@ -180,17 +183,11 @@ def test_a_given_chat_template_is_stored_in_both(python: Path, tmp_path: Path) -
         assert (made / name / "chat_template.jinja").read_text().strip() == template.read_text().strip()
 
 
-def test_making_it_again_replaces_it(python: Path, pair: Path, tmp_path: Path) -> None:
-    (tmp_path / "tiny-target").mkdir()
-    (tmp_path / "tiny-target" / "config.json").write_text("{}")
-    assert sums(make(python, tmp_path)) == sums(pair)
-
-
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_making_leaves_no_half_model(python: Path, tmp_path: Path, sign: signal.Signals) -> None:
     process = subprocess.Popen([python, "-I", MAKER, tmp_path], stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
-    while not any(entry.name.startswith(".tiny-") for entry in os.scandir(tmp_path)):
+    while not list(tmp_path.glob(".tiny-*")):
         assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.005)

@@ -138,7 +138,7 @@ def make_system(root: Path) -> None:
     """A minimal Debian with Python, from the mirror of this machine's own apt sources."""
     excludes = [f"--dpkgopt=path-exclude={pattern}" for pattern in UNWANTED_FILES]
     include = f"--include={','.join(SYSTEM_PACKAGES)}"
-    cleanup = ["--customize-hook=rm -rf $1/var/lib/apt/lists/* $1/var/cache/apt/*"]
+    cleanup = ["--customize-hook=cd $1 && rm -rf var/lib/apt/lists/* var/cache/apt/* etc/hostname etc/resolv.conf"]
     options = ["--quiet", "--variant=minbase", "--dpkgopt=force-unsafe-io", include, *excludes, *cleanup]
     command = ["mmdebstrap", *options, SUITE, str(root)]
     run([*command, *debian_mirror()])

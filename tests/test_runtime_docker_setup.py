@@ -1,0 +1,138 @@
+"""tools/setup-docker.sh: nothing where nothing is missing, a reason where it cannot help, a daemon where none runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import real
+
+SCRIPT = Path(__file__).parent.parent / "tools" / "setup-docker.sh"
+NEEDED = ("bash", "env", "timeout", "id", "sed", "awk", "tail", "seq", "sleep", "mktemp", "rm", "nohup", "setsid", "sh")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A PATH with the usual small programs, but neither docker nor apt-get."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in NEEDED:
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    return folder
+
+
+def stand_in(programs: Path, name: str, script: str) -> None:
+    """Put a shell script in the place of a program that cannot be had in the wanted state."""
+    (programs / name).unlink(missing_ok=True)
+    (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+    (programs / name).chmod(0o755)
+
+
+def setup(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPT], env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.real_docker
+@pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers")
+def test_where_docker_and_compose_answer_nothing_is_done_or_said() -> None:
+    done = setup()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_docker_and_without_debian_it_says_so(programs: Path) -> None:
+    done = setup(PATH=str(programs))
+    assert done.returncode == 4
+    assert "docker is not installed; it is installed here on Debian only" in done.stderr
+
+
+def test_without_docker_and_without_root_it_says_what_to_run(programs: Path) -> None:
+    stand_in(programs, "apt-get", "echo called >&2; exit 1")
+    stand_in(programs, "id", "echo 1000")
+    done = setup(PATH=str(programs))
+    assert done.returncode == 4
+    assert "run this once as root: tools/setup-docker.sh" in done.stderr
+    assert "called" not in done.stderr
+
+
+def test_an_installation_that_fails_shows_the_last_lines(programs: Path) -> None:
+    stand_in(programs, "apt-get", "echo 'E: no such mirror' >&2; exit 100")
+    stand_in(programs, "id", "echo 0")
+    done = setup(PATH=str(programs))
+    assert done.returncode == 4
+    assert "apt-get update failed" in done.stderr
+    assert "E: no such mirror" in done.stderr
+
+
+def test_a_daemon_of_another_machine_is_not_replaced_by_one_of_this(programs: Path) -> None:
+    stand_in(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || { echo "cannot connect" >&2; exit 1; }')
+    stand_in(programs, "dockerd", "echo started >&2")
+    done = setup(PATH=str(programs), DOCKER_HOST="tcp://192.0.2.1:2375")
+    assert done.returncode == 4
+    assert "DOCKER_HOST=tcp://192.0.2.1:2375 does not answer: cannot connect" in done.stderr
+    assert "started" not in done.stderr
+
+
+def test_compose_of_version_1_is_not_enough(programs: Path) -> None:
+    stand_in(programs, "docker", '[ "$1" = compose ] && echo 1.29.2 || exit 0')
+    done = setup(PATH=str(programs))
+    assert done.returncode == 4
+    assert "the Compose v2 plugin of docker is not installed" in done.stderr
+
+
+own_daemon = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("dockerd") or not real.docker_answers(),
+    reason="only root can start a daemon, where docker is installed and allowed to run",
+)
+
+
+@pytest.fixture
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment for a second daemon beside the machine's own; stopped afterwards."""
+    folder = Path("/run") / f"gemmaspec-test-{os.getpid()}"
+    folder.mkdir()
+    flags = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
+    yield {
+        "DOCKER_HOST": f"unix://{folder}/docker.sock",
+        "DOCKERD_LOG": str(folder / "log"),
+        "DOCKERD_FLAGS": " ".join(map(str, [*flags, "--bridge=none", "--iptables=false", "--storage-driver=vfs"])),
+    }
+    with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
+        process = psutil.Process(int((folder / "pid").read_text()))
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@own_daemon
+@pytest.mark.real_docker
+def test_a_daemon_is_started_where_none_answers_and_found_the_second_time(daemon: dict[str, str]) -> None:
+    first = setup(**daemon)
+    assert first.returncode == 0, first.stderr
+    assert f"starting dockerd, log in {daemon['DOCKERD_LOG']}" in first.stderr
+    assert (
+        subprocess.run(["docker", "info"], env={**os.environ, **daemon}, check=False, capture_output=True).returncode
+        == 0
+    )
+    second = setup(**daemon)
+    assert (second.returncode, second.stderr) == (0, "")
+
+
+@own_daemon
+@pytest.mark.real_docker
+def test_a_daemon_that_dies_is_reported_with_its_last_words(daemon: dict[str, str]) -> None:
+    done = setup(**{**daemon, "DOCKERD_FLAGS": f"{daemon['DOCKERD_FLAGS']} --no-such-flag"})
+    assert done.returncode == 4
+    assert "the docker daemon did not start" in done.stderr
+    assert "unknown flag: --no-such-flag" in done.stderr
