@@ -73,22 +73,25 @@ def image_there(image: str) -> bool:
     return subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode == 0
 
 
-def interrupt_when(command: list[str], said: str, *, sign: int = signal.SIGINT) -> Done:
-    """Start `command`, send it a signal once its stderr holds `said`, and wait for its end."""
+def interrupt_when(command: list[str], said: str) -> Done:
+    """Start `command`, press Ctrl-C once its stderr holds `said`, and wait for its end.
+
+    A shell starts background jobs with SIGINT ignored, and the suite may be one: the command gets it back.
+    """
     process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     assert process.stderr
     seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if said in line:
-            process.send_signal(sign)
-            break
-    out, rest = process.communicate(timeout=120)
+    with process:
+        for line in process.stderr:
+            seen.append(line)
+            if said in line:
+                process.send_signal(signal.SIGINT)
+                break
+        try:
+            out, rest = process.communicate(timeout=120)
+        finally:
+            process.kill()
     return Done(process.returncode, out, "".join(seen) + rest)
