@@ -1,4 +1,4 @@
-"""A patch folder: patch.yaml says what the hole is and who needs the patch; one diff per range of releases."""
+"""A patch folder: patch.yaml says what the hole is and who needs it closed; a diff per range of releases."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PatchText(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A diff, parsed and matched with its scopes; `specifier` is its range of releases, `sha256` the file's."""
+    """A diff, parsed and matched with its scopes; `specifier` is its releases, `sha256` that of the file."""
 
     name: str
     specifier: str
@@ -101,7 +101,7 @@ class Patch:
 
 
 def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
-    """Every patch of a folder, by id, in order of id; PatchError lists what is wrong, one file:finding a line."""
+    """Every patch of a folder, in order of id; PatchError lists all that is wrong in the first bad one."""
     return {path.parent.name: load_patch(path.parent) for path in sorted(folder.glob("*/patch.yaml"))}
 
 
