@@ -53,6 +53,7 @@ SIGNS = {
 NUMBER = r"\d{1,9}(?:\.\d{1,9})*"
 BOUND = re.compile(rf"(>=|<=|==|!=|>|<)({NUMBER})")
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
+DIGEST = re.compile("[0-9a-f]{64}")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse and compile raise
 SECRETS = ("--api-key", "--hf-token")
@@ -101,11 +102,26 @@ class Hunk:
 
 
 @dataclass(frozen=True)
+class Known:
+    """The sha256 of a file in some releases, and of what the edit makes of it ("" where it does not apply)."""
+
+    vllm: tuple[str, ...]
+    before: str
+    after: str
+
+    def __post_init__(self) -> None:
+        """They are compared with what is found."""
+        digests = (self.before, self.after) if self.after else (self.before,)
+        check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is no sha256")
+
+
+@dataclass(frozen=True)
 class FileEdit:
-    """All hunks of one file."""
+    """All hunks of one file, and what the file is in the releases that the edit was tried on."""
 
     path: str
     hunks: tuple[Hunk, ...]
+    known: tuple[Known, ...] = ()
 
     def __post_init__(self) -> None:
         """A file without hunks would count as applied."""
@@ -417,6 +433,22 @@ def decide_variant(patch: Patch, variant: Variant, read: Read) -> PatchResult:
     return PatchResult(patch, (unfit or states)[0], variant.name, files)
 
 
+def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None:
+    """Whether a file is as released, known by its sha256; None when the plan does not know this build."""
+    edits = [edit for patch in plan.patches for variant in patch.variants for edit in variant.files]
+    known = [known for edit in edits if edit.path == path for known in edit.known]
+    build = version.partition("+")[0]
+    of_build = [entry.before for entry in known if build in entry.vllm]
+    if of_build:
+        return sha256(data) in of_build
+    return True if sha256(data) in [entry.before for entry in known] else None
+
+
+def sha256(data: bytes) -> str:
+    """The digest of a file, as the plan and the report write it."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def closed_by(rule: Rule, read: Read) -> FileResult | None:
     """Whether the code of the rule's scope (no comments, docstrings, formatting) holds the rule's text."""
     data = read(rule.path)
@@ -469,6 +501,8 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
+    if sha256(after) != {known.before: known.after for known in edit.known}.get(sha256(data), sha256(after)):
+        return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
     return FileResult(edit.path, "applies", line, before=data, after=after)
 
 
@@ -540,16 +574,25 @@ def locate_vllm() -> Path:
 
 def vllm_version(package: Path) -> str:
     """The version in vllm/_version.py (read, not run), else of the distribution it is in, else "unknown"."""
-    with contextlib.suppress(OSError, *UNREADABLE):
-        for node in quietly(ast.parse, (package / "_version.py").read_bytes()).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-                if names & {"__version__", "version"} and isinstance(node.value.value, str):
-                    return node.value.value
+    with contextlib.suppress(OSError):
+        stated = stated_version((package / "_version.py").read_bytes())
+        if stated:
+            return stated
     for found in importlib.metadata.distributions(path=[str(package.parent)]):
         if "vllm/__init__.py" in map(str, found.files or ()):
             return found.version
     return "unknown"
+
+
+def stated_version(data: bytes) -> str | None:
+    """The version that the text of vllm/_version.py states; it is not run."""
+    with contextlib.suppress(*UNREADABLE):
+        for node in quietly(ast.parse, data).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+                if names & {"__version__", "version"} and isinstance(node.value.value, str):
+                    return node.value.value
+    return None
 
 
 def read_from(package: Path) -> Read:
@@ -562,9 +605,7 @@ def read_from(package: Path) -> Read:
             raise LaunchError(
                 2, f"invalid: {path} of the installed vllm is a link that leads out of it, to {real}"
             )
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return Path(real).read_bytes()
-        return None
+        return Path(real).read_bytes() if Path(real).is_file() else None
 
     return read
 
@@ -780,16 +821,17 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
         remove(fresh)
 
 
-def patch_row(result: PatchResult) -> dict[str, Any]:
-    """One patch in the report."""
+def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[str, Any]:
+    """One patch in the report; `pristine` says of the installed files whether they are as released."""
     files = [
         {
             "path": file.path,
             "state": file.state,
             "line": file.line,
             "detail": file.detail,
-            "sha256_before": None if file.before is None else hashlib.sha256(file.before).hexdigest(),
-            "sha256_after": None if file.after is None else hashlib.sha256(file.after).hexdigest(),
+            "sha256_before": None if file.before is None else sha256(file.before),
+            "sha256_after": None if file.after is None else sha256(file.after),
+            "pristine": pristine.get(file.path),
         }
         for file in result.files
     ]
@@ -826,6 +868,21 @@ def tell(result: PatchResult) -> None:
             say(f"     found | {line}")
     if result.state not in FITS:
         say(f"  written for vllm {' or '.join(variant.specifier for variant in patch.variants)}")
+
+
+def look_at_files(
+    plan: Plan, results: Sequence[PatchResult], version: str, read: Read
+) -> dict[str, bool | None]:
+    """For every file that a patch looked at and that is there: whether the installed one is as released."""
+    found = {file.path: read(file.path) for result in results for file in result.files}
+    return {path: is_pristine(plan, path, data, version) for path, data in found.items() if data is not None}
+
+
+def warn_of_edits(pristine: Mapping[str, bool | None], version: str) -> None:
+    """Be loud about files that somebody edited; it is the patches' old lines that decide about the start."""
+    for path, as_released in pristine.items():
+        if as_released is False:
+            say(f"WARNING: {path} is not the file that vllm {version} was released with: somebody edited it")
 
 
 def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
@@ -871,7 +928,9 @@ def launch(argv: Sequence[str]) -> NoReturn:
     version = vllm_version(package)
     say(f"patching vllm {version} at {package}")
     began = time.perf_counter()
-    results, changed = decide_plan(plan, version, read_from(package))
+    read = read_from(package)
+    results, changed = decide_plan(plan, version, read)
+    pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
     report: dict[str, Any] = {
         "schema": 1,
@@ -885,12 +944,13 @@ def launch(argv: Sequence[str]) -> NoReturn:
         "overlay": None,
         "overlay_ms": None,
         "requires": [],
-        "patches": [patch_row(result) for result in results],
+        "patches": [patch_row(result, pristine) for result in results],
         "command": without_secrets(command),
     }
     write_report(report_file, report)
     for result in results:
         tell(result)
+    warn_of_edits(pristine, version)
     say(f"patches decided in {deciding} ms")
     stop_on_conflict(results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)

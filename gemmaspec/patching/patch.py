@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +15,7 @@ from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
+from gemmaspec.patching.known import read_known
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -71,6 +71,7 @@ class PatchText(_Written):
     variants: tuple[VariantText, ...] = Field(min_length=1)
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()
+    needs: tuple[Annotated[str, Field(pattern=_ID)], ...] = ()
     drop_when: str
     licence: str
     author: str
@@ -208,17 +209,18 @@ def _load_variant(folder: Path, text: VariantText) -> Variant:
     scopes = {path: len(names) for path, names in text.scopes.items()}
     if hunks != scopes:
         raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, its scopes are {scopes}")
+    sha256 = launch.sha256(content)
+    known = read_known(folder, file.stem, sha256)
     return Variant(
         name=file.stem,
         specifier=text.versions,
-        sha256=hashlib.sha256(content).hexdigest(),
-        files=tuple(_scoped(edit, text.scopes[edit.path]) for edit in files),
+        sha256=sha256,
+        files=tuple(_scoped(edit, text.scopes[edit.path], known.get(edit.path, ())) for edit in files),
     )
 
 
-def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launch.FileEdit:
+def _scoped(edit: DiffFile, scopes: tuple[str, ...], known: tuple[launch.Known, ...]) -> launch.FileEdit:
     """A file's hunks, each with the function or class to look in."""
     pairs = zip(scopes, edit.hunks, strict=True)
-    return launch.FileEdit(
-        edit.path, tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
-    )
+    hunks = tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
+    return launch.FileEdit(edit.path, hunks, known)

@@ -33,12 +33,13 @@ def compile_plan(
             raise PatchError(_unknown(name, patches), hint="ls patches/")
         if names.count(name) > 1:
             raise PatchError(f"patch {name} is named twice: a patch is either required or optional")
+    _check_needs(names, patches)
     plan: dict[str, Any] = {
         "schema": 1,
         "profile": profile_name,
         "gemmaspec": __version__,
         "requires": [dataclasses.asdict(need) for need in requires],
-        "patches": [_patch_entry(patches[name], required=name in required) for name in names],
+        "patches": [patch_entry(patches[name], required=name in required) for name in names],
     }
     plan["sha256"] = launch.plan_digest(plan)
     try:
@@ -59,7 +60,17 @@ def _unknown(name: str, patches: Mapping[str, Patch]) -> str:
     return f"there is no patch {name}: {known}"
 
 
-def _patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
+def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
+    """A patch that needs another comes after it: patches are applied in the order in which they are named."""
+    for index, name in enumerate(names):
+        for need in patches[name].text.needs:
+            if need not in names[:index]:
+                where = "comes after it" if need in names else "is not named"
+                raise PatchError(f"patch {name} needs {need}, which {where}: name {need} before {name}")
+
+
+def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
+    """One patch as the plan has it."""
     return {
         "id": patch.id,
         "title": patch.text.title,
