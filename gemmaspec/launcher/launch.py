@@ -31,7 +31,7 @@ import time
 import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -232,7 +232,9 @@ def build(kind: Any, data: Any, where: str) -> Any:
         check(type(data) is kind, f"{where} is missing or no {kind.__name__}")
         return data
     check(isinstance(data, dict), f"{where} is missing or no object")
-    values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in get_type_hints(kind).items()}
+    wanted = {field.name for field in fields(kind) if field.default is MISSING or field.name in data}
+    hints = {key: hint for key, hint in get_type_hints(kind).items() if key in wanted}
+    values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in hints.items()}
     try:
         return kind(**values)  # type: ignore[operator]  # is_dataclass() narrows to an instance
     except ValueError as error:
