@@ -503,7 +503,8 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
-    if sha256(after) != {known.before: known.after for known in edit.known}.get(sha256(data), sha256(after)):
+    known = {entry.before: entry.after for entry in edit.known}
+    if sha256(after) != (known.get(sha256(data)) or sha256(after)):
         return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
     return FileResult(edit.path, "applies", line, before=data, after=after)
 
