@@ -53,9 +53,7 @@ def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launch.Patch, ...
     return tuple(done.values())
 
 
-def _collect(
-    patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.Patch], above: tuple[str, ...]
-) -> None:
+def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.Patch], above: tuple[str, ...]) -> None:
     if patch.id in above:
         raise PatchError(f"patch {patch.id} needs itself, by way of {' and '.join(above)}")
     for need in patch.text.needs:

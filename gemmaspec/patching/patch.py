@@ -136,9 +136,7 @@ def load_patch(folder: Path) -> Patch:
     findings += [f"{name} is not named in it" for name in sorted(unused)]
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
-    return Patch(
-        folder=folder, text=text, variants=tuple(_load_variant(folder, item) for item in text.variants)
-    )
+    return Patch(folder=folder, text=text, variants=tuple(_load_variant(folder, item) for item in text.variants))
 
 
 def _read_yaml(file: Path) -> Any:

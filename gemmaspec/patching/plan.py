@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gemmaspec import __version__
@@ -30,7 +30,7 @@ def compile_plan(
     names = [*required, *optional]
     for name in names:
         if name not in patches:
-            raise PatchError(_unknown(name, patches), hint="ls patches/")
+            raise PatchError(unknown_patch(name, patches), hint="ls patches/")
         if names.count(name) > 1:
             raise PatchError(f"patch {name} is named twice: a patch is either required or optional")
     _check_needs(names, patches)
@@ -54,9 +54,11 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _unknown(name: str, patches: Mapping[str, Patch]) -> str:
+def unknown_patch(name: str, patches: Iterable[str]) -> str:
+    """The sentence about a patch that does not exist, with the nearest that does."""
+    patches = sorted(patches)
     near = difflib.get_close_matches(name, patches, n=1, cutoff=0.5)
-    known = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(patches)) or 'none'}"
+    known = f"did you mean {near[0]}?" if near else f"there are {', '.join(patches) or 'none'}"
     return f"there is no patch {name}: {known}"
 
 

@@ -45,7 +45,7 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
     client = endpoint.connect(where)
     try:
         with _answering(where, ref), looking_into(client, ref) as archive:
-            config = client.api.inspect_image(ref).get("Config") or {}
+            config = client.images.get(ref).attrs.get("Config") or {}
             package = find_package(candidates(config, python), archive)
             if package is None:
                 raise EnvironmentMissing(
@@ -57,6 +57,25 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
     finally:
         client.close()
     return Tree(place=Place(kind="image", ref=ref), vllm=version, files=files)
+
+
+def present(refs: Iterable[str]) -> list[str]:
+    """Those of some images that are on this machine. Raises EnvironmentMissing when docker does not answer."""
+    where = endpoint.find()
+    client = endpoint.connect(where)
+    try:
+        return [ref for ref in refs if _is_here(client, where, ref)]
+    finally:
+        client.close()
+
+
+def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) -> bool:
+    with _answering(where, ref):
+        try:
+            client.images.get(ref)
+        except ImageNotFound:
+            return False
+    return True
 
 
 def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
@@ -106,7 +125,7 @@ def plain_file(client: docker.DockerClient, container: str, path: str) -> bytes 
             raise EnvironmentMissing(f"{path} in the image is a link or larger than {LARGEST_FILE} bytes")
         return only_member(stream, path)
     finally:
-        stream.close()  # type: ignore[attr-defined]  # a generator; closing it ends the transfer
+        stream.close()  # ends the transfer
 
 
 def only_member(stream: Iterable[bytes], path: str) -> bytes | None:

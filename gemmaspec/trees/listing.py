@@ -49,13 +49,12 @@ def published(*, refresh: bool = False) -> Listing:
         return Listing(wheels=wheels, note=f"{error.message}; releases are those known on {day}")
 
 
-def choose(texts: Sequence[str]) -> tuple[Listing, list[str]]:
+def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
     """The releases that `--release` values mean: 0.26.0, 0.24.0..0.27.1 (both included), ">=0.24,<0.27".
 
-    The index is asked again when a kept listing lacks one. Raises UsageError for other text,
-    EnvironmentMissing for a release that is not there.
+    The index is asked again when the listing lacks one, as it does on the day of a release. Raises UsageError
+    for other text, EnvironmentMissing for a release that is not there.
     """
-    listing = published()
     missing = [text for text in texts if not select(text, listing)]
     if missing and not listing.note:
         listing = published(refresh=True)
@@ -82,9 +81,7 @@ def select(text: str, listing: Listing) -> list[str]:
         else:
             return [release for release in listing.releases() if Version(release) == Version(text)]
     except (InvalidVersion, InvalidSpecifier):
-        raise UsageError(
-            f"--release {text!r} is not like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'"
-        ) from None
+        raise UsageError(f"--release {text!r} is not like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'") from None
     return list(bounds.filter(listing.releases()))
 
 

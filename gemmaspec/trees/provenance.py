@@ -45,6 +45,8 @@ def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[
 def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]:
     """The plan against its own hash and against the one the server was started with."""
     path = str(folder / "plan.json")
+    if not (folder / "plan.json").exists() and _is_single_file(folder):
+        return
     try:
         plan = json.loads((folder / "plan.json").read_bytes())
         sha256 = launch.plan_digest(plan)
@@ -55,6 +57,14 @@ def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]
         yield Finding(path=path, place="stack", detail="it was changed after it was rendered (sha256)")
     elif sha256 != report["plan_sha256"]:
         yield Finding(path=path, place="stack", detail="it is not the plan that the server was started with")
+
+
+def _is_single_file(folder: Path) -> bool:
+    """Whether the stack carries its plan inside compose.yaml, as one for a remote engine does."""
+    try:
+        return "plan-json" in (folder / "compose.yaml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _file_findings(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[Finding]:

@@ -120,7 +120,8 @@ class Releases:
         members = index.read_members(wheel, missing, session)
         folder = self._folder(version)
         for path in missing:
-            found[path] = content = members.get(path)
+            content = members.get(path)
+            found[path] = content
             if folder:
                 keep(folder / (path if content is not None else path + _ABSENT), content or b"")
         return found
@@ -138,7 +139,7 @@ class Releases:
         sha256 = self._listing.wheels.get(version, "")
         return cache_dir() / "wheels" / sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else None
 
-    def _count(self, response: requests.Response, **_: Any) -> None:
+    def _count(self, response: requests.Response, **_options: Any) -> None:
         self._received.append(int(response.headers.get("Content-Length", 0)))
         _, slash, total = response.headers.get("Content-Range", "").rpartition("/")
         if slash and total.isdigit():
