@@ -1,4 +1,4 @@
-"""The table of `patch verify`: patch × tree, one letter a state, so that nothing is said by colour alone."""
+"""The table of `patch verify`: patches by trees, one letter a state, so that nothing is said by colour alone."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
     patches = sorted({cell.verdict.patch for cell in cells})
     columns = list(_columns(cells))
     states = {(cell.verdict.patch, cell.place): cell for cell in cells}
+    shared = _shared_major(cells)
     margin = max(len(patch) for patch in patches) + 2
     for block in _blocks(columns, width - margin):
-        yield Text("vllm".ljust(margin) + " ".join(one.top.ljust(one.width) for one in block).rstrip())
+        yield Text(f"vllm {shared}".ljust(margin) + " ".join(one.top.ljust(one.width) for one in block).rstrip())
         yield Text(" " * margin + " ".join(one.bottom.ljust(one.width) for one in block).rstrip())
         for patch in patches:
             yield _row(patch, [states.get((patch, one.place)) for one in block], block, margin)
@@ -89,10 +90,16 @@ def _columns(cells: Sequence[Cell]) -> Iterator[Column]:
         if place.kind == "release":
             major, _, rest = place.ref.partition(".")
             minor, _, patch = rest.partition(".")
-            yield Column(place, f"{major}.{minor}", f".{patch}" if patch else "")
+            yield Column(place, minor if _shared_major(cells) else f"{major}.{minor}", f".{patch}" if patch else "")
         else:
             number += 1
             yield Column(place, f"[{number}]", "")
+
+
+def _shared_major(cells: Sequence[Cell]) -> str:
+    """The "0." that all releases of the table begin with, said once; "" when they differ."""
+    majors = {cell.place.ref.partition(".")[0] for cell in cells if cell.place.kind == "release"}
+    return f"{majors.pop()}." if len(majors) == 1 else ""
 
 
 def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:

@@ -75,9 +75,7 @@ def verify(
     patches: PatchIds = None,
     release: Annotated[
         list[str] | None,
-        typer.Option(
-            "--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."
-        ),
+        typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
     ] = None,
     all_releases: Annotated[bool, typer.Option("--all-releases", help="Every release that the patches claim.")] = False,
     image: Annotated[
@@ -142,7 +140,8 @@ def apply(
 
 def release_day(
     release: Annotated[
-        str | None, typer.Argument(metavar="[RELEASE]", help="As 0.34.0; the newest when not given.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[RELEASE]", help="As 0.34.0; the newest when not given.", show_default=False),
     ] = None,
     tree: Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/.")] = None,
     folders: Folders = None,
@@ -165,7 +164,9 @@ def known(
     folder: Annotated[
         Path | None, typer.Option("--patches", metavar="DIR", help="Patches of this folder, not the shipped ones.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 3 if a known.json is not up to date.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 3 if a known.json is not up to date.")
+    ] = False,
 ) -> None:
     """Write each patch's known.json: the sha256 of its files in every release, before and after."""
     from gemmaspec import data

@@ -191,13 +191,15 @@ def _add_running(name: str, request: Request, outcome: Outcome) -> None:
                 f"{name} is not running, or has not written its report yet", hint=f"gemmaspec status {name}"
             )
         findings = provenance.compare(started.server, engine, report)
+        verdicts = provenance.verdicts(report, findings)
     except GemmaspecError as error:
         outcome.unread.append(Unreadable(place=place, error=error))
         return
     outcome.notes += [f"{name}: {finding}" for finding in findings]
     required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
-    for verdict in provenance.verdicts(report, findings):
-        if not request.patches or verdict.patch in request.patches:
-            outcome.cells.append(
-                Cell(place=place, vllm=report["vllm"]["version"], verdict=verdict, required=required[verdict.patch])
-            )
+    vllm = str(report["vllm"]["version"])
+    outcome.cells += [
+        Cell(place=place, vllm=vllm, verdict=verdict, required=required[verdict.patch])
+        for verdict in verdicts
+        if not request.patches or verdict.patch in request.patches
+    ]

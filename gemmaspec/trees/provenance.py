@@ -29,17 +29,12 @@ class Finding:
 
 
 def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Everything that is not as reported; empty when all is well.
-
-    Raises EnvironmentMissing for a report that is not the launcher's.
-    """
+    """Everything that is not as reported; empty when all is well."""
     try:
         return (*_plan_findings(server.folder, report), *_file_findings(server, engine, report))
-    except (KeyError, TypeError, AttributeError):
-        raise EnvironmentMissing(
-            f"the report of {server.name} is not one that this gemmaspec's launcher writes",
-            hint=f"gemmaspec restart {server.name}",
-        ) from None
+    except (KeyError, TypeError, AttributeError, ValueError):
+        detail = "it is not one that this gemmaspec's launcher writes"
+        return (Finding(path="report.json", place="stack", detail=detail),)
 
 
 def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]:
@@ -94,10 +89,16 @@ def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterato
 
 
 def verdicts(report: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[Verdict, ...]:
-    """What the running server has of each patch, by its report, unless a finding says otherwise."""
+    """What the running server has of each patch, by its report, unless a finding says otherwise.
+
+    Raises EnvironmentMissing for a report that is not the launcher's.
+    """
     changed = {finding.path: str(finding) for finding in findings if finding.place != "stack"}
     plan = next((str(finding) for finding in findings if finding.place == "stack"), "")
-    return tuple(_verdict(row, changed, plan) for row in report["patches"])
+    try:
+        return tuple(_verdict(row, changed, plan) for row in report["patches"])
+    except (KeyError, TypeError, AttributeError):
+        raise EnvironmentMissing(f"the launcher's report cannot be used: {plan or 'it is another schema'}") from None
 
 
 def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> Verdict:
@@ -122,9 +123,3 @@ def _file_verdict(file: Mapping[str, Any], changed: Mapping[str, str]) -> FileVe
         before=file["sha256_before"],
         after=file["sha256_after"],
     )
-
-
-def foreign_files(report: Mapping[str, Any]) -> tuple[str, ...]:
-    """Files of the installed package that are not as released: somebody had edited them before the start."""
-    rows = [file for patch in report.get("patches", ()) for file in patch.get("files", ())]
-    return tuple(dict.fromkeys(row["path"] for row in rows if row.get("pristine") is False))
