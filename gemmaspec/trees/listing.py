@@ -76,7 +76,7 @@ def select(text: str, listing: Listing) -> list[str]:
     try:
         if dots:
             bounds = SpecifierSet(f">={Version(first)},<={Version(last)}")
-        elif text[:1] in "<>=!~":
+        elif text.startswith(("<", ">", "=", "!", "~")):
             bounds = SpecifierSet(text)
         else:
             return [release for release in listing.releases() if Version(release) == Version(text)]
