@@ -77,6 +77,7 @@ def write_index(root: Path, releases: Mapping[str, str] | Sequence[str] = RELEAS
         wheel = root / f"vllm-{release}-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr("vllm/__init__.py", "")
+            archive.writestr("vllm/_version.py", f"__version__ = {release!r}\n")  # no two wheels are the same
             archive.writestr("vllm/v1/core.py", core)
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
         links.append(f'<a href="../../{wheel.name}#sha256={sha256}">{wheel.name}</a>')

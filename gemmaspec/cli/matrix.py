@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gemmaspec.cli import output
 from gemmaspec.deploy.verify import Cell, Outcome
+from gemmaspec.engine.lines import clean
 from gemmaspec.trees.tree import Place
 
 LETTERS: Final = {
@@ -75,11 +76,11 @@ def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
         for patch in patches:
             yield _row(patch, [states.get((patch, one.place)) for one in block], block, margin)
         yield Text()
-    yield _legend(cells)
+    yield from _legend(cells)
     for column in columns:
         if column.place.kind != "release":
             vllm = next(cell.vllm for cell in cells if cell.place == column.place)
-            yield Text(f"{column.top} {column.place}: vllm {vllm}")
+            yield _plain(f"{column.top} {column.place}: vllm {vllm}")
     yield from misfits(cells)
 
 
@@ -121,14 +122,11 @@ def _row(patch: str, cells: Sequence[Cell | None], columns: Sequence[Column], ma
     return row
 
 
-def _legend(cells: Sequence[Cell]) -> Text:
-    """The letters that are in the table."""
-    used = [state for state in LETTERS if any(cell.verdict.state == state for cell in cells)]
-    legend = Text()
-    for state in used:
-        letter, style = LETTERS[state]
-        legend.append("   " if legend else "").append(letter, style).append(f" {LEGEND[state]}")
-    return legend
+def _legend(cells: Sequence[Cell]) -> Iterator[Text]:
+    """The letters that are in the table, one a line."""
+    for state, (letter, style) in LETTERS.items():
+        if any(cell.verdict.state == state for cell in cells):
+            yield Text(letter, style).append(f" {LEGEND[state]}", "not bold default")
 
 
 def misfits(cells: Sequence[Cell]) -> Iterator[Text]:
@@ -142,9 +140,14 @@ def misfits(cells: Sequence[Cell]) -> Iterator[Text]:
         for file in verdict.files:
             if file.state in ("applies", "applied"):
                 continue
-            yield Text(f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
-            yield from (Text(f"    expected | {line}") for line in file.expected)
-            yield from (Text(f"       found | {line}") for line in file.found)
+            yield _plain(f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
+            yield from (_plain(f"    expected | {line}") for line in file.expected)
+            yield from (_plain(f"       found | {line}") for line in file.found)
+
+
+def _plain(line: str) -> Text:
+    """A line of somebody else's file: nothing in it is markup or acts on the terminal."""
+    return Text(clean(line))
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gemmaspec.deploy.patchset import PatchSet
 from gemmaspec.deploy.profiles import uses
 from gemmaspec.deploy.releaseday import Day
 from gemmaspec.deploy.verify import Outcome
+from gemmaspec.engine.lines import clean
 from gemmaspec.patching.patch import Patch
 from gemmaspec.trees.tree import Place
 
@@ -40,7 +41,7 @@ def verified(outcome: Outcome, *, as_json: bool) -> int:
     else:
         matrix.show(outcome)
     for note in outcome.notes:
-        output.progress(f"note: {note}")
+        output.progress(clean(f"note: {note}"))
     if outcome.bytes_of_wheels:
         output.progress(
             f"read {outcome.bytes_received / 1e6:.1f} MB of {outcome.bytes_of_wheels / 1e9:.1f} GB of wheels"
@@ -186,7 +187,7 @@ def release_day(day: Day, *, as_json: bool) -> int:
         verdict = cell.verdict
         output.data(f"  {verdict.patch}: {verdict.state}{f' ({verdict.variant})' if verdict.variant else ''}")
         for file in verdict.files if not verdict.fits else ():
-            output.data(f"    {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
+            output.data(clean(f"    {file.path}{f':{file.line}' if file.line else ''}: {file.detail}"))
         if verdict.patch in day.rebases:
             output.data(f"    {_rebase_line(day, verdict.patch)}")
     output.data("profiles")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from packaging.version import InvalidVersion, Version
+
 from gemmaspec.deploy.patchset import PatchSet, load_set
 from gemmaspec.deploy.profiles import shipped_profiles
 from gemmaspec.deploy.verify import Cell, decide_tree
@@ -122,10 +124,7 @@ def _profile_day(profile: Profile, tree: Tree, patches: Mapping[str, Patch]) -> 
 
 def _try_rebase(judge: Judge, new: Tree, listing: Listing) -> Rebase:
     """Merge from the newest older release that the patch applies to."""
-    older = [one for one in listing.releases() if launch.RELEASE.fullmatch(one) and one != new.vllm]
-    if launch.RELEASE.fullmatch(new.vllm):
-        older = [one for one in older if launch.release(one) < launch.release(new.vllm.partition("+")[0])]
-    for version in reversed(older):
+    for version in _older(new.vllm, listing):
         (base,) = Releases(listing).open([version], judge.needed_paths)
         if isinstance(base, Unreadable):
             return Rebase(base=version, outcome="unknown", detail=base.error.message)
@@ -133,6 +132,15 @@ def _try_rebase(judge: Judge, new: Tree, listing: Listing) -> Rebase:
         if results[-1].state == "applies":
             return _merge_all(base, {file.path for file in results[-1].files}, patched, new)
     return Rebase(base=None, outcome="unknown", detail="no released vLLM is known that it applies to")
+
+
+def _older(vllm: str, listing: Listing) -> list[str]:
+    """Final releases before this one, the newest first; all of them when its version is no number."""
+    final = [one for one in reversed(listing.releases()) if launch.RELEASE.fullmatch(one)]
+    try:
+        return [one for one in final if Version(one) < Version(vllm)]
+    except InvalidVersion:
+        return final
 
 
 def _merge_all(base: Tree, paths: set[str], patched: Mapping[str, bytes], new: Tree) -> Rebase:

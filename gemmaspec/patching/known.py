@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.version import Version
+
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import Known
@@ -52,7 +54,7 @@ def read_known(folder: Path, variant: str, diff_sha256: str) -> Mapping[str, tup
 def known_text(diffs: Mapping[str, str], seen: Iterable[Seen]) -> str:
     """The text of known.json; `diffs` is the sha256 of each variant's diff. The same input, the same bytes."""
     variants: dict[str, Any] = {name: {"diff": diff, "files": {}} for name, diff in diffs.items()}
-    for one in sorted(seen, key=lambda one: (one.variant, one.path, launch.release(one.vllm))):
+    for one in sorted(seen, key=lambda one: (one.variant, one.path, Version(one.vllm))):
         rows = variants[one.variant]["files"].setdefault(one.path, [])
         for row in rows:
             if (row["before"], row["after"]) == (one.before, one.after):
