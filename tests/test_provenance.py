@@ -15,7 +15,7 @@ from gemmaspec.deploy import stacks
 from gemmaspec.engine.server import Server, State
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import launcher_patch
-from gemmaspec.patching.known import KNOWN_FILE, Seen, known_text
+from gemmaspec.patching.known import KNOWN_FILE, Seen, fingerprint, known_text
 from gemmaspec.patching.patch import load_patch, load_patches
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.trees.provenance import compare, verdicts
@@ -62,8 +62,8 @@ def place(environment: Place, tmp_path: Path) -> Iterator[Place]:
     (environment.package / "v1/core.py").write_text(CORE)
 
 
-def known(*releases: str, before: str = SHA256, after: str = "") -> dict[str, Any]:
-    return {"vllm": list(releases), "before": before, "after": after}
+def known(*releases: str, before: str = SHA256, after: str = "", line: int = 16) -> dict[str, Any]:
+    return {"vllm": list(releases), "before": before, "lines": [line] if after else [], "after": after}
 
 
 def plan_knowing(*entries: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +115,38 @@ def test_a_result_that_the_plan_does_not_know_stops_the_start(place: Place) -> N
     done = place.launch(plan_knowing(known("0.32.0", after="0" * 64)))
     assert done.code == 5
     assert "the patched file is not the one that the plan knows" in done.err
+
+
+def test_a_known_file_is_patched_without_being_parsed_and_just_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = launch.sha256(PATCHED.encode())
+    fast, slow = (launch.parse_plan(plan) for plan in (plan_knowing(known("0.32.0", after=after)), plan_of()))
+    read = launch.read_from(place.package)
+    (expected,), changed = launch.decide_plan(slow, "0.32.0", read)
+    monkeypatch.setattr(launch.ast, "parse", lambda *_: pytest.fail("it was parsed"))
+    (found,), same = launch.decide_plan(fast, "0.32.0", read)
+    assert (found.state, found.files, same) == (expected.state, expected.files, changed)
+
+
+@pytest.mark.parametrize("line", [1, 15, 17, 999])
+def test_a_known_line_that_is_wrong_stops_the_start(line: int, place: Place) -> None:
+    after = launch.sha256(PATCHED.encode())
+    assert place.launch(plan_knowing(known("0.32.0", after=after, line=line))).code == 5
+
+
+def test_a_rule_in_another_file_still_counts_for_a_known_file(place: Place) -> None:
+    plan = plan_knowing(known("0.32.0", after=launch.sha256(PATCHED.encode())))
+    rule = {"path": "vllm/v1/plain.py", "scope": "", "contains": "A = 1"}
+    plan["patches"][0]["superseded"] = [rule]
+    done = place.launch({**plan, "sha256": launch.plan_digest(plan)})
+    assert (done.code, done.states) == (0, {"one": "superseded"})
+
+
+@pytest.mark.parametrize("lines", [[], [16, 16], [0]])
+def test_a_plan_whose_known_lines_are_not_one_for_each_hunk_is_refused(lines: list[int], place: Place) -> None:
+    entry = known("0.32.0", after=launch.sha256(PATCHED.encode())) | {"lines": lines}
+    assert place.launch(plan_knowing(entry)).code == 2
 
 
 @pytest.mark.parametrize("wrong", ["", "xyz", "A" * 64, "0" * 63])
@@ -281,18 +313,19 @@ def test_a_stack_that_was_never_started_is_not_read(capsys: pytest.CaptureFixtur
 
 def test_known_is_read_with_the_patch_and_goes_into_the_plan(tmp_path: Path) -> None:
     folder = fake.write_patch(tmp_path)
-    variant = load_patch(folder).variants[0]
-    seen = [Seen(variant="0.19", path=PATH, vllm=vllm, before=SHA256, after="") for vllm in ("0.20.0", "0.19.0")]
-    (folder / KNOWN_FILE).write_text(known_text({"0.19": variant.sha256}, seen))
+    patch = load_patch(folder)
+    made_for = fingerprint(patch.variants[0].files, [rule.model_dump() for rule in patch.text.superseded])
+    seen = [Seen(variant="0.19", path=PATH, vllm=vllm, before=SHA256) for vllm in ("0.20.0", "0.19.0")]
+    (folder / KNOWN_FILE).write_text(known_text({"0.19": made_for}, seen))
     plan = compile_plan("test", ["right-value"], [], [], load_patches(tmp_path))
     (file,) = plan["patches"][0]["variants"][0]["files"]
-    assert file["known"] == [{"vllm": ["0.19.0", "0.20.0"], "before": SHA256, "after": ""}]
+    assert file["known"] == [{"vllm": ["0.19.0", "0.20.0"], "before": SHA256, "lines": [], "after": ""}]
     assert launch.parse_plan(json.loads(plan_text(plan))).patches[0].variants[0].files[0].known[0].before == SHA256
 
 
 def test_what_was_known_of_another_diff_is_not_used(tmp_path: Path) -> None:
     folder = fake.write_patch(tmp_path)
-    seen = [Seen(variant="0.19", path=PATH, vllm="0.20.0", before=SHA256, after="")]
+    seen = [Seen(variant="0.19", path=PATH, vllm="0.20.0", before=SHA256)]
     (folder / KNOWN_FILE).write_text(known_text({"0.19": "0" * 64}, seen))
     assert load_patch(folder).variants[0].files[0].known == ()
 
@@ -321,7 +354,7 @@ def test_known_is_generated_checked_and_the_same_the_second_time(
         (variant,) = launcher_patch(load_patch(folder)).variants
         first, second = variant.files[0].known
         assert (first.vllm, first.before) == (("0.19.0", "0.20.0"), SHA256)
-        assert re.fullmatch("[0-9a-f]{64}", first.after)
+        assert (first.lines, bool(re.fullmatch("[0-9a-f]{64}", first.after))) == ((15,), True)
         assert (second.vllm, second.after) == (("0.21.0",), "")
         assert run([*options, "--check"]) == 0
 

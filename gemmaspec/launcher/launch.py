@@ -32,6 +32,7 @@ import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -103,16 +104,18 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Known:
-    """The sha256 of a file in some releases, and of what the edit makes of it ("" where it does not apply)."""
+    """The sha256 of a file in some releases; where the hunks go, and the sha256 after ("" if they do not apply)."""
 
     vllm: tuple[str, ...]
     before: str
+    lines: tuple[int, ...]
     after: str
 
     def __post_init__(self) -> None:
         """They are compared with what is found."""
         digests = (self.before, self.after) if self.after else (self.before,)
         check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is no sha256")
+        check(all(line > 0 for line in self.lines), "lines are counted from 1")
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ class FileEdit:
         """A file without hunks would count as applied."""
         check_path(self.path)
         check(self.hunks, "there are no hunks")
+        counts = {len(entry.lines) for entry in self.known if entry.after}
+        check(counts <= {len(self.hunks)}, "known lines and hunks are not as many")
 
 
 @dataclass(frozen=True)
@@ -293,12 +298,18 @@ class Source:
     """A Python file as lines of bytes: what is not replaced keeps every byte, line endings included."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises SyntaxError, ValueError or RecursionError for what Python would not compile either."""
+        """Raises SyntaxError for an unknown or contradictory encoding."""
         self.encoding = tokenize.detect_encoding(BytesIO(data).readline)[0].replace("utf-8-sig", "utf-8")
-        self.tree = quietly(ast.parse, data)
+        self.data = data
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
         self.lines = [line.rstrip(b"\r\n") for line in self.raw]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The code. Raises SyntaxError, ValueError or RecursionError for what Python would not compile either."""
+        parsed: ast.Module = quietly(ast.parse, self.data)
+        return parsed
 
     def spans(self, scope: str) -> list[tuple[int, int]]:
         """Where the scope is defined, as half-open ranges of line indices; empty when it is not."""
@@ -412,7 +423,11 @@ def decide_patch(patch: Patch, version: str, read: Read) -> PatchResult:
     applied = [result for result in results if result.state == "applied"]
     if applied:
         return applied[0]
-    closed = tuple(file for rule in patch.superseded if (file := closed_by(rule, read)))
+    # A file that is known, and known to be patched, was decided before: there the rules did not match.
+    edits = [edit for variant in variants for edit in variant.files]
+    decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
+    rules = [rule for rule in patch.superseded if rule.path not in decided]
+    closed = tuple(file for rule in rules if (file := closed_by(rule, read)))
     if closed:
         return PatchResult(patch, "superseded", None, closed)
     applies = [result for result in results if result.state == "applies"]
@@ -454,6 +469,8 @@ def sha256(data: bytes) -> str:
 def closed_by(rule: Rule, read: Read) -> FileResult | None:
     """Whether the code of the rule's scope (no comments, docstrings, formatting) holds the rule's text."""
     data = read(rule.path)
+    if rule.scope.rpartition(".")[2].encode() not in (data or b""):
+        return None
     with contextlib.suppress(*UNREADABLE):
         tree = quietly(ast.parse, data or b"")
         for node in definitions(tree, rule.scope) if rule.scope else [tree]:
@@ -479,6 +496,9 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
     """Find every hunk of one file and make its new content, in memory."""
     if data is None:
         return FileResult(edit.path, "missing", detail="this vllm has no such file")
+    known = known_as(edit, data)
+    if known:
+        return apply_known(edit, data, known)
     try:
         source = Source(data)
         places = [decide_hunk(edit.path, hunk, source) for hunk in edit.hunks]
@@ -503,10 +523,25 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
-    known = {entry.before: entry.after for entry in edit.known}
-    if sha256(after) != (known.get(sha256(data)) or sha256(after)):
-        return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
     return FileResult(edit.path, "applies", line, before=data, after=after)
+
+
+def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
+    """The entry of a file to which the edit is known to apply; the files before and after are known by sha256."""
+    found = sha256(data) if data is not None and edit.known else ""
+    return next((entry for entry in edit.known if entry.after and entry.before == found), None)
+
+
+def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
+    """The decision made before on the same bytes, so nothing is parsed: the known file must come out."""
+    source, line = Source(data), known.lines[0]
+    edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks)]
+    with contextlib.suppress(*UNREADABLE):
+        if all(source.places(hunk.old, [(index, index + len(hunk.old))]) for index, hunk in edits):
+            after = source.replaced(edits)
+            if sha256(after) == known.after:
+                return FileResult(edit.path, "applies", line, before=data, after=after)
+    return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
 
 
 def decide_hunk(path: str, hunk: Hunk, source: Source) -> FileResult:

@@ -1,14 +1,14 @@
 """known.json: what the files of a patch are in every release, and what the patch makes of them, by sha256.
 
-It is generated (`gemmaspec patch known`) from the released wheels. With it a start can tell a file as released
-from one that somebody has edited, and that the patched file is the one that was looked at here.
+It is generated (`gemmaspec patch known`) from the released wheels. With it a start tells a file as released from
+one that somebody has edited, and patches the former without parsing it again: the known file must come out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import Known
 
 KNOWN_FILE: Final = "known.json"
+Rules = Sequence[Mapping[str, str]]
+"""A patch's `superseded`, as plain data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +31,19 @@ class Seen:
     path: str
     vllm: str
     before: str
-    after: str
+    lines: tuple[int, ...] = ()
+    """Where each hunk goes, from 1; none when the patch left the file alone."""
+    after: str = ""
 
 
-def read_known(folder: Path, variant: str, diff_sha256: str) -> Mapping[str, tuple[Known, ...]]:
-    """By path, what is known of a variant's files; nothing when its diff has changed since it was generated.
+def fingerprint(files: Iterable[launch.FileEdit], rules: Rules) -> str:
+    """The sha256 of all that decides about a variant: its hunks and scopes, and the patch's rules."""
+    edits = [[edit.path, [asdict(hunk) for hunk in edit.hunks]] for edit in files]
+    return launch.sha256(json.dumps([edits, rules], sort_keys=True).encode())
+
+
+def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[Known, ...]]:
+    """By path, what is known of a variant's files; nothing when it has changed since (`made_for`: its fingerprint).
 
     Raises PatchError for a file that is not what `known_text` writes.
     """
@@ -42,7 +52,7 @@ def read_known(folder: Path, variant: str, diff_sha256: str) -> Mapping[str, tup
         return {}
     try:
         entry = json.loads(file.read_bytes())["variants"].get(variant) or {}
-        if entry.get("diff") != diff_sha256:
+        if entry.get("made_for") != made_for:
             return {}
         return {path: launch.build(tuple[Known, ...], rows, path) for path, rows in entry["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -51,9 +61,9 @@ def read_known(folder: Path, variant: str, diff_sha256: str) -> Mapping[str, tup
         ) from None
 
 
-def known_text(diffs: Mapping[str, str], seen: Iterable[Seen]) -> str:
-    """The text of known.json; `diffs` is the sha256 of each variant's diff. The same input, the same bytes."""
-    variants: dict[str, Any] = {name: {"diff": diff, "files": {}} for name, diff in diffs.items()}
+def known_text(made_for: Mapping[str, str], seen: Iterable[Seen]) -> str:
+    """The text of known.json; `made_for` is the fingerprint of each variant. The same input, the same bytes."""
+    variants: dict[str, Any] = {name: {"made_for": digest, "files": {}} for name, digest in made_for.items()}
     for one in sorted(seen, key=lambda one: (one.variant, one.path, Version(one.vllm))):
         rows = variants[one.variant]["files"].setdefault(one.path, [])
         for row in rows:
@@ -61,5 +71,5 @@ def known_text(diffs: Mapping[str, str], seen: Iterable[Seen]) -> str:
                 row["vllm"].append(one.vllm)
                 break
         else:
-            rows.append({"vllm": [one.vllm], "before": one.before, "after": one.after})
+            rows.append({"vllm": [one.vllm], "before": one.before, "lines": [*one.lines], "after": one.after})
     return json.dumps({"schema": 1, "variants": variants}, indent=1) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -15,7 +15,7 @@ from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
-from gemmaspec.patching.known import read_known
+from gemmaspec.patching.known import Rules, fingerprint, read_known
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -136,7 +136,10 @@ def load_patch(folder: Path) -> Patch:
     findings += [f"{name} is not named in it" for name in sorted(unused)]
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
-    return Patch(folder=folder, text=text, variants=tuple(_load_variant(folder, item) for item in text.variants))
+    rules = [rule.model_dump() for rule in text.superseded]
+    return Patch(
+        folder=folder, text=text, variants=tuple(_load_variant(folder, item, rules) for item in text.variants)
+    )
 
 
 def _read_yaml(file: Path) -> Any:
@@ -193,7 +196,7 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
             yield f"superseded.{index}.path: {error}"
 
 
-def _load_variant(folder: Path, text: VariantText) -> Variant:
+def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
     """A diff with its scopes; PatchError when the two do not name the same files and numbers of hunks."""
     file = folder / text.diff
     try:
@@ -207,18 +210,18 @@ def _load_variant(folder: Path, text: VariantText) -> Variant:
     scopes = {path: len(names) for path, names in text.scopes.items()}
     if hunks != scopes:
         raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, its scopes are {scopes}")
-    sha256 = launch.sha256(content)
-    known = read_known(folder, file.stem, sha256)
+    edits = tuple(_scoped(edit, text.scopes[edit.path]) for edit in files)
+    known = read_known(folder, file.stem, fingerprint(edits, rules))
     return Variant(
         name=file.stem,
         specifier=text.versions,
-        sha256=sha256,
-        files=tuple(_scoped(edit, text.scopes[edit.path], known.get(edit.path, ())) for edit in files),
+        sha256=launch.sha256(content),
+        files=tuple(replace(edit, known=known.get(edit.path, ())) for edit in edits),
     )
 
 
-def _scoped(edit: DiffFile, scopes: tuple[str, ...], known: tuple[launch.Known, ...]) -> launch.FileEdit:
+def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launch.FileEdit:
     """A file's hunks, each with the function or class to look in."""
     pairs = zip(scopes, edit.hunks, strict=True)
     hunks = tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
-    return launch.FileEdit(edit.path, hunks, known)
+    return launch.FileEdit(edit.path, hunks)
