@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
@@ -149,23 +149,3 @@ def _plain(line: str) -> Text:
     """A line of somebody else's file: nothing in it is markup or acts on the terminal."""
     return Text(clean(line))
 
-
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The document of `--json`, without its schema number."""
-    return {
-        "ok": not outcome.conflict and not outcome.unread,
-        "results": [
-            {
-                "patch": cell.verdict.patch,
-                "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
-                "state": cell.verdict.state,
-                "required": cell.required,
-                "variant": cell.verdict.variant,
-                "files": [
-                    {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
-                    for file in cell.verdict.files
-                ],
-            }
-            for cell in outcome.cells
-        ],
-    }

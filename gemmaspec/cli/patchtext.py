@@ -7,17 +7,18 @@ import dataclasses
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.deploy.apply import Applied
-from gemmaspec.deploy.patchset import PatchSet
-from gemmaspec.deploy.profiles import uses
-from gemmaspec.deploy.releaseday import Day
-from gemmaspec.deploy.verify import Outcome
 from gemmaspec.engine.lines import clean
-from gemmaspec.patching.patch import Patch
-from gemmaspec.trees.tree import Place
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.apply import Applied
+    from gemmaspec.deploy.patchset import PatchSet
+    from gemmaspec.deploy.releaseday import Day
+    from gemmaspec.deploy.verify import Outcome
+    from gemmaspec.patching.patch import Patch
+    from gemmaspec.trees.tree import Place
 
 
 @contextlib.contextmanager
@@ -34,11 +35,11 @@ def tree_progress() -> Iterator[Callable[[Place], None]]:
 
 def verified(outcome: Outcome, *, as_json: bool) -> int:
     """Print what `verify` found; the exit code."""
-    from gemmaspec.cli import matrix
-
     if as_json:
-        output.json_data(matrix.as_json(outcome))
+        output.json_data(_outcome_json(outcome))
     else:
+        from gemmaspec.cli import matrix
+
         matrix.show(outcome)
     for note in outcome.notes:
         output.progress(clean(f"note: {note}"))
@@ -54,6 +55,27 @@ def verified(outcome: Outcome, *, as_json: bool) -> int:
             output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
         told.add(unread.error.message)
     return 5 if outcome.conflict else 4 if outcome.unread else 0
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """The document of `--json`, without its schema number."""
+    return {
+        "ok": not outcome.conflict and not outcome.unread,
+        "results": [
+            {
+                "patch": cell.verdict.patch,
+                "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
+                "state": cell.verdict.state,
+                "required": cell.required,
+                "variant": cell.verdict.variant,
+                "files": [
+                    {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
+                    for file in cell.verdict.files
+                ],
+            }
+            for cell in outcome.cells
+        ],
+    }
 
 
 def listing(patches: PatchSet, *, as_json: bool) -> None:
@@ -134,6 +156,8 @@ def _explanation(patch: Patch) -> dict[str, Any]:
 
 
 def _summary(patch: Patch) -> dict[str, Any]:
+    from gemmaspec.deploy.profiles import uses
+
     return {
         "id": patch.id,
         "title": patch.text.title,
@@ -151,6 +175,8 @@ def _range(patch: Patch) -> str:
 
 
 def _users(name: str) -> str:
+    from gemmaspec.deploy.profiles import uses
+
     found = uses(name)
     parts = [f"{how} by {', '.join(names)}" for how, names in dataclasses.asdict(found).items() if names]
     return "; ".join(parts) or "in no shipped profile"

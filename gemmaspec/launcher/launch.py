@@ -32,7 +32,7 @@ import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -303,7 +303,11 @@ class Source:
         self.data = data
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
-        self.lines = [line.rstrip(b"\r\n") for line in self.raw]
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines without their endings."""
+        return [line.rstrip(b"\r\n") for line in self.raw]
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -322,6 +326,11 @@ class Source:
         wanted = [line.encode(self.encoding) for line in block]
         starts = {index for begin, end in spans for index in range(begin, end - len(wanted) + 1)}
         return sorted(index for index in starts if self.lines[index : index + len(wanted)] == wanted)
+
+    def has(self, block: Sequence[str], index: int) -> bool:
+        """Whether exactly these lines begin at a line index."""
+        there = [line.rstrip(b"\r\n") for line in self.raw[index : index + len(block)]]
+        return there == [line.encode(self.encoding) for line in block]
 
     def replaced(self, edits: Iterable[tuple[int, Hunk]]) -> bytes:
         """The file with each hunk at its place; ValueError when places overlap or line endings are mixed."""
@@ -405,12 +414,20 @@ class PatchResult:
 def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult], dict[str, bytes]]:
     """Decide every patch, each on the result of those before it; the second value is what changes."""
     changed: dict[str, bytes] = {}
+    seen: dict[str, bytes | None] = {}
+
+    def current(path: str) -> bytes | None:
+        if path not in seen:
+            seen[path] = read(path)
+        return seen[path]
+
     results = []
     for patch in plan.patches:
-        result = decide_patch(patch, version, lambda path: changed[path] if path in changed else read(path))
+        result = decide_patch(patch, version, current)
         results.append(result)
         if result.state == "applies":
             changed.update({file.path: file.after for file in result.files if file.after is not None})
+            seen.update(changed)
     return results, changed
 
 
@@ -461,6 +478,7 @@ def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None
     return True if sha256(data) in [entry.before for entry in known] else None
 
 
+@lru_cache(maxsize=16)
 def sha256(data: bytes) -> str:
     """The digest of a file, as the plan and the report write it."""
     return hashlib.sha256(data).hexdigest()
@@ -537,7 +555,7 @@ def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
     source, line = Source(data), known.lines[0]
     edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks)]
     with contextlib.suppress(*UNREADABLE):
-        if all(source.places(hunk.old, [(index, index + len(hunk.old))]) for index, hunk in edits):
+        if all(source.has(hunk.old, index) for index, hunk in edits):
             after = source.replaced(edits)
             if sha256(after) == known.after:
                 return FileResult(edit.path, "applies", line, before=data, after=after)
