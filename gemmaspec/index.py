@@ -15,15 +15,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import platformdirs
 import requests
 import urllib3
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -40,9 +38,11 @@ from pypi_simple import (
 )
 from remotezip import RemoteZip, RemoteZipError
 
+from gemmaspec.cache import cache_dir, keep
 from gemmaspec.errors import EnvironmentMissing
 
 TIMEOUT: Final = 60.0  # seconds without an answer, per request
+LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes
 _UNREADABLE: Final = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
@@ -52,11 +52,6 @@ _UNREADABLE: Final = (
     zipfile.BadZipFile,
     OSError,
 )
-
-
-def cache_dir() -> Path:
-    """The folder for what can be fetched again."""
-    return platformdirs.user_cache_path("gemmaspec")
 
 
 @functools.cache
@@ -119,11 +114,52 @@ def read_from_wheel(project: str, version: str, member_paths: Iterable[str]) -> 
     wheel = _wheel(project, version)
     folder = cache_folder(wheel)
     kept = {path: (folder / path).read_bytes() for path in paths if folder and (folder / path).is_file()}
-    fetched = _fetch(wheel, [path for path in paths if path not in kept])
+    fetched = read_members(wheel, [path for path in paths if path not in kept])
     if folder:
         for path, content in fetched.items():
             keep(folder / path, content)
     return kept | fetched
+
+
+def released_wheels(project: str) -> dict[str, DistributionPackage]:
+    """The wheel that pip would choose, for every release that has one; by version, as the index writes it.
+
+    Raises EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
+    """
+    files, problems = _project_files(canonicalize_name(project))
+    wheels: dict[str, list[DistributionPackage]] = {}
+    for file in files:
+        if file.package_type == "wheel" and _version_of(file):
+            wheels.setdefault(str(file.version), []).append(file)
+    if not wheels:
+        raise EnvironmentMissing(
+            "\n".join([f"no released wheel of {project} was found", *problems]),
+            hint=f"pip index versions {project}    # pip's settings are used: pip config list",
+        )
+    return {version: max(builds, key=_preference) for version, builds in wheels.items()}
+
+
+def read_members(
+    wheel: DistributionPackage, paths: Sequence[str], session: requests.Session | None = None
+) -> dict[str, bytes]:
+    """Members of a wheel, read from where it lies; a path that it lacks is left out. Nothing is cached.
+
+    Raises EnvironmentMissing when it cannot be read, or a member is larger than LARGEST_MEMBER.
+    """
+    if not paths:
+        return {}
+    try:
+        with contextlib.ExitStack() as stack:
+            own = session or stack.enter_context(open_session())
+            archive = stack.enter_context(_opened(wheel.url, own))
+            there = {info.filename: info for info in archive.infolist() if info.filename in paths}
+            if any(info.file_size > LARGEST_MEMBER for info in there.values()):
+                raise zipfile.BadZipFile(f"a member is larger than {LARGEST_MEMBER} bytes")
+            return {path: archive.read(info) for path, info in there.items()}
+    except _UNREADABLE as error:
+        raise EnvironmentMissing(
+            f"{wheel.filename} could not be read from {_shown(wheel.url)}: {type(error).__name__}: {error}"
+        ) from None
 
 
 def cache_folder(file: DistributionPackage) -> Path | None:
@@ -132,20 +168,6 @@ def cache_folder(file: DistributionPackage) -> Path | None:
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         return None
     return cache_dir() / f"{file.package_type}s" / sha256
-
-
-def keep(path: Path, content: bytes) -> None:
-    """Put `content` into the cache, whole or not at all. A cache that cannot be written is no error."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
 
 
 def _pip_config_list() -> list[str]:
@@ -229,19 +251,6 @@ def _preference(wheel: DistributionPackage) -> tuple[bool, bool, tuple[()] | tup
     _, _, build, tags = parse_wheel_filename(wheel.filename)
     here = platform.machine().lower()
     return not wheel.is_yanked, any(tag.platform.endswith((here, "any")) for tag in tags), build
-
-
-def _fetch(wheel: DistributionPackage, paths: list[str]) -> dict[str, bytes]:
-    if not paths:
-        return {}
-    try:
-        with open_session() as session, _opened(wheel.url, session) as archive:
-            there = set(archive.namelist())
-            return {path: archive.read(path) for path in paths if path in there}
-    except _UNREADABLE as error:
-        raise EnvironmentMissing(
-            f"{wheel.filename} could not be read from {_shown(wheel.url)}: {type(error).__name__}: {error}"
-        ) from None
 
 
 def _opened(url: str, session: requests.Session) -> zipfile.ZipFile:

@@ -17,6 +17,7 @@ ROOMS = {
     "engine": 3,
     "ready": 3,
     "runtime": 3,
+    "trees": 3,
     "stack": 2,
     "patching": 1,
     "profile": 1,
@@ -39,8 +40,8 @@ WORLD = {
     "asyncio",
     "threading",
 }
-ALLOWED_SIDEWAYS = {("ready", "engine"), ("patching", "releases")}
-"""Readiness watches an engine through its protocol; patches read facts about releases."""
+ALLOWED_SIDEWAYS = {("ready", "engine"), ("trees", "engine"), ("patching", "releases")}
+"""Readiness watches an engine through its protocol, trees are read through one; patches read facts about releases."""
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import bench_patches
+
 ROOT = Path(__file__).parent.parent
 STATE = ROOT / ".tools" / "state"
 IMAGE = "gemmaspec/vllm-cpu:0.32.0"
@@ -147,7 +149,7 @@ def ms(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-SUITES = {"cli": cli, "overlay": overlay, "starts": starts}
+SUITES = {"cli": cli, "overlay": overlay, "starts": starts, **bench_patches.SUITES}
 
 
 def main() -> int:

@@ -74,13 +74,16 @@ def restart(name: options.Stack, timeout: Timeout = 1800, json: options.Json = F
 def status(name: options.OptionalStack = None, json: options.Json = False) -> None:
     """Show what runs, its patches as the server itself reports them, and its acceptance length.
 
-    Exit code 1 when NAME is given and is not running.
+    Exit code 5 when a file of the plan, the overlay or the package was changed since the start, 1 when NAME is
+    given and is not running.
     """
     from gemmaspec.cli import show
     from gemmaspec.deploy.status import status as use_case
 
     found = use_case(name)
     show.statuses(found, as_json=json)
+    if any(one.findings for one in found):
+        raise typer.Exit(5)
     if name and not found[0].running:
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from gemmaspec.errors import GemmaspecError
 
@@ -59,4 +59,9 @@ def _red(text: str) -> str:
 
 def colours() -> bool:
     """Whether stderr is a terminal that wants colours."""
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wants_colour(sys.stderr)
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that wants colours."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -172,6 +172,8 @@ def _status(one: Status) -> None:
         return
     output.data(f"  address   {server.base_url}/v1   model {server.model}")
     _report_lines(one.report)
+    for finding in one.findings:
+        output.data(f"  CHANGED   {finding}")
     counters = one.counters
     if counters and counters.drafts:
         accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
@@ -191,6 +193,9 @@ def _report_lines(report: dict[str, Any] | None) -> None:
     for index, patch in enumerate(report["patches"]):
         where = ", ".join(_file_place(file) for file in patch["files"])
         output.data(f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}")
+    edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
+    for path in sorted(edited):
+        output.data(f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it")
 
 
 def _file_place(file: dict[str, Any]) -> str:
@@ -211,6 +216,7 @@ def _status_json(one: Status) -> dict[str, Any]:
         "model": server.model,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "report": one.report,
+        "changed": [dataclasses.asdict(finding) for finding in one.findings],
     }
 
 

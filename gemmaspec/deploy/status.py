@@ -11,6 +11,7 @@ from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.probe import api_key_for, read_counters
+from gemmaspec.trees.provenance import Finding, compare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,8 @@ class Status:
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
+    findings: tuple[Finding, ...] = ()
+    """Files that are not as they were when it started."""
 
     @property
     def running(self) -> bool:
@@ -44,7 +47,13 @@ def _look(started: Started) -> Status:
     if state.status != "running":
         return Status(started=started, state=state)
     report = engine.report(started.server)
-    return Status(started=started, state=state, report=report, counters=_counters(started))
+    return Status(
+        started=started,
+        state=state,
+        report=report,
+        counters=_counters(started),
+        findings=compare(started.server, engine, report) if report else (),
+    )
 
 
 def _counters(started: Started) -> SpecCounters | None:

@@ -105,17 +105,22 @@ class DockerEngine:
 
         Raises GemmaspecError when it is no JSON object or too long.
         """
+        text = self.read(server, REPORT)
+        return parse_report(text) if text else None
+
+    def read(self, server: Server, path: str) -> bytes | None:
+        """A file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None or container.status != "running":
                 return None
             try:
                 # `head -c`, unlike `cat`, ends by itself on a file that does not.
-                done = container.exec_run(["head", "-c", str(MAX_REPORT + 1), REPORT], demux=True)
+                done = container.exec_run(["head", "-c", str(MAX_REPORT + 1), path], demux=True)
             except APIError:  # it stopped in between
                 return None
         text, _ = cast("tuple[bytes | None, bytes | None]", done.output)
-        return parse_report(text) if done.exit_code == 0 and text else None
+        return text or b"" if done.exit_code == 0 else None
 
     def _log_lines(self, container: Container, *, follow: bool, tail: int | None) -> Iterator[str]:
         stream = container.logs(

@@ -130,6 +130,16 @@ class ProcessEngine:
             return None
         return found if found.get("pid") == last.pid else None
 
+    def read(self, server: Server, path: str) -> bytes | None:
+        """A file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
+        if not self._alive(server):
+            return None
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(MAX_REPORT + 1)
+        except OSError:
+            return None
+
     def _alive(self, server: Server) -> bool:
         last = record.read(server.run_dir)
         return last is not None and record.leads(last)

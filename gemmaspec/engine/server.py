@@ -93,3 +93,9 @@ class Engine(Protocol):
 
     def report(self, server: Server) -> dict[str, Any] | None:
         """The launcher's report of the running server; None when there is none."""
+
+    def read(self, server: Server, path: str) -> bytes | None:
+        """A file as the running server sees it, by its absolute path there; None when there is none.
+
+        At most engine.report.MAX_REPORT + 1 bytes of it.
+        """

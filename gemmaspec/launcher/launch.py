@@ -31,7 +31,8 @@ import time
 import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -53,6 +54,7 @@ SIGNS = {
 NUMBER = r"\d{1,9}(?:\.\d{1,9})*"
 BOUND = re.compile(rf"(>=|<=|==|!=|>|<)({NUMBER})")
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
+DIGEST = re.compile("[0-9a-f]{64}")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse and compile raise
 SECRETS = ("--api-key", "--hf-token")
@@ -101,16 +103,35 @@ class Hunk:
 
 
 @dataclass(frozen=True)
+class Known:
+    """The sha256 of a file in some releases; where the hunks go, and the sha256 after ("" if they do not apply)."""
+
+    vllm: tuple[str, ...]
+    before: str
+    lines: tuple[int, ...]
+    after: str
+
+    def __post_init__(self) -> None:
+        """They are compared with what is found."""
+        digests = (self.before, self.after) if self.after else (self.before,)
+        check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is no sha256")
+        check(all(line > 0 for line in self.lines), "lines are counted from 1")
+
+
+@dataclass(frozen=True)
 class FileEdit:
-    """All hunks of one file."""
+    """All hunks of one file, and what the file is in the releases that the edit was tried on."""
 
     path: str
     hunks: tuple[Hunk, ...]
+    known: tuple[Known, ...] = ()
 
     def __post_init__(self) -> None:
         """A file without hunks would count as applied."""
         check_path(self.path)
         check(self.hunks, "there are no hunks")
+        counts = {len(entry.lines) for entry in self.known if entry.after}
+        check(counts <= {len(self.hunks)}, "known lines and hunks are not as many")
 
 
 @dataclass(frozen=True)
@@ -216,7 +237,9 @@ def build(kind: Any, data: Any, where: str) -> Any:
         check(type(data) is kind, f"{where} is missing or no {kind.__name__}")
         return data
     check(isinstance(data, dict), f"{where} is missing or no object")
-    values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in get_type_hints(kind).items()}
+    wanted = {field.name for field in fields(kind) if field.default is MISSING or field.name in data}
+    hints = {key: hint for key, hint in get_type_hints(kind).items() if key in wanted}
+    values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in hints.items()}
     try:
         return kind(**values)  # type: ignore[operator]  # is_dataclass() narrows to an instance
     except ValueError as error:
@@ -275,12 +298,22 @@ class Source:
     """A Python file as lines of bytes: what is not replaced keeps every byte, line endings included."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises SyntaxError, ValueError or RecursionError for what Python would not compile either."""
+        """Raises SyntaxError for an unknown or contradictory encoding."""
         self.encoding = tokenize.detect_encoding(BytesIO(data).readline)[0].replace("utf-8-sig", "utf-8")
-        self.tree = quietly(ast.parse, data)
+        self.data = data
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
-        self.lines = [line.rstrip(b"\r\n") for line in self.raw]
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines without their endings."""
+        return [line.rstrip(b"\r\n") for line in self.raw]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The code. Raises SyntaxError, ValueError or RecursionError for what Python would not compile either."""
+        parsed: ast.Module = quietly(ast.parse, self.data)
+        return parsed
 
     def spans(self, scope: str) -> list[tuple[int, int]]:
         """Where the scope is defined, as half-open ranges of line indices; empty when it is not."""
@@ -293,6 +326,11 @@ class Source:
         wanted = [line.encode(self.encoding) for line in block]
         starts = {index for begin, end in spans for index in range(begin, end - len(wanted) + 1)}
         return sorted(index for index in starts if self.lines[index : index + len(wanted)] == wanted)
+
+    def has(self, block: Sequence[str], index: int) -> bool:
+        """Whether exactly these lines begin at a line index."""
+        there = [line.rstrip(b"\r\n") for line in self.raw[index : index + len(block)]]
+        return there == [line.encode(self.encoding) for line in block]
 
     def replaced(self, edits: Iterable[tuple[int, Hunk]]) -> bytes:
         """The file with each hunk at its place; ValueError when places overlap or line endings are mixed."""
@@ -376,12 +414,20 @@ class PatchResult:
 def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult], dict[str, bytes]]:
     """Decide every patch, each on the result of those before it; the second value is what changes."""
     changed: dict[str, bytes] = {}
+    seen: dict[str, bytes | None] = {}
+
+    def current(path: str) -> bytes | None:
+        if path not in seen:
+            seen[path] = read(path)
+        return seen[path]
+
     results = []
     for patch in plan.patches:
-        result = decide_patch(patch, version, lambda path: changed[path] if path in changed else read(path))
+        result = decide_patch(patch, version, current)
         results.append(result)
         if result.state == "applies":
             changed.update({file.path: file.after for file in result.files if file.after is not None})
+            seen.update(changed)
     return results, changed
 
 
@@ -394,7 +440,11 @@ def decide_patch(patch: Patch, version: str, read: Read) -> PatchResult:
     applied = [result for result in results if result.state == "applied"]
     if applied:
         return applied[0]
-    closed = tuple(file for rule in patch.superseded if (file := closed_by(rule, read)))
+    # A file that is known, and known to be patched, was decided before: there the rules did not match.
+    edits = [edit for variant in variants for edit in variant.files]
+    decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
+    rules = [rule for rule in patch.superseded if rule.path not in decided]
+    closed = tuple(file for rule in rules if (file := closed_by(rule, read)))
     if closed:
         return PatchResult(patch, "superseded", None, closed)
     applies = [result for result in results if result.state == "applies"]
@@ -417,9 +467,28 @@ def decide_variant(patch: Patch, variant: Variant, read: Read) -> PatchResult:
     return PatchResult(patch, (unfit or states)[0], variant.name, files)
 
 
+def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None:
+    """Whether a file is as released, known by its sha256; None when the plan does not know this build."""
+    edits = [edit for patch in plan.patches for variant in patch.variants for edit in variant.files]
+    known = [known for edit in edits if edit.path == path for known in edit.known]
+    build = version.partition("+")[0]
+    of_build = [entry.before for entry in known if build in entry.vllm]
+    if of_build:
+        return sha256(data) in of_build
+    return True if sha256(data) in [entry.before for entry in known] else None
+
+
+@lru_cache(maxsize=16)
+def sha256(data: bytes) -> str:
+    """The digest of a file, as the plan and the report write it."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def closed_by(rule: Rule, read: Read) -> FileResult | None:
     """Whether the code of the rule's scope (no comments, docstrings, formatting) holds the rule's text."""
     data = read(rule.path)
+    if rule.scope.rpartition(".")[2].encode() not in (data or b""):
+        return None
     with contextlib.suppress(*UNREADABLE):
         tree = quietly(ast.parse, data or b"")
         for node in definitions(tree, rule.scope) if rule.scope else [tree]:
@@ -445,6 +514,9 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
     """Find every hunk of one file and make its new content, in memory."""
     if data is None:
         return FileResult(edit.path, "missing", detail="this vllm has no such file")
+    known = known_as(edit, data)
+    if known:
+        return apply_known(edit, data, known)
     try:
         source = Source(data)
         places = [decide_hunk(edit.path, hunk, source) for hunk in edit.hunks]
@@ -470,6 +542,24 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
     return FileResult(edit.path, "applies", line, before=data, after=after)
+
+
+def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
+    """The entry of a file to which the edit is known to apply; the files before and after are known by sha256."""
+    found = sha256(data) if data is not None and edit.known else ""
+    return next((entry for entry in edit.known if entry.after and entry.before == found), None)
+
+
+def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
+    """The decision made before on the same bytes, so nothing is parsed: the known file must come out."""
+    source, line = Source(data), known.lines[0]
+    edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks)]
+    with contextlib.suppress(*UNREADABLE):
+        if all(source.has(hunk.old, index) for index, hunk in edits):
+            after = source.replaced(edits)
+            if sha256(after) == known.after:
+                return FileResult(edit.path, "applies", line, before=data, after=after)
+    return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
 
 
 def decide_hunk(path: str, hunk: Hunk, source: Source) -> FileResult:
@@ -540,16 +630,25 @@ def locate_vllm() -> Path:
 
 def vllm_version(package: Path) -> str:
     """The version in vllm/_version.py (read, not run), else of the distribution it is in, else "unknown"."""
-    with contextlib.suppress(OSError, *UNREADABLE):
-        for node in quietly(ast.parse, (package / "_version.py").read_bytes()).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-                if names & {"__version__", "version"} and isinstance(node.value.value, str):
-                    return node.value.value
+    with contextlib.suppress(OSError):
+        stated = stated_version((package / "_version.py").read_bytes())
+        if stated:
+            return stated
     for found in importlib.metadata.distributions(path=[str(package.parent)]):
         if "vllm/__init__.py" in map(str, found.files or ()):
             return found.version
     return "unknown"
+
+
+def stated_version(data: bytes) -> str | None:
+    """The version that the text of vllm/_version.py states; it is not run."""
+    with contextlib.suppress(*UNREADABLE):
+        for node in quietly(ast.parse, data).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+                if names & {"__version__", "version"} and isinstance(node.value.value, str):
+                    return node.value.value
+    return None
 
 
 def read_from(package: Path) -> Read:
@@ -562,9 +661,7 @@ def read_from(package: Path) -> Read:
             raise LaunchError(
                 2, f"invalid: {path} of the installed vllm is a link that leads out of it, to {real}"
             )
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return Path(real).read_bytes()
-        return None
+        return Path(real).read_bytes() if Path(real).is_file() else None
 
     return read
 
@@ -780,16 +877,17 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
         remove(fresh)
 
 
-def patch_row(result: PatchResult) -> dict[str, Any]:
-    """One patch in the report."""
+def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[str, Any]:
+    """One patch in the report; `pristine` says of the installed files whether they are as released."""
     files = [
         {
             "path": file.path,
             "state": file.state,
             "line": file.line,
             "detail": file.detail,
-            "sha256_before": None if file.before is None else hashlib.sha256(file.before).hexdigest(),
-            "sha256_after": None if file.after is None else hashlib.sha256(file.after).hexdigest(),
+            "sha256_before": None if file.before is None else sha256(file.before),
+            "sha256_after": None if file.after is None else sha256(file.after),
+            "pristine": pristine.get(file.path),
         }
         for file in result.files
     ]
@@ -826,6 +924,21 @@ def tell(result: PatchResult) -> None:
             say(f"     found | {line}")
     if result.state not in FITS:
         say(f"  written for vllm {' or '.join(variant.specifier for variant in patch.variants)}")
+
+
+def look_at_files(
+    plan: Plan, results: Sequence[PatchResult], version: str, read: Read
+) -> dict[str, bool | None]:
+    """For every file that a patch looked at and that is there: whether the installed one is as released."""
+    found = {file.path: read(file.path) for result in results for file in result.files}
+    return {path: is_pristine(plan, path, data, version) for path, data in found.items() if data is not None}
+
+
+def warn_of_edits(pristine: Mapping[str, bool | None], version: str) -> None:
+    """Be loud about files that somebody edited; it is the patches' old lines that decide about the start."""
+    for path, as_released in pristine.items():
+        if as_released is False:
+            say(f"WARNING: {path} is not the file that vllm {version} was released with: somebody edited it")
 
 
 def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
@@ -871,7 +984,9 @@ def launch(argv: Sequence[str]) -> NoReturn:
     version = vllm_version(package)
     say(f"patching vllm {version} at {package}")
     began = time.perf_counter()
-    results, changed = decide_plan(plan, version, read_from(package))
+    read = read_from(package)
+    results, changed = decide_plan(plan, version, read)
+    pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
     report: dict[str, Any] = {
         "schema": 1,
@@ -885,12 +1000,13 @@ def launch(argv: Sequence[str]) -> NoReturn:
         "overlay": None,
         "overlay_ms": None,
         "requires": [],
-        "patches": [patch_row(result) for result in results],
+        "patches": [patch_row(result, pristine) for result in results],
         "command": without_secrets(command),
     }
     write_report(report_file, report)
     for result in results:
         tell(result)
+    warn_of_edits(pristine, version)
     say(f"patches decided in {deciding} ms")
     stop_on_conflict(results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)

@@ -19,7 +19,7 @@ from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 
 _NOT_AN_EDIT: Final = {
-    r"(rename|copy) (from|to) |(dis)?similarity index ": "renames or copies a file; a patch edits files in place",
+    r"(rename|copy) (from|to) |(dis)?similarity index ": "renames or copies a file; a patch edits in place",
     r"new file mode |--- /dev/null": "adds a file; a patch edits files that vLLM has",
     r"deleted file mode |\+\+\+ /dev/null": "deletes a file; a patch edits files that vLLM has",
     r"(old|new) mode ": "changes the mode of a file; a patch edits lines",
@@ -35,7 +35,7 @@ _HUNK_HEADER: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@(?: .*)?")
 
 @dataclass(frozen=True, kw_only=True)
 class DiffHunk:
-    """The lines before and after, context included; `line` is where the old ones were for the diff's author."""
+    """The lines before and after, context included; `line` is where the old ones were when it was made."""
 
     line: int
     old: tuple[str, ...]

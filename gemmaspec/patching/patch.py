@@ -1,14 +1,13 @@
-"""A patch folder: patch.yaml says what the hole is and who needs the patch; one diff per range of releases."""
+"""A patch folder: patch.yaml says what the hole is and who needs it closed; a diff per range of releases."""
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +15,7 @@ from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
+from gemmaspec.patching.known import Rules, fingerprint, read_known
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -71,6 +71,7 @@ class PatchText(_Written):
     variants: tuple[VariantText, ...] = Field(min_length=1)
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()
+    needs: tuple[Annotated[str, Field(pattern=_ID)], ...] = ()
     drop_when: str
     licence: str
     author: str
@@ -78,7 +79,7 @@ class PatchText(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A diff, parsed and matched with its scopes; `specifier` is its range of releases, `sha256` the file's."""
+    """A diff, parsed and matched with its scopes; `specifier` is its releases, `sha256` that of the file."""
 
     name: str
     specifier: str
@@ -101,7 +102,7 @@ class Patch:
 
 
 def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
-    """Every patch of a folder, by id, in order of id; PatchError lists what is wrong, one file:finding a line."""
+    """Every patch of a folder, in order of id; PatchError lists all that is wrong in the first bad one."""
     return {path.parent.name: load_patch(path.parent) for path in sorted(folder.glob("*/patch.yaml"))}
 
 
@@ -135,8 +136,9 @@ def load_patch(folder: Path) -> Patch:
     findings += [f"{name} is not named in it" for name in sorted(unused)]
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
+    rules = [rule.model_dump() for rule in text.superseded]
     return Patch(
-        folder=folder, text=text, variants=tuple(_load_variant(folder, item) for item in text.variants)
+        folder=folder, text=text, variants=tuple(_load_variant(folder, item, rules) for item in text.variants)
     )
 
 
@@ -194,7 +196,7 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
             yield f"superseded.{index}.path: {error}"
 
 
-def _load_variant(folder: Path, text: VariantText) -> Variant:
+def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
     """A diff with its scopes; PatchError when the two do not name the same files and numbers of hunks."""
     file = folder / text.diff
     try:
@@ -208,17 +210,18 @@ def _load_variant(folder: Path, text: VariantText) -> Variant:
     scopes = {path: len(names) for path, names in text.scopes.items()}
     if hunks != scopes:
         raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, its scopes are {scopes}")
+    edits = tuple(_scoped(edit, text.scopes[edit.path]) for edit in files)
+    known = read_known(folder, file.stem, fingerprint(edits, rules))
     return Variant(
         name=file.stem,
         specifier=text.versions,
-        sha256=hashlib.sha256(content).hexdigest(),
-        files=tuple(_scoped(edit, text.scopes[edit.path]) for edit in files),
+        sha256=launch.sha256(content),
+        files=tuple(replace(edit, known=known.get(edit.path, ())) for edit in edits),
     )
 
 
 def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launch.FileEdit:
     """A file's hunks, each with the function or class to look in."""
     pairs = zip(scopes, edit.hunks, strict=True)
-    return launch.FileEdit(
-        edit.path, tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
-    )
+    hunks = tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
+    return launch.FileEdit(edit.path, hunks)

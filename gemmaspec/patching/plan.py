@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gemmaspec import __version__
@@ -30,15 +30,16 @@ def compile_plan(
     names = [*required, *optional]
     for name in names:
         if name not in patches:
-            raise PatchError(_unknown(name, patches), hint="ls patches/")
+            raise PatchError(unknown_patch(name, patches), hint="ls patches/")
         if names.count(name) > 1:
             raise PatchError(f"patch {name} is named twice: a patch is either required or optional")
+    _check_needs(names, patches)
     plan: dict[str, Any] = {
         "schema": 1,
         "profile": profile_name,
         "gemmaspec": __version__,
         "requires": [dataclasses.asdict(need) for need in requires],
-        "patches": [_patch_entry(patches[name], required=name in required) for name in names],
+        "patches": [patch_entry(patches[name], required=name in required) for name in names],
     }
     plan["sha256"] = launch.plan_digest(plan)
     try:
@@ -53,13 +54,25 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _unknown(name: str, patches: Mapping[str, Patch]) -> str:
+def unknown_patch(name: str, patches: Iterable[str]) -> str:
+    """The sentence about a patch that does not exist, with the nearest that does."""
+    patches = sorted(patches)
     near = difflib.get_close_matches(name, patches, n=1, cutoff=0.5)
-    known = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(patches)) or 'none'}"
+    known = f"did you mean {near[0]}?" if near else f"there are {', '.join(patches) or 'none'}"
     return f"there is no patch {name}: {known}"
 
 
-def _patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
+def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
+    """A patch that needs another comes after it: patches are applied in the order in which they are named."""
+    for index, name in enumerate(names):
+        for need in patches[name].text.needs:
+            if need not in names[:index]:
+                where = "comes after it" if need in names else "is not named"
+                raise PatchError(f"patch {name} needs {need}, which {where}: name {need} before {name}")
+
+
+def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
+    """One patch as the plan has it."""
     return {
         "id": patch.id,
         "title": patch.text.title,

@@ -47,7 +47,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     """
     profile = loaded.profile
     files = {
-        "plan.json": plan_text(_plan(profile)),
+        "plan.json": plan_text(profile_plan(profile, Shelf(data.patch_folders()))),
         "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
     }
     config = speculative_config(profile, paths or container_paths(profile))
@@ -66,8 +66,11 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     )
 
 
-def _plan(profile: Profile) -> dict[str, Any]:
-    patches = Shelf(data.patch_folders())
+def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:
+    """The plan of a profile; one that does not speculate leaves out what only speculation needs.
+
+    Raises PatchError for a patch that does not exist.
+    """
     required, optional = profile.patches.required, profile.patches.optional
     if not profile.speculative:
         required = [name for name in required if not _only_speculation(name, patches)]

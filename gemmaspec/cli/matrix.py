@@ -1,0 +1,151 @@
+"""The table of `patch verify`: patches by trees, one letter a state, so that nothing is said by colour alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from gemmaspec.cli import output
+from gemmaspec.deploy.verify import Cell, Outcome
+from gemmaspec.engine.lines import clean
+from gemmaspec.trees.tree import Place
+
+LETTERS: Final = {
+    "applies": ("a", "green"),
+    "applied": ("p", "green"),
+    "superseded": ("s", "cyan"),
+    "not-needed": ("n", "dim"),
+    "conflict": ("C", "bold red"),
+    "ambiguous": ("T", "bold red"),
+    "missing": ("M", "bold red"),
+    "invalid": ("I", "bold red"),
+}
+"""Small letters fit; capitals do not."""
+LEGEND: Final = {
+    "applies": "applies",
+    "applied": "in place already",
+    "superseded": "superseded: this vLLM closes the hole itself",
+    "not-needed": "not needed",
+    "conflict": "conflict",
+    "ambiguous": "ambiguous: its lines are there several times",
+    "missing": "missing: no such file",
+    "invalid": "invalid: the patch itself is refused",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One tree; the two lines of its head."""
+
+    place: Place
+    top: str
+    bottom: str
+
+    @property
+    def width(self) -> int:
+        """Characters."""
+        return max(len(self.top), len(self.bottom))
+
+
+def show(outcome: Outcome, *, width: int | None = None) -> None:
+    """Print the table on stdout; `width` is that of the terminal, where there is one."""
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, no_color=not output.wants_colour(sys.stdout))
+    if width is None and console.is_terminal:
+        width = console.width
+    for line in lines(outcome.cells, width=width or 10_000):
+        console.print(line)
+
+
+def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
+    """The table, cut into blocks that fit the width; then the legend, the trees with numbers, and the misfits."""
+    if not cells:
+        return
+    patches = sorted({cell.verdict.patch for cell in cells})
+    columns = list(_columns(cells))
+    states = {(cell.verdict.patch, cell.place): cell for cell in cells}
+    shared = _shared_major(cells)
+    margin = max(len(patch) for patch in patches) + 2
+    for block in _blocks(columns, width - margin):
+        yield Text(f"vllm {shared}".ljust(margin) + " ".join(one.top.ljust(one.width) for one in block).rstrip())
+        yield Text(" " * margin + " ".join(one.bottom.ljust(one.width) for one in block).rstrip())
+        for patch in patches:
+            yield _row(patch, [states.get((patch, one.place)) for one in block], block, margin)
+        yield Text()
+    yield from _legend(cells)
+    for column in columns:
+        if column.place.kind != "release":
+            vllm = next(cell.vllm for cell in cells if cell.place == column.place)
+            yield _plain(f"{column.top} {column.place}: vllm {vllm}")
+    yield from misfits(cells)
+
+
+def _columns(cells: Sequence[Cell]) -> Iterator[Column]:
+    """A release is headed by its number in two lines, another tree by a number of ours."""
+    number = 0
+    for place in dict.fromkeys(cell.place for cell in cells):
+        if place.kind == "release":
+            major, _, rest = place.ref.partition(".")
+            minor, _, patch = rest.partition(".")
+            yield Column(place, minor if _shared_major(cells) else f"{major}.{minor}", f".{patch}" if patch else "")
+        else:
+            number += 1
+            yield Column(place, f"[{number}]", "")
+
+
+def _shared_major(cells: Sequence[Cell]) -> str:
+    """The "0." that all releases of the table begin with, said once; "" when they differ."""
+    majors = {cell.place.ref.partition(".")[0] for cell in cells if cell.place.kind == "release"}
+    return f"{majors.pop()}." if len(majors) == 1 else ""
+
+
+def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
+    block: list[Column] = []
+    for column in columns:
+        if block and sum(one.width + 1 for one in [*block, column]) > width:
+            yield block
+            block = []
+        block.append(column)
+    yield block
+
+
+def _row(patch: str, cells: Sequence[Cell | None], columns: Sequence[Column], margin: int) -> Text:
+    row = Text(patch.ljust(margin))
+    for cell, column in zip(cells, columns, strict=True):
+        letter, style = LETTERS[cell.verdict.state] if cell else (" ", "")
+        row.append(letter.ljust(column.width + 1), style)
+    row.rstrip()
+    return row
+
+
+def _legend(cells: Sequence[Cell]) -> Iterator[Text]:
+    """The letters that are in the table, one a line."""
+    for state, (letter, style) in LETTERS.items():
+        if any(cell.verdict.state == state for cell in cells):
+            yield Text(letter, style).append(f" {LEGEND[state]}", "not bold default")
+
+
+def misfits(cells: Sequence[Cell]) -> Iterator[Text]:
+    """For each patch that does not fit a tree: the file, the line, what was expected there and what was found."""
+    for cell in cells:
+        verdict = cell.verdict
+        if verdict.fits:
+            continue
+        kind = "required" if cell.required else "optional"
+        yield Text(f"\n{verdict.patch} on {cell.place}: {verdict.state} ({kind})", "bold")
+        for file in verdict.files:
+            if file.state in ("applies", "applied"):
+                continue
+            yield _plain(f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
+            yield from (_plain(f"    expected | {line}") for line in file.expected)
+            yield from (_plain(f"       found | {line}") for line in file.found)
+
+
+def _plain(line: str) -> Text:
+    """A line of somebody else's file: nothing in it is markup or acts on the terminal."""
+    return Text(clean(line))
+

@@ -1,0 +1,96 @@
+"""`patch known`: each patch's known.json, from the released wheels."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gemmaspec.deploy.patchset import load_set
+from gemmaspec.errors import PatchError
+from gemmaspec.files import write_whole
+from gemmaspec.launcher import launch
+from gemmaspec.patching import decide as deciding
+from gemmaspec.patching.known import KNOWN_FILE, Seen, fingerprint, known_text
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.released import Releases
+from gemmaspec.trees.tree import Tree, Unreadable
+from gemmaspec.trees.verdicts import Judge
+
+
+def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False) -> list[Path]:
+    """Write known.json of the named patches, or all, where it is not what it would be; returns those files.
+
+    With `check` nothing is written. Raises PatchError for a refused patch, EnvironmentMissing for a release
+    that cannot be read.
+    """
+    patches = load_set(names, (folder,))
+    for error in patches.refused.values():
+        raise error
+    listing = listing_of.published()
+    versions = [one for one in listing.releases() if launch.RELEASE.fullmatch(one) and patches.claims(one)]
+    seen: dict[str, list[Seen]] = {name: [] for name in patches.judges}
+    for tree in Releases(listing).open(versions, patches.needed_paths):
+        if isinstance(tree, Unreadable):
+            raise tree.error
+        for name, judge in patches.judges.items():
+            seen[name] += _seen(tree, judge)
+    changed = []
+    for name, found in seen.items():
+        patch = patches.every[name]
+        rules = [rule.model_dump() for rule in patch.text.superseded]
+        text = known_text({one.name: fingerprint(one.files, rules) for one in patch.variants}, found)
+        file = patch.folder / KNOWN_FILE
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            changed.append(file)
+            if not check:
+                write_whole(file, text)
+    return changed
+
+
+def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
+    """The files of one release, before and after; what was known so far has no say in it."""
+    chain = tuple(_without_known(patch) for patch in judge.patches)
+    verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
+    alone = {file.path: file for file in verdict.files if verdict.state == "applies"}
+    for variant in launch.candidates(chain[-1], tree.vllm):
+        for edit in variant.files:
+            data = tree.read(edit.path)
+            if data is None:
+                continue
+            before = launch.sha256(data)
+            seen = Seen(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
+            applies = edit.path in alone and alone[edit.path].before == before  # else what it needs changed it first
+            yield _with_result(seen, edit, data) if applies else seen
+
+
+def _with_result(seen: Seen, edit: launch.FileEdit, data: bytes) -> Seen:
+    """Where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
+    source = launch.Source(data)
+    places = [(launch.decide_hunk(edit.path, hunk, source).line or 0, hunk) for hunk in edit.hunks]
+    after = source.replaced([(line - 1, hunk) for line, hunk in places])
+    if _oldest_grammar(after) > _oldest_grammar(data):
+        raise PatchError(
+            f"{seen.path} of vllm {seen.vllm}: the {seen.variant} diff writes Python that is newer than the file's own"
+        )
+    return dataclasses.replace(seen, lines=tuple(line for line, _ in places), after=launch.sha256(after))
+
+
+def _oldest_grammar(data: bytes) -> int:
+    """The oldest Python 3.x, from 3.10, whose grammar has this code."""
+    for minor in range(10, sys.version_info.minor):
+        with contextlib.suppress(SyntaxError):
+            ast.parse(data, feature_version=(3, minor))
+            return minor
+    return sys.version_info.minor
+
+
+def _without_known(patch: launch.Patch) -> launch.Patch:
+    variants = (
+        dataclasses.replace(variant, files=tuple(dataclasses.replace(edit, known=()) for edit in variant.files))
+        for variant in patch.variants
+    )
+    return dataclasses.replace(patch, variants=tuple(variants))

@@ -1,0 +1,69 @@
+"""The patches that a command is about: loaded, and those that are refused kept with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec import data
+from gemmaspec.errors import PatchError, UsageError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.patch import Patch, Shelf
+from gemmaspec.patching.plan import unknown_patch
+from gemmaspec.trees.verdicts import Judge, judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSet:
+    """What was asked for; `every` also has the patches that those need."""
+
+    every: Mapping[str, Patch]
+    judges: Mapping[str, Judge]
+    refused: Mapping[str, PatchError]
+
+    def needed_paths(self, version: str) -> frozenset[str]:
+        """The files of a tree that deciding all of them would read."""
+        return frozenset(path for judge in self.judges.values() for path in judge.needed_paths(version))
+
+    def claims(self, version: str) -> bool:
+        """Whether a release is in the range of one of them."""
+        own = (judge.patches[-1] for judge in self.judges.values())
+        return any(launch.contains(variant.specifier, version) for patch in own for variant in patch.variants)
+
+
+def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
+    """The named patches of the folders, or all; the shipped and the user's own folders when none is given.
+
+    Raises UsageError for a folder or a patch that is not there.
+    """
+    found = _found(folders or data.patch_folders())
+    for name in names:
+        if name not in found:
+            raise UsageError(unknown_patch(name, found), hint="gemmaspec patch list")
+    good = {name: patch for name, patch in found.items() if isinstance(patch, Patch)}
+    refused = {name: error for name, error in found.items() if isinstance(error, PatchError)}
+    judges: dict[str, Judge] = {}
+    for name in names or sorted(found):
+        try:
+            if name in good:
+                judges[name] = judge(good[name], good)
+        except PatchError as error:
+            refused[name] = error
+    wanted = {name: error for name, error in sorted(refused.items()) if not names or name in names}
+    return PatchSet(every=good, judges=judges, refused=wanted)
+
+
+def _found(folders: Sequence[Path]) -> dict[str, Patch | PatchError]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder of patches {folder}")
+    shelf = Shelf(folders)
+    return {name: _load(shelf, name) for name in shelf}
+
+
+def _load(shelf: Shelf, name: str) -> Patch | PatchError:
+    try:
+        return shelf[name]
+    except PatchError as error:
+        return error

@@ -1,0 +1,205 @@
+"""`patch verify`: what every patch would do on every tree that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.patchset import PatchSet, load_set
+from gemmaspec.deploy.profiles import is_required, shipped_images
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.decide import FileVerdict, Verdict
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.folder import open_folder
+from gemmaspec.trees.listing import Listing
+from gemmaspec.trees.released import Releases
+from gemmaspec.trees.tree import Place, Tree, Unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Which patches on which trees; without any tree, every claimed release and the shipped images that are here."""
+
+    patches: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    releases: tuple[str, ...] = ()
+    """As `trees.listing.choose` reads them."""
+    all_releases: bool = False
+    images: tuple[str, ...] = ()
+    trees: tuple[Path, ...] = ()
+    running: tuple[str, ...] = ()
+    refresh: bool = False
+    """Ask the package index even if it was asked today."""
+
+    @property
+    def names_no_tree(self) -> bool:
+        """Whether the choice of trees is ours."""
+        return not (self.releases or self.all_releases or self.images or self.trees or self.running)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One patch on one tree."""
+
+    place: Place
+    vllm: str
+    verdict: Verdict
+    required: bool
+
+    @property
+    def breaks(self) -> bool:
+        """Whether a server that requires the patch would not start."""
+        return self.required and not self.verdict.fits
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Cells tree by tree, in the order in which trees were asked for; what could not be read; what it cost."""
+
+    cells: list[Cell] = field(default_factory=list)
+    unread: list[Unreadable] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    bytes_received: int = 0
+    bytes_of_wheels: int = 0
+
+    @property
+    def conflict(self) -> bool:
+        """Whether a required patch does not fit somewhere."""
+        return any(cell.breaks for cell in self.cells)
+
+
+def verify(request: Request, progress: Callable[[Place], None] = lambda _: None) -> Outcome:
+    """Decide everything that was asked for; `progress` hears of each tree once it is done.
+
+    What cannot be read is in the outcome; raises UsageError for a request that makes no sense.
+    """
+    patches, outcome = load_set(request.patches, request.folders), Outcome()
+    for tree in _trees(request, patches, outcome):
+        if isinstance(tree, Unreadable):
+            outcome.unread.append(tree)
+        else:
+            outcome.cells += decide_tree(tree, patches)
+        progress(tree.place)
+    for name in request.running:
+        _add_running(name, request, outcome)
+        progress(Place(kind="running", ref=name))
+    return outcome
+
+
+def decide_tree(tree: Tree, patches: PatchSet) -> list[Cell]:
+    """Every patch of the set on one tree, by id."""
+    verdicts = [judge.decide(tree) for judge in patches.judges.values()]
+    verdicts += [_invalid(name, str(error)) for name, error in patches.refused.items()]
+    verdicts.sort(key=lambda verdict: verdict.patch)
+    return [_cell(tree.place, tree.vllm, verdict) for verdict in verdicts]
+
+
+def _cell(place: Place, vllm: str, verdict: Verdict) -> Cell:
+    return Cell(place=place, vllm=vllm, verdict=verdict, required=is_required(verdict.patch))
+
+
+def _invalid(patch: str, why: str) -> Verdict:
+    file = FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=why)
+    return Verdict(patch=patch, state="invalid", variant=None, files=(file,))
+
+
+def _trees(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
+    yield from _released(request, patches, outcome)
+    for ref, python in _images(request, outcome).items():
+        yield _image(ref, python, patches)
+    for folder in request.trees:
+        try:
+            yield open_folder(folder, patches.needed_paths)
+        except GemmaspecError as error:
+            yield Unreadable(place=Place(kind="tree", ref=str(folder)), error=error)
+
+
+def _released(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
+    try:
+        listing, versions = _versions(request, patches)
+    except EnvironmentMissing as error:
+        asked = " ".join(request.releases) or "all"
+        yield Unreadable(place=Place(kind="release", ref=asked), error=error)
+        return
+    if listing.note:
+        outcome.notes.append(listing.note)
+    releases = Releases(listing)
+    order = {version: index for index, version in enumerate(versions)}
+    trees = releases.open(versions, patches.needed_paths)
+    decided: dict[str, Tree | Unreadable] = {}
+    waiting = iter(order)
+    expected = next(waiting, None)
+    for tree in trees:
+        decided[tree.place.ref] = tree
+        while expected in decided:  # in order, each as soon as those before it are there
+            yield decided.pop(expected)
+            expected = next(waiting, None)
+    outcome.bytes_received, outcome.bytes_of_wheels = releases.bytes_received, releases.bytes_of_wheels
+
+
+def _versions(request: Request, patches: PatchSet) -> tuple[Listing, list[str]]:
+    """The releases that are meant, from the oldest to the newest."""
+    if not (request.releases or request.all_releases or request.names_no_tree):
+        return Listing(wheels={}), []
+    listing = listing_of.published(refresh=request.refresh)
+    chosen: list[str] = []
+    if request.releases:
+        listing, chosen = listing_of.choose(request.releases, listing)
+    if not request.releases or request.all_releases:
+        chosen += [one for one in listing.releases() if launch.RELEASE.fullmatch(one) and patches.claims(one)]
+    return listing, [one for one in listing.releases() if one in chosen]
+
+
+def _images(request: Request, outcome: Outcome) -> Mapping[str, str]:
+    """The images to look into, each with the interpreter that is known to run its vLLM."""
+    shipped = shipped_images() if request.images or request.names_no_tree else {}
+    if not request.names_no_tree:
+        return {ref: shipped.get(ref, "") for ref in request.images}
+    from gemmaspec.trees import image
+
+    try:
+        present = image.present(shipped)
+    except EnvironmentMissing as error:
+        outcome.notes.append(f"images were not looked into: {error.message}")
+        return {}
+    return {ref: shipped[ref] for ref in present}
+
+
+def _image(ref: str, python: str, patches: PatchSet) -> Tree | Unreadable:
+    from gemmaspec.trees import image
+
+    try:
+        return image.open_image(ref, patches.needed_paths, python=python)
+    except GemmaspecError as error:
+        return Unreadable(place=Place(kind="image", ref=ref), error=error)
+
+
+def _add_running(name: str, request: Request, outcome: Outcome) -> None:
+    """What a running server has of the patches in its own plan, against its report."""
+    from gemmaspec.trees import provenance
+
+    place = Place(kind="running", ref=name)
+    try:
+        started = stacks.find(name)
+        engine = stacks.engine_of(started)
+        report = engine.report(started.server)
+        if report is None:
+            raise EnvironmentMissing(
+                f"{name} is not running, or has not written its report yet", hint=f"gemmaspec status {name}"
+            )
+        findings = provenance.compare(started.server, engine, report)
+        verdicts = provenance.verdicts(report, findings)
+    except GemmaspecError as error:
+        outcome.unread.append(Unreadable(place=place, error=error))
+        return
+    outcome.notes += [f"{name}: {finding}" for finding in findings]
+    required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
+    vllm = str(report["vllm"]["version"])
+    outcome.cells += [
+        Cell(place=place, vllm=vllm, verdict=verdict, required=required[verdict.patch])
+        for verdict in verdicts
+        if not request.patches or verdict.patch in request.patches
+    ]

@@ -1,0 +1,102 @@
+"""What patches would do to a vLLM: the launcher's own verdict, asked from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.patch import Patch
+from gemmaspec.patching.plan import patch_entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileVerdict:
+    """One file; `line` counts from 1, `expected` and `found` explain a conflict, the rest are sha256."""
+
+    path: str
+    state: str
+    line: int | None
+    detail: str
+    expected: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+    before: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One patch on one tree; `state` is a state of the launcher's."""
+
+    patch: str
+    state: str
+    variant: str | None
+    files: tuple[FileVerdict, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether a server could start with it."""
+        return self.state in launch.FITS
+
+
+def launcher_patch(patch: Patch, *, required: bool = True) -> launch.Patch:
+    """A patch as the launcher reads it from a plan."""
+    compiled: launch.Patch = launch.build(launch.Patch, patch_entry(patch, required=required), patch.id)
+    return compiled
+
+
+def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launch.Patch, ...]:
+    """What the patch needs, in order, then the patch. PatchError when that is not there, or needs it back."""
+    done: dict[str, launch.Patch] = {}
+    _collect(patch, patches, done, ())
+    return tuple(done.values())
+
+
+def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.Patch], above: tuple[str, ...]) -> None:
+    if patch.id in above:
+        raise PatchError(f"patch {patch.id} needs itself, by way of {' and '.join(above)}")
+    for need in patch.text.needs:
+        if need not in patches:
+            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: there is no patch {need}")
+        if need not in done:
+            _collect(patches[need], patches, done, (*above, patch.id))
+    done[patch.id] = launcher_patch(patch)
+
+
+def needed_paths(patches: Iterable[launch.Patch], version: str) -> frozenset[str]:
+    """Every file that deciding these patches on that release would read."""
+    paths: set[str] = set()
+    for patch in patches:
+        variants = launch.candidates(patch, version)
+        paths |= {edit.path for variant in variants for edit in variant.files}
+        paths |= {rule.path for rule in patch.superseded if variants}
+    return frozenset(paths)
+
+
+def decide(patches: tuple[launch.Patch, ...], version: str, read: launch.Read) -> tuple[Verdict, ...]:
+    """The verdicts over patches that are applied one after the other, as a start would."""
+    plan = launch.Plan(1, "", "", (), patches, "")
+    results, _ = launch.decide_plan(plan, version, read)
+    return tuple(_verdict(result) for result in results)
+
+
+def _verdict(result: launch.PatchResult) -> Verdict:
+    return Verdict(
+        patch=result.patch.id,
+        state=result.state,
+        variant=result.variant,
+        files=tuple(
+            FileVerdict(
+                path=file.path,
+                state=file.state,
+                line=file.line,
+                detail=file.detail,
+                expected=file.expected,
+                found=file.found,
+                before=None if file.before is None else launch.sha256(file.before),
+                after=None if file.after is None else launch.sha256(file.after),
+            )
+            for file in result.files
+        ),
+    )

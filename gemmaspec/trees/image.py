@@ -1,0 +1,175 @@
+"""A container image, read through a container that is created and never started: nothing of it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+import struct
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import docker
+import requests
+import urllib3
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from gemmaspec.engine import endpoint
+from gemmaspec.engine.lines import clean
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.launcher import launch
+from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Place, Tree
+
+LABEL: Final = "gemmaspec.looks-into"
+"""On every container made here, with the second (since 1970) at which it was made."""
+_STALE_S: Final = 600
+_PREFIXES: Final = ("/usr/local", "/opt/venv", "/usr", "/opt/conda", "/app/.venv", "/workspace/.venv", "/venv")
+_PYTHONS: Final = tuple(f"python3.{minor}" for minor in (12, 13, 11, 10, 14, 15))
+_SOURCES: Final = ("/workspace/vllm", "/vllm-workspace", "/app/vllm", "/opt/vllm", "/vllm", "/workspace", "/app")
+"""Checkouts that images install in editable form."""
+
+Archive = Callable[[str], "bytes | None"]
+"""From an absolute path in the image to a plain file's bytes; None when there is none."""
+
+
+def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
+    """Read an image that is on this machine; `python` is the interpreter that would run vLLM, if known.
+
+    Raises EnvironmentMissing: no daemon, no such image (it is not pulled), no vllm in it, a link or a device
+    in the place of a file.
+    """
+    where = endpoint.find()
+    client = endpoint.connect(where)
+    try:
+        with _answering(where, ref), looking_into(client, ref) as archive:
+            config = client.images.get(ref).attrs.get("Config") or {}
+            package = find_package(candidates(config, python), archive)
+            if package is None:
+                raise EnvironmentMissing(
+                    f"no vllm package was found in the image {ref}",
+                    hint="set container.python in the profile to the interpreter that has vllm",
+                )
+            version = launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
+            files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
+    finally:
+        client.close()
+    return Tree(place=Place(kind="image", ref=ref), vllm=version, files=files)
+
+
+def present(refs: Iterable[str]) -> list[str]:
+    """Those of some images that are on this machine. Raises EnvironmentMissing when docker does not answer."""
+    where = endpoint.find()
+    client = endpoint.connect(where)
+    try:
+        return [ref for ref in refs if _is_here(client, where, ref)]
+    finally:
+        client.close()
+
+
+def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) -> bool:
+    with _answering(where, ref):
+        try:
+            client.images.get(ref)
+        except ImageNotFound:
+            return False
+    return True
+
+
+def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
+    """Where an image's vllm/ may be, most likely first, by its environment and the usual places."""
+    environment = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+    path = environment.get("PATH", "").split(":")
+    interpreters = [python] if python.startswith("/") else []
+    bins = [str(PurePosixPath(one).parent) for one in interpreters] + path
+    prefixes = [environment.get("VIRTUAL_ENV", ""), environment.get("CONDA_PREFIX", "")]
+    prefixes += [folder.removesuffix("/bin") for folder in bins if folder.endswith("/bin")]
+    sites = [folder for folder in environment.get("PYTHONPATH", "").split(":") if folder]
+    for prefix in dict.fromkeys(prefix for prefix in (*prefixes, *_PREFIXES) if prefix.startswith("/")):
+        sites += [f"{prefix}/lib/{one}/{kind}" for one in _PYTHONS for kind in ("dist-packages", "site-packages")]
+    sites += ["/usr/lib/python3/dist-packages", str(config.get("WorkingDir") or ""), *_SOURCES]
+    yield from (f"{site}/vllm" for site in dict.fromkeys(sites) if site.startswith("/"))
+
+
+def find_package(folders: Iterable[str], archive: Archive) -> str | None:
+    """The first of the folders that holds a package."""
+    return next((folder for folder in folders if archive(f"{folder}/__init__.py") is not None), None)
+
+
+@contextlib.contextmanager
+def looking_into(client: docker.DockerClient, ref: str) -> Iterator[Archive]:
+    """A reader of the image's files. Its container is removed however this ends, short of kill -9."""
+    _remove_stale(client)
+    name = f"gemmaspec-look-{secrets.token_hex(6)}"
+    try:
+        client.api.create_container(
+            image=ref, name=name, entrypoint=["/never-run"], command=[], network_disabled=True,
+            labels={LABEL: str(int(time.time()))},
+        )  # fmt: skip
+        yield lambda path: plain_file(client, name, path)
+    finally:  # by its name: Ctrl-C may come before docker has answered with an id
+        with contextlib.suppress(NotFound):
+            client.api.remove_container(name, v=True, force=True)
+
+
+def plain_file(client: docker.DockerClient, container: str, path: str) -> bytes | None:
+    """One file out of a container. Raises EnvironmentMissing when it is anything but a plain file."""
+    try:
+        stream, stat = client.api.get_archive(container, path)
+    except NotFound:
+        return None
+    try:
+        if stat.get("linkTarget") or int(stat.get("size", 0)) > LARGEST_FILE:
+            raise EnvironmentMissing(f"{path} in the image is a link or larger than {LARGEST_FILE} bytes")
+        return only_member(stream, path)
+    finally:
+        stream.close()  # ends the transfer
+
+
+def only_member(stream: Iterable[bytes], path: str) -> bytes | None:
+    """The one plain file of a tar; None for a folder."""
+    data = io.BytesIO()
+    for chunk in stream:
+        data.write(chunk)
+        if data.tell() > LARGEST_FILE + 64 * 1024:
+            raise EnvironmentMissing(f"{path} in the image is larger than {LARGEST_FILE} bytes")
+    data.seek(0)
+    try:
+        with tarfile.open(fileobj=data, mode="r|") as archive:
+            member = archive.next()
+            if member is None or member.isdir():
+                return None
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise EnvironmentMissing(f"{path} in the image is no plain file")
+            return content.read()
+    except tarfile.TarError as error:
+        raise EnvironmentMissing(f"docker sent no readable archive of {path}: {error}") from None
+
+
+def _remove_stale(client: docker.DockerClient) -> None:
+    """Containers that a killed command left behind."""
+    for found in client.api.containers(all=True, filters={"label": LABEL, "status": "created"}):
+        if found["Created"] < time.time() - _STALE_S:
+            with contextlib.suppress(APIError):
+                client.api.remove_container(found["Id"], v=True, force=True)
+
+
+@contextlib.contextmanager
+def _answering(where: endpoint.Endpoint, ref: str) -> Iterator[None]:
+    """Docker's refusals as sentences."""
+    try:
+        yield
+    except ImageNotFound:
+        raise EnvironmentMissing(
+            f"the image {ref} is not on this machine, and verifying does not pull it", hint=f"docker pull {ref}"
+        ) from None
+    except APIError as error:
+        why = clean(str(error.explanation))
+        raise EnvironmentMissing(f"docker refused to open the image {ref}: {why}", hint="docker info") from None
+    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, struct.error) as error:
+        raise EnvironmentMissing(
+            f"docker at {where} stopped answering: {clean(str(error))}", hint="docker info"
+        ) from None

@@ -1,0 +1,113 @@
+"""Which releases of vLLM there are, and the sha256 of each one's wheel: asked once a day, kept for offline."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from gemmaspec.cache import cache_dir, keep, kept
+from gemmaspec.errors import EnvironmentMissing, UsageError
+
+PROJECT: Final = "vllm"
+FRESH_S: Final = 24 * 3600
+"""Seconds for which an answer of the package index is taken without asking again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The releases that have a wheel; `note` says so when they could not be asked for now."""
+
+    wheels: Mapping[str, str]
+    """Release -> sha256 of its wheel, "" where the index states none."""
+    note: str = ""
+
+    def releases(self) -> Sequence[str]:
+        """From the oldest to the newest, pre-releases too."""
+        return sorted((name for name in self.wheels if _version(name)), key=Version)
+
+
+def published(*, refresh: bool = False) -> Listing:
+    """The listing: from the cache while fresh, else from the package index, else from the cache with a note.
+
+    Raises EnvironmentMissing when the index cannot be asked and nothing is kept.
+    """
+    asked, wheels = _kept()
+    if wheels and not refresh and 0 <= time.time() - asked < FRESH_S:
+        return Listing(wheels=wheels)
+    try:
+        return Listing(wheels=_ask())
+    except EnvironmentMissing as error:
+        if not wheels:
+            raise
+        day = time.strftime("%Y-%m-%d", time.gmtime(asked))
+        return Listing(wheels=wheels, note=f"{error.message}; releases are those known on {day}")
+
+
+def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
+    """The releases that `--release` values mean: 0.26.0, 0.24.0..0.27.1 (both included), ">=0.24,<0.27".
+
+    The index is asked again when the listing lacks one, as it does on the day of a release. Raises UsageError
+    for other text, EnvironmentMissing for a release that is not there.
+    """
+    missing = [text for text in texts if not select(text, listing)]
+    if missing and not listing.note:
+        listing = published(refresh=True)
+        missing = [text for text in texts if not select(text, listing)]
+    if missing:
+        newest = listing.releases()[-1] if listing.wheels else "none"
+        note = f" ({listing.note})" if listing.note else ""
+        raise EnvironmentMissing(
+            f"there is no released wheel of vllm {' or '.join(missing)}; the newest is {newest}{note}",
+            hint="pip index versions vllm    # pip's settings are used",
+        )
+    chosen = {release for text in texts for release in select(text, listing)}
+    return listing, sorted(chosen, key=Version)
+
+
+def select(text: str, listing: Listing) -> list[str]:
+    """The releases of a listing that one `--release` value means."""
+    first, dots, last = text.partition("..")
+    try:
+        if dots:
+            bounds = SpecifierSet(f">={Version(first)},<={Version(last)}")
+        elif text.startswith(("<", ">", "=", "!", "~")):
+            bounds = SpecifierSet(text)
+        else:
+            return [release for release in listing.releases() if Version(release) == Version(text)]
+    except (InvalidVersion, InvalidSpecifier):
+        raise UsageError(f"--release {text!r} is not like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'") from None
+    return list(bounds.filter(listing.releases()))
+
+
+def _ask() -> dict[str, str]:
+    from gemmaspec import index
+
+    wheels = index.released_wheels(PROJECT)
+    found = {version: file.digests.get("sha256", "") for version, file in wheels.items()}
+    keep(
+        cache_dir() / "releases" / f"{PROJECT}.json",
+        json.dumps({"asked": int(time.time()), "wheels": found}).encode(),
+    )
+    return found
+
+
+def _kept() -> tuple[int, dict[str, str]]:
+    """When the index was asked (seconds since 1970), and what it said; (0, nothing) when nothing usable is kept."""
+    try:
+        found = json.loads(kept(cache_dir() / "releases" / f"{PROJECT}.json") or b"{}")
+        return int(found["asked"]), {str(name): str(sha256) for name, sha256 in found["wheels"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0, {}
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None

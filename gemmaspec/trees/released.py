@@ -1,0 +1,162 @@
+"""Released wheels, of which only the wanted files are read, by range requests; cached by the wheel's sha256."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gemmaspec.cache import cache_dir, keep, kept
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.trees.listing import PROJECT, Listing
+from gemmaspec.trees.tree import Needed, Place, Tree, Unreadable
+
+if TYPE_CHECKING:
+    import requests
+    from pypi_simple import DistributionPackage
+
+THREADS: Final = 8
+_ABSENT: Final = ".absent"
+"""Suffix of the mark for a file that a wheel does not have."""
+
+
+class Releases:
+    """Opens released wheels, and counts what that costs."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        self._sizes: dict[str, int] = {}
+        self._received: list[int] = []
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of wheels that came over the network."""
+        return sum(self._received)
+
+    @property
+    def bytes_of_wheels(self) -> int:
+        """The sizes of the wheels they came from."""
+        return sum(self._sizes.values())
+
+    def open(self, versions: Sequence[str], needed: Needed) -> Iterator[Tree | Unreadable]:
+        """The trees of some releases, those that are in the cache first; one that cannot be read says why."""
+        missing: dict[str, list[str]] = {}
+        for version in versions:
+            paths = sorted(needed(version))
+            found = self._cached(version, paths)
+            if len(found) < len(paths):
+                missing[version] = paths
+            else:
+                yield _tree(version, found)
+        if missing:
+            yield from self._from_index(missing)
+
+    def _from_index(self, wanted: Mapping[str, Sequence[str]]) -> Iterator[Tree | Unreadable]:
+        from gemmaspec import index
+
+        try:
+            wheels = index.released_wheels(PROJECT)
+        except EnvironmentMissing as error:
+            yield from (_unreadable(version, error) for version in wanted)
+            return
+        todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Tree | Unreadable | Exception] = queue.SimpleQueue()
+        for version in wanted:
+            todo.put(version)
+        for _ in range(min(THREADS, len(wanted))):
+            work = (todo, done, wanted, wheels)
+            threading.Thread(target=self._work, args=work, daemon=True).start()  # Ctrl-C waits for none of them
+        try:
+            for _ in wanted:
+                result = done.get()
+                if isinstance(result, Exception):
+                    raise result
+                yield result
+        finally:
+            _drain(todo)
+
+    def _work(
+        self,
+        todo: queue.SimpleQueue[str],
+        done: queue.SimpleQueue[Tree | Unreadable | Exception],
+        wanted: Mapping[str, Sequence[str]],
+        wheels: Mapping[str, DistributionPackage],
+    ) -> None:
+        from gemmaspec import index
+
+        with index.open_session() as session:
+            session.hooks["response"].append(self._count)
+            while True:
+                try:
+                    version = todo.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    done.put(_tree(version, self._fetch(version, wanted[version], wheels.get(version), session)))
+                except GemmaspecError as error:
+                    done.put(_unreadable(version, error))
+                except Exception as error:  # a bug must reach the one who waits
+                    done.put(error)
+
+    def _fetch(
+        self,
+        version: str,
+        paths: Sequence[str],
+        wheel: DistributionPackage | None,
+        session: requests.Session,
+    ) -> dict[str, bytes | None]:
+        from gemmaspec import index
+
+        if wheel is None or wheel.digests.get("sha256", "") != self._listing.wheels[version]:
+            raise EnvironmentMissing(
+                f"the wheel of vllm {version} is another one since the releases were listed",
+                hint="gemmaspec patch verify --refresh",
+            )
+        found = self._cached(version, paths)
+        missing = [path for path in paths if path not in found]
+        members = index.read_members(wheel, missing, session)
+        folder = self._folder(version)
+        for path in missing:
+            content = members.get(path)
+            found[path] = content
+            if folder:
+                keep(folder / (path if content is not None else path + _ABSENT), content or b"")
+        return found
+
+    def _cached(self, version: str, paths: Sequence[str]) -> dict[str, bytes | None]:
+        folder = self._folder(version)
+        if folder is None:
+            return {}
+        contents = {path: kept(folder / path) for path in paths}
+        absent = [path for path, content in contents.items() if content is None]
+        gone = {path for path in absent if not (folder / (path + _ABSENT)).exists()}
+        return {path: content for path, content in contents.items() if path not in gone}
+
+    def _folder(self, version: str) -> Path | None:
+        sha256 = self._listing.wheels.get(version, "")
+        return cache_dir() / "wheels" / sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else None
+
+    def _count(self, response: requests.Response, **_options: Any) -> None:
+        self._received.append(int(response.headers.get("Content-Length", 0)))
+        _, slash, total = response.headers.get("Content-Range", "").rpartition("/")
+        if slash and total.isdigit():
+            self._sizes[response.url] = int(total)
+
+
+def _drain(todo: queue.SimpleQueue[str]) -> None:
+    while not todo.empty():
+        try:
+            todo.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _tree(version: str, files: Mapping[str, bytes | None]) -> Tree:
+    return Tree(place=Place(kind="release", ref=version), vllm=version, files=files)
+
+
+def _unreadable(version: str, error: GemmaspecError) -> Unreadable:
+    return Unreadable(place=Place(kind="release", ref=version), error=error)

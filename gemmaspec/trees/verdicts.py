@@ -1,0 +1,75 @@
+"""Verdicts remembered: the same patch on the same files by the same launcher is decided once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gemmaspec.cache import cache_dir, keep, kept
+from gemmaspec.launcher import launch
+from gemmaspec.patching import decide as deciding
+from gemmaspec.patching.decide import FileVerdict, Verdict
+from gemmaspec.patching.patch import Patch
+from gemmaspec.trees.tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """A patch with all it needs, ready to be decided on trees."""
+
+    id: str
+    patches: tuple[launch.Patch, ...]
+    """What it needs, then the patch itself."""
+    digest: str
+    """sha256 of all that is in `patches`."""
+
+    def needed_paths(self, version: str) -> frozenset[str]:
+        """Every file of a tree that deciding would read."""
+        return deciding.needed_paths(self.patches, version)
+
+    def decide(self, tree: Tree) -> Verdict:
+        """The verdict on a tree, from the cache when it holds one."""
+        file = cache_dir() / "verdicts" / f"{self._key(tree)}.json"
+        known = _parse(kept(file))
+        if known:
+            return known
+        verdict = deciding.decide(self.patches, tree.vllm, tree.read)[-1]
+        keep(file, json.dumps(dataclasses.asdict(verdict)).encode())
+        return verdict
+
+    def _key(self, tree: Tree) -> str:
+        """Everything the verdict follows from."""
+        files = {path: _digest(tree.read(path)) for path in sorted(self.needed_paths(tree.vllm))}
+        return launch.sha256(json.dumps([_engine(), self.digest, self.id, tree.vllm, files]).encode())
+
+
+def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
+    """A judge of one patch. PatchError when what it needs is not among `patches`."""
+    chain = deciding.chain(patch, patches)
+    text = json.dumps([dataclasses.asdict(one) for one in chain], sort_keys=True)
+    return Judge(id=patch.id, patches=chain, digest=launch.sha256(text.encode()))
+
+
+@cache
+def _engine() -> str:
+    """The code that decides, and the Python that compiles: another one may decide otherwise."""
+    sources = (Path(module.__file__ or "").read_bytes() for module in (launch, deciding))
+    return launch.sha256(b"".join([*sources, sys.version.encode()]))
+
+
+def _digest(data: bytes | None) -> str | None:
+    return None if data is None else launch.sha256(data)
+
+
+def _parse(text: bytes | None) -> Verdict | None:
+    try:
+        found: dict[str, Any] = json.loads(text or b"{}")
+        rows = [{**row, "expected": tuple(row["expected"]), "found": tuple(row["found"])} for row in found["files"]]
+        return Verdict(**{**found, "files": tuple(FileVerdict(**row) for row in rows)})
+    except (ValueError, KeyError, TypeError):
+        return None
