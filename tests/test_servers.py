@@ -176,7 +176,7 @@ def test_down_leaves_nothing_running(engine: str) -> None:
     assert gemmaspec("down", "tiny-cpu").code == 0
     assert gemmaspec("status", "tiny-cpu").code == 1
     assert "was not running" in gemmaspec("down", "tiny-cpu").err
-    assert not left_running()
+    assert not left_running(engine)
 
 
 def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
@@ -194,14 +194,14 @@ def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
     done = real.interrupt_when(command, "importing")
     assert done.code == 130, done.err
     assert gemmaspec("status", "tiny-cpu").code == 1
-    assert not left_running()
+    assert not left_running(engine)
 
 
 def test_a_timeout_names_the_phase_and_stops_the_server(engine: str) -> None:
     done = up(engine, "--timeout", "6")
     assert done.code == 7, done.err
     assert "importing" in done.err
-    assert not left_running()
+    assert not left_running(engine)
 
 
 def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def write_conflicting_patch(folder: Path) -> None:
     (folder / "patch.yaml").write_text((Path(__file__).parent / "data" / "does-not-fit.yaml").read_text())
 
 
-def left_running() -> list[str]:
+def left_running(engine: str) -> list[str]:
     """What is still there of a server that the suite started: its processes here, its containers."""
     found = []
     for process in psutil.process_iter():
@@ -292,7 +292,7 @@ def left_running() -> list[str]:
             environment = process.environ()
             if MARKER in environment and environment.get("GEMMASPEC_STATE") == str(real.STATE):
                 found.append(f"{process.pid} {process.name()}")
-    if real.docker_answers():
+    if engine == "docker":
         ours = ["--filter", "label=com.docker.compose.project=gemmaspec-tiny-cpu"]
         found += subprocess.run(
             ["docker", "ps", "-q", *ours], capture_output=True, text=True, check=True
