@@ -96,9 +96,7 @@ def release_files(project: str, version: str) -> list[DistributionPackage]:
         return found
     asked = ", ".join(_shown(place) for place in [*simple_index_urls(), *_find_links()])
     raise EnvironmentMissing(
-        "\n".join(
-            [f"{project} {version}: no released file was found (asked: {asked or 'nothing'})", *problems]
-        ),
+        "\n".join([f"{project} {version}: no released file was found (asked: {asked or 'nothing'})", *problems]),
         hint=f"pip index versions {project}    # pip's settings are used: pip config list",
     )
 

@@ -78,11 +78,7 @@ TOOLS = st.lists(fields({"type": st.just("function"), "function": FUNCTIONS}), m
 
 CALLS = st.lists(
     fields(
-        {
-            "function": fields(
-                {"name": NAMES, "arguments": st.dictionaries(NAMES, VALUES, max_size=3) | st.none()}
-            )
-        },
+        {"function": fields({"name": NAMES, "arguments": st.dictionaries(NAMES, VALUES, max_size=3) | st.none()})},
         id=IDS,
     ),
     max_size=2,

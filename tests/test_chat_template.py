@@ -49,9 +49,7 @@ def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 @functools.cache
 def environment() -> jinja2.Environment:
     """Jinja as transformers sets it up for chat templates (utils/chat_template_utils.py, 5.23)."""
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
     made.filters["tojson"] = to_json
     made.globals["raise_exception"] = raise_exception
     made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -88,9 +86,7 @@ def released() -> dict[str, str]:
 
 @pytest.mark.network
 @pytest.mark.parametrize("version", RELEASES)
-def test_every_conversation_reads_as_with_the_template_of_the_release(
-    version: str, released: dict[str, str]
-) -> None:
+def test_every_conversation_reads_as_with_the_template_of_the_release(version: str, released: dict[str, str]) -> None:
     ours = template_for(version).read_text(encoding="utf-8")
     for name, variables in CONVERSATIONS.items():
         assert render(ours, variables) == render(released[version], variables), name
@@ -149,9 +145,7 @@ def test_thinking_is_switched_on_in_the_system_turn() -> None:
 
 
 def test_a_tool_is_declared_called_and_answered() -> None:
-    conversation = asked(
-        ASK, assistant("", tool_calls=[CALL]), tool("sun", tool_call_id="c1"), tools=[WEATHER]
-    )
+    conversation = asked(ASK, assistant("", tool_calls=[CALL]), tool("sun", tool_call_id="c1"), tools=[WEATHER])
     assert render(shipped(), conversation) == (
         '<bos><|turn>system\n<|tool>declaration:act{description:<|"|>Does act.<|"|>,parameters:{properties:'
         '{city:{description:<|"|>A city<|"|>,type:<|"|>STRING<|"|>}},required:[<|"|>city<|"|>],'
@@ -191,9 +185,7 @@ def test_vllm_sees_that_content_may_be_a_list(name: str) -> None:
         and over.arg == jinja2.nodes.Const("content")
         for over in inner
     )
-    set_to = [
-        found.node for found in tree.find_all(jinja2.nodes.Assign) if is_name(found.target, "conversation")
-    ]
+    set_to = [found.node for found in tree.find_all(jinja2.nodes.Assign) if is_name(found.target, "conversation")]
     assert is_name(set_to[0], "messages")
 
 

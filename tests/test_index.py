@@ -142,9 +142,7 @@ def test_a_server_without_range_requests_is_named(pip: Callable[..., None], tmp_
         index.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
 
 
-def test_a_page_of_links_on_the_web_counts_as_find_links(
-    pip: Callable[..., None], tmp_path: Path, web: str
-) -> None:
+def test_a_page_of_links_on_the_web_counts_as_find_links(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
     make_wheel(tmp_path / "files")
     make_wheel(tmp_path / "files", "other-1.0-py3-none-any.whl")
     pip(NO_INDEX="1", FIND_LINKS=f"{web}/files/")

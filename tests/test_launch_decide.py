@@ -49,10 +49,7 @@ def decided(given_: Patch, tree: dict[str, str], version: str = "0.32.0") -> Pat
 
 def test_a_hunk_is_found_inside_its_function_though_another_looks_alike() -> None:
     assert apply(TREE.encode(), ONE) == TREE.replace("return 1", "return 2", 1).encode()
-    assert (
-        apply(TREE.encode(), replace(ONE, scope="g"))
-        == b"def f():\n    return 1\n\n\ndef g():\n    return 2\n"
-    )
+    assert apply(TREE.encode(), replace(ONE, scope="g")) == b"def f():\n    return 1\n\n\ndef g():\n    return 2\n"
 
 
 def test_without_a_scope_a_look_alike_makes_it_ambiguous() -> None:
@@ -77,10 +74,7 @@ def test_the_new_lines_and_none_of_the_old_mean_applied() -> None:
 
 
 def test_applied_elsewhere_is_not_applied_here() -> None:
-    assert (
-        decide(TREE.replace("return 1", "return 2").replace("return 2", "return 1", 1), ONE).state
-        == "applies"
-    )
+    assert decide(TREE.replace("return 1", "return 2").replace("return 2", "return 1", 1), ONE).state == "applies"
 
 
 def test_old_lines_that_are_part_of_the_new_ones_do_not_confuse() -> None:
@@ -170,22 +164,15 @@ def test_a_method_is_found_by_its_qualified_name_wherever_it_is_defined(source: 
 
 def test_a_function_inside_a_function_is_not_its_method() -> None:
     source = "class C:\n    def f(self):\n        def m():\n            return 1\n"
-    assert (
-        decide(source, Hunk("C.m", 1, ("            return 1",), ("            return 2",))).state
-        == "conflict"
-    )
-    assert (
-        decide(source, Hunk("C.f.m", 1, ("            return 1",), ("            return 2",))).state
-        == "applies"
-    )
+    assert decide(source, Hunk("C.m", 1, ("            return 1",), ("            return 2",))).state == "conflict"
+    assert decide(source, Hunk("C.f.m", 1, ("            return 1",), ("            return 2",))).state == "applies"
 
 
 def test_a_function_that_is_defined_twice_is_searched_twice() -> None:
     twice = "if X:\n    def f():\n        return 1\nelse:\n    def f():\n        return 3\n"
     assert decide(twice, Hunk("f", 1, ("        return 1",), ("        return 2",))).state == "applies"
     assert (
-        decide(twice.replace("3", "1"), Hunk("f", 1, ("        return 1",), ("        return 2",))).state
-        == "ambiguous"
+        decide(twice.replace("3", "1"), Hunk("f", 1, ("        return 1",), ("        return 2",))).state == "ambiguous"
     )
 
 
@@ -240,9 +227,7 @@ OLD, NEW = variant(ONE, specifier=">=0.19,<0.33"), variant(ONE, specifier=">=0.3
     ("0.32.0+g2a69949bd", [OLD, NEW]), ("0.32.0+ours", [OLD, NEW]), ("unknown", [OLD, NEW]), ("dev", [OLD, NEW]),
     ("", [OLD, NEW]), ("9" * 50, [OLD, NEW]), ("0.32.0\n", [OLD, NEW]),
 ])  # fmt: skip
-def test_a_release_chooses_one_variant_and_any_other_build_tries_all(
-    version: str, tried: list[Variant]
-) -> None:
+def test_a_release_chooses_one_variant_and_any_other_build_tries_all(version: str, tried: list[Variant]) -> None:
     assert list(launch.candidates(patch(OLD, NEW), version)) == tried
 
 
@@ -305,9 +290,7 @@ def test_all_files_of_a_patch_must_agree() -> None:
 
 
 NAMES = st.sampled_from(["alpha", "beta", "gamma"])
-LINES = st.lists(
-    st.sampled_from(["x = 1", "y = 2", "", "call(x)", "call(y)  # é", "if x: y = 1"]), max_size=6
-)
+LINES = st.lists(st.sampled_from(["x = 1", "y = 2", "", "call(x)", "call(y)  # é", "if x: y = 1"]), max_size=6)
 ENDINGS = st.sampled_from(["\n", "\r\n"])
 
 

@@ -178,9 +178,7 @@ def test_versions_are_compared_as_numbers(specifier: str, inside: list[str], out
 
 
 def test_what_a_hostile_plan_requires_never_reaches_pip_as_an_option(place: Place) -> None:
-    needs: list[dict[str, Any]] = [
-        {**NEEDS, "name": name} for name in ("-r/etc/passwd", "--target=/", "a b", "")
-    ]
+    needs: list[dict[str, Any]] = [{**NEEDS, "name": name} for name in ("-r/etc/passwd", "--target=/", "a b", "")]
     for need in needs:
         done = place.launch(plan_of(requires=[need]))
         assert done.code == 2

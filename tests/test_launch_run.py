@@ -60,9 +60,7 @@ def test_only_changed_files_are_copies_everything_else_is_a_link(place: Place) -
     assert real == {".gemmaspec-overlay", "vllm/v1/deep/down.py"}
     assert overlay["vllm/csrc"] == f"-> {place.package / 'csrc'}"
     assert overlay["vllm/v1/core.py"] == f"-> {place.package / 'v1/core.py'}"
-    assert {"vllm", "vllm/v1", "vllm/v1/deep"} <= {
-        path for path, entry in overlay.items() if entry == "folder"
-    }
+    assert {"vllm", "vllm/v1", "vllm/v1/deep"} <= {path for path, entry in overlay.items() if entry == "folder"}
 
 
 def test_compiled_files_of_siblings_are_linked_those_of_patched_modules_are_not(place: Place) -> None:
@@ -175,9 +173,7 @@ def test_no_overlay_is_made_when_no_file_needs_a_patch(place: Place) -> None:
 
 def test_an_overlay_of_an_earlier_start_goes_away_when_none_is_needed(place: Place) -> None:
     place.launch(plan_of())
-    done = place.launch(
-        plan_of(patch_of(variants=[variant_of("old", "<0.20", patch_of()["variants"][0]["files"])]))
-    )
+    done = place.launch(plan_of(patch_of(variants=[variant_of("old", "<0.20", patch_of()["variants"][0]["files"])])))
     assert done.states == {"one": "not-needed"}
     assert done.said["value"] == "stock"
 
@@ -195,9 +191,7 @@ def test_the_working_folder_is_never_taken_for_the_installed_vllm(place: Place, 
         assert done.said["pythonpath"] == str(place.run_dir / "overlay")
 
 
-def test_a_checkout_that_is_installed_for_development_is_found_from_inside_it(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_checkout_that_is_installed_for_development_is_found_from_inside_it(place: Place, tmp_path: Path) -> None:
     write_package(tmp_path / "checkout/vllm", version="0.33.1.dev45+gabc")
     for file in sorted(place.package.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
@@ -207,9 +201,7 @@ def test_a_checkout_that_is_installed_for_development_is_found_from_inside_it(
     assert done.report["vllm"] == {"version": "0.33.1.dev45+gabc", "path": f"{tmp_path}/checkout/vllm"}
 
 
-def test_the_overlay_of_another_stack_is_never_taken_for_the_installed_vllm(
-    place: Place, tmp_path: Path
-) -> None:
+def test_the_overlay_of_another_stack_is_never_taken_for_the_installed_vllm(place: Place, tmp_path: Path) -> None:
     place.launch(plan_of())
     other = Place(**{**vars(place), "run_dir": tmp_path / "other"})
     done = other.launch(plan_of(), flags=(), env={"PYTHONPATH": str(place.run_dir / "overlay")})
@@ -265,9 +257,7 @@ def running(place: Place) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_second_launcher_on_the_same_folder_is_refused(
-    place: Place, running: subprocess.Popen[str]
-) -> None:
+def test_a_second_launcher_on_the_same_folder_is_refused(place: Place, running: subprocess.Popen[str]) -> None:
     before = place.overlay()
     done = place.launch(plan_of())
     assert done.code == 6
@@ -278,9 +268,7 @@ def test_a_second_launcher_on_the_same_folder_is_refused(
     assert place.launch(plan_of()).code == 0
 
 
-def test_a_second_stack_shares_the_environment(
-    place: Place, running: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_second_stack_shares_the_environment(place: Place, running: subprocess.Popen[str], tmp_path: Path) -> None:
     other = Place(**{**vars(place), "run_dir": tmp_path / "other"})
     assert other.launch(plan_of()).said["core"] == str(tmp_path / "other/overlay/vllm/v1/core.py")
 
@@ -444,18 +432,14 @@ def test_the_overlay_is_built_in_well_under_a_second(place: Place) -> None:
 def test_it_runs_under_every_python_of_the_images(place: Place, minor: int) -> None:
     name = f"python3.{minor}"
     asked = (
-        subprocess.run(
-            [name, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False
-        )
+        subprocess.run([name, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False)
         if shutil.which(name)
         else None
     )
     if asked is None or asked.returncode:
         pytest.skip(f"there is no {name} here")
     other = Place(**{**vars(place), "python": Path(asked.stdout.strip())})
-    done = other.launch(
-        plan_of(), str(place.python.parent / "vllm"), flags=(), env={"PYTHONPATH": str(place.site)}
-    )
+    done = other.launch(plan_of(), str(place.python.parent / "vllm"), flags=(), env={"PYTHONPATH": str(place.site)})
     assert done.code == 0, done.err
     assert done.report["python"].startswith(f"3.{minor}.")
     assert done.said["value"] == "patched"

@@ -28,7 +28,9 @@ def apply(tree: Path, out: Path, *more: str) -> int:
     return run(["patch", "apply", "--tree", str(tree), "--out", str(out), *more])
 
 
-def test_the_overlay_holds_patched_copies_and_links_to_everything_else(tree: Path, patches: Path, tmp_path: Path) -> None:
+def test_the_overlay_holds_patched_copies_and_links_to_everything_else(
+    tree: Path, patches: Path, tmp_path: Path
+) -> None:
     before = tree_of(tree)
     assert apply(tree, tmp_path / "out", "--patches", str(patches)) == 0
     assert '"patched"  # by right-value' in (tmp_path / "out/vllm/v1/core.py").read_text()

@@ -74,9 +74,7 @@ def test_what_breaks_is_named_with_the_profile_that_would_not_start(
         "outcome": "by hand",
         "detail": "vllm/v1/core.py: 1 conflicts",
     }
-    assert found["profiles"] == [
-        {"name": "tiny-cpu", "starts": False, "blocked_by": ["right-value"], "left_out": []}
-    ]
+    assert found["profiles"] == [{"name": "tiny-cpu", "starts": False, "blocked_by": ["right-value"], "left_out": []}]
 
 
 def test_what_a_merge_would_carry_over_is_said(

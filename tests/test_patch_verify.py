@@ -141,16 +141,19 @@ def test_a_patch_that_is_refused_is_invalid_and_the_others_are_still_decided(
     tree = fake.write_tree(tmp_path / "tree")
     code, document, _ = verify_json(capsys, "--patches", str(patches), "--tree", str(tree))
     assert code == 5
-    assert {row["patch"]: row["state"] for row in document["results"]} == {"outside": "invalid", "right-value": "applies"}
+    assert {row["patch"]: row["state"] for row in document["results"]} == {
+        "outside": "invalid",
+        "right-value": "applies",
+    }
     (refused,) = (row for row in document["results"] if row["patch"] == "outside")
     assert refused["variant"] is None
     assert "../vllm/v1/core.py" in refused["files"][0]["detail"]
 
 
-def test_a_patch_is_decided_on_what_it_needs(
-    patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    second = fake.write_patch(patches, "second", old='patched"  # by right-value', new="twice", more="needs: [right-value]\n")
+def test_a_patch_is_decided_on_what_it_needs(patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = fake.write_patch(
+        patches, "second", old='patched"  # by right-value', new="twice", more="needs: [right-value]\n"
+    )
     diff = (second / "0.19.diff").read_text().replace('by right-value"', "by right-value")
     (second / "0.19.diff").write_text(diff)
     tree = fake.write_tree(tmp_path / "tree")

@@ -181,7 +181,9 @@ NOT_NEEDED = {
             "name": "old",
             "specifier": ">=0.1,<0.2",
             "sha256": "",
-            "files": [{"path": "vllm/v1/plain.py", "hunks": [{"scope": "", "line": 1, "old": ["A = 1"], "new": ["A = 2"]}]}],
+            "files": [
+                {"path": "vllm/v1/plain.py", "hunks": [{"scope": "", "line": 1, "old": ["A = 1"], "new": ["A = 2"]}]}
+            ],
         }
     ]
 }
@@ -284,7 +286,11 @@ def test_a_stack_that_carries_its_plan_in_compose_yaml_has_no_plan_file_to_miss(
     [
         {"patches": None},
         {"vllm": {}},
-        {"patches": [{"files": [{"path": "../../etc/passwd", "sha256_before": "0", "sha256_after": None, "state": ""}]}]},
+        {
+            "patches": [
+                {"files": [{"path": "../../etc/passwd", "sha256_before": "0", "sha256_after": None, "state": ""}]}
+            ]
+        },
         {"patches": [{"files": "x"}]},
     ],
 )
@@ -346,7 +352,9 @@ def test_known_is_generated_checked_and_the_same_the_second_time(
     for _ in fake.own_cache(monkeypatch, tmp_path / "cache"):
         folder = fake.write_patch(tmp_path / "patches")
         fixed = CORE.replace('"stock"', '"fixed upstream"')
-        fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.18.0": "", "0.19.0": CORE, "0.20.0": CORE, "0.21.0": fixed}))
+        fake.use_index(
+            monkeypatch, fake.write_index(tmp_path, {"0.18.0": "", "0.19.0": CORE, "0.20.0": CORE, "0.21.0": fixed})
+        )
         options = ["patch", "known", "--patches", str(tmp_path / "patches")]
         assert run([*options, "--check"]) == 3
         assert not (folder / KNOWN_FILE).exists()

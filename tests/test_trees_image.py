@@ -64,7 +64,9 @@ def test_the_first_place_with_a_package_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE], ids=["link", "hard", "fifo", "device"]
+    "kind",
+    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE],
+    ids=["link", "hard", "fifo", "device"],
 )
 def test_an_archive_of_anything_but_a_plain_file_is_refused(kind: bytes) -> None:
     with pytest.raises(EnvironmentMissing, match="no plain file"):
@@ -254,5 +256,3 @@ def test_files_of_a_real_wheel_are_read_from_an_image_byte_by_byte(imported: Imp
 def test_of_several_images_those_that_are_here_are_named(imported: Import) -> None:
     ref = imported(below(SITE, PACKAGE))
     assert image.present(["gemmaspec-test-tree:none", ref]) == [ref]
-
-

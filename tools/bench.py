@@ -103,7 +103,7 @@ def plain_docker_run(environment: dict[str, str]) -> float:
         "/tmp:mode=1777,exec",
         "-p",
         f"127.0.0.1:{PORT}:{PORT}",
-    ]  # noqa: S108
+    ]
     for key, value in service["environment"].items():
         command += ["-e", f"{key}={value or ''}"]
     for mount in service["volumes"]:
@@ -157,9 +157,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="all when none is given")
     chosen = parser.parse_args().suites or list(SUITES)
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n"
-    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}\n")
     print("| what | measured | detail |\n|---|---|---|")
     for name in chosen:
         for cells in SUITES[name]():

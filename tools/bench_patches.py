@@ -79,15 +79,17 @@ def applying() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         pairs = [_one_round(Path(folder) / str(index), plan, files, diff) for index in range(33)][3:]
     ours, git = (statistics.median(side) for side in zip(*pairs, strict=True))
-    detail = f"{PROFILE} on those files of vllm {RELEASE}: {ours * 1000:.1f} / {git * 1000:.1f} ms, median of 30; at most 1"
+    detail = (
+        f"{PROFILE} on those files of vllm {RELEASE}: {ours * 1000:.1f} / {git * 1000:.1f} ms, median of 30; at most 1"
+    )
     yield "applying a profile's patches against `git apply`", f"{ours / git:.2f}", detail
 
 
 def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
     """The same edits as git writes them, made for this very release: git finds ours only at their own line."""
     lines: list[str] = []
-    for path, data in after.items():
-        sides = (text.decode().splitlines(keepends=True) for text in (before[path], data))
+    for path, patched in after.items():
+        sides = (text.decode().splitlines(keepends=True) for text in (before[path], patched))
         lines += difflib.unified_diff(*sides, f"a/{path}", f"b/{path}")
     return "".join(lines).encode()
 
@@ -113,16 +115,3 @@ def _one_round(folder: Path, plan: launch.Plan, files: Mapping[str, bytes], diff
 
 
 SUITES = {"verify": verifying, "apply": applying}
-
-
-def main() -> int:
-    """All rows, as Markdown."""
-    print("| what | measured | detail |\n|---|---|---|")
-    for suite in SUITES.values():
-        for row in suite():
-            print("| " + " | ".join(row) + " |", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -148,4 +148,3 @@ def misfits(cells: Sequence[Cell]) -> Iterator[Text]:
 def _plain(line: str) -> Text:
     """A line of somebody else's file: nothing in it is markup or acts on the terminal."""
     return Text(clean(line))
-

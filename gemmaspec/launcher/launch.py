@@ -230,9 +230,7 @@ def build(kind: Any, data: Any, where: str) -> Any:
     """Decoded JSON as one of the classes above, every value of exactly its type; ValueError says where."""
     if get_origin(kind) is tuple:
         members = build(list, data, where)
-        return tuple(
-            build(get_args(kind)[0], item, f"{where}[{index}]") for index, item in enumerate(members)
-        )
+        return tuple(build(get_args(kind)[0], item, f"{where}[{index}]") for index, item in enumerate(members))
     if not is_dataclass(kind):
         check(type(data) is kind, f"{where} is missing or no {kind.__name__}")
         return data
@@ -274,9 +272,7 @@ def contains(specifier: str, version: str) -> bool:
     """Whether a version lies in a specifier, by its release number alone (5.5.0rc1 counts as 5.5.0)."""
     number = re.match(NUMBER, version)
     bounds = BOUND.findall(specifier)
-    return number is not None and all(
-        SIGNS[sign](release(number[0]), release(bound)) for sign, bound in bounds
-    )
+    return number is not None and all(SIGNS[sign](release(number[0]), release(bound)) for sign, bound in bounds)
 
 
 def release(number: str) -> tuple[int, ...]:
@@ -460,8 +456,7 @@ def decide_variant(patch: Patch, variant: Variant, read: Read) -> PatchResult:
     if not unfit and "applies" in states and "applied" in states:
         detail = "this file has the patch already, another file of the patch has not"
         files = tuple(
-            replace(file, state="conflict", detail=detail) if file.state == "applied" else file
-            for file in files
+            replace(file, state="conflict", detail=detail) if file.state == "applied" else file for file in files
         )
         unfit = ["conflict"]
     return PatchResult(patch, (unfit or states)[0], variant.name, files)
@@ -501,11 +496,7 @@ def closed_by(rule: Rule, read: Read) -> FileResult | None:
 def code_of(tree: ast.AST) -> str:
     """Code as Python prints it back, every string that stands alone (a docstring) left out."""
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             node.value = ast.Constant(value=...)
     return ast.unparse(tree)
 
@@ -530,14 +521,10 @@ def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
     if "applies" not in states:
         return FileResult(edit.path, "applied", line, before=data, after=data)
     if "applied" in states:
-        detail = (
-            f"{states.count('applied')} of {len(states)} hunks are in the file already, the others are not"
-        )
+        detail = f"{states.count('applied')} of {len(states)} hunks are in the file already, the others are not"
         return FileResult(edit.path, "conflict", line, detail)
     try:
-        after = source.replaced(
-            ((place.line or 1) - 1, hunk) for place, hunk in zip(places, edit.hunks, strict=True)
-        )
+        after = source.replaced(((place.line or 1) - 1, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
@@ -553,7 +540,7 @@ def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
 def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
     """The decision made before on the same bytes, so nothing is parsed: the known file must come out."""
     source, line = Source(data), known.lines[0]
-    edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks)]
+    edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks, strict=True)]
     with contextlib.suppress(*UNREADABLE):
         if all(source.has(hunk.old, index) for index, hunk in edits):
             after = source.replaced(edits)
@@ -575,14 +562,10 @@ def decide_hunk(path: str, hunk: Hunk, source: Source) -> FileResult:
     if len(olds) == 1:
         return FileResult(path, "applies", olds[0] + 1)
     if olds:
-        detail = (
-            f"the old lines are {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
-        )
+        detail = f"the old lines are {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
         return FileResult(path, "ambiguous", olds[0] + 1, detail, expected=hunk.old)
     index = nearest(source, hunk, spans)
-    found = tuple(
-        line.decode(source.encoding, "replace") for line in source.lines[index : index + len(hunk.old)]
-    )
+    found = tuple(line.decode(source.encoding, "replace") for line in source.lines[index : index + len(hunk.old)])
     detail = f"the old lines are not in {scope}"
     return FileResult(path, "conflict", index + 1, detail, expected=hunk.old, found=found)
 
@@ -658,9 +641,7 @@ def read_from(package: Path) -> Read:
     def read(path: str) -> bytes | None:
         real = os.path.realpath(Path(root, *path.split("/")[1:]))
         if os.path.commonpath([root, real]) != root:
-            raise LaunchError(
-                2, f"invalid: {path} of the installed vllm is a link that leads out of it, to {real}"
-            )
+            raise LaunchError(2, f"invalid: {path} of the installed vllm is a link that leads out of it, to {real}")
         return Path(real).read_bytes() if Path(real).is_file() else None
 
     return read
@@ -693,9 +674,7 @@ def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[
         inside = installed_version(str(row["name"]), [str(folder)])
         row.update(found=inside or row["found"], state=state if inside else "present")
         if not contains(str(row["specifier"]), row["found"] or ""):
-            raise LaunchError(
-                4, f"{folder} does not hold {row['name']}{row['specifier']}: delete it and start again"
-            )
+            raise LaunchError(4, f"{folder} does not hold {row['name']}{row['specifier']}: delete it and start again")
     return rows, [str(folder)]
 
 
@@ -726,9 +705,7 @@ def would_install(wanted: Sequence[str]) -> list[str]:
         raise LaunchError(4, f"{', '.join(wanted)} is not met, yet pip has nothing to install")
     built_with = sorted({"torch", "vllm"} & set(pins))
     if built_with:
-        raise LaunchError(
-            4, f"{', '.join(wanted)} would replace {' and '.join(built_with)}; nothing was installed"
-        )
+        raise LaunchError(4, f"{', '.join(wanted)} would replace {' and '.join(built_with)}; nothing was installed")
     return [f"{name}=={version}" for name, version in sorted(pins.items())]
 
 
@@ -739,9 +716,7 @@ def pip(wanted: Sequence[str], *arguments: str) -> str:
     if done.returncode == 0:
         return done.stdout
     tail = [line for line in done.stderr.splitlines() if line.strip()][-5:]
-    raise LaunchError(
-        4, f"{', '.join(wanted)} is needed and pip cannot install it; nothing was changed", *tail
-    )
+    raise LaunchError(4, f"{', '.join(wanted)} is needed and pip cannot install it; nothing was changed", *tail)
 
 
 # The overlay
@@ -817,9 +792,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """LaunchError(2) in place of argparse's own exit."""
-        raise LaunchError(
-            2, f"{message}; usage: launch.py --plan FILE --run-dir DIR --cache-dir DIR -- COMMAND"
-        )
+        raise LaunchError(2, f"{message}; usage: launch.py --plan FILE --run-dir DIR --cache-dir DIR -- COMMAND")
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -926,9 +899,7 @@ def tell(result: PatchResult) -> None:
         say(f"  written for vllm {' or '.join(variant.specifier for variant in patch.variants)}")
 
 
-def look_at_files(
-    plan: Plan, results: Sequence[PatchResult], version: str, read: Read
-) -> dict[str, bool | None]:
+def look_at_files(plan: Plan, results: Sequence[PatchResult], version: str, read: Read) -> dict[str, bool | None]:
     """For every file that a patch looked at and that is there: whether the installed one is as released."""
     found = {file.path: read(file.path) for result in results for file in result.files}
     return {path: is_pristine(plan, path, data, version) for path, data in found.items() if data is not None}
@@ -949,9 +920,7 @@ def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
             say(f"WARNING: the optional patch {result.patch.id} does not fit vllm {version} and is left out")
     required = ", ".join(result.patch.id for result in unfit if result.patch.required)
     if required:
-        advice = (
-            "next: run a vllm release that the patch is written for, or take the patch out of the profile"
-        )
+        advice = "next: run a vllm release that the patch is written for, or take the patch out of the profile"
         raise LaunchError(5, f"{required} does not fit vllm {version}: vllm was not started", advice)
 
 

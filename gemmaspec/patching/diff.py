@@ -27,9 +27,7 @@ _NOT_AN_EDIT: Final = {
     r"\\ ": "is about the newline at the end of the file; a plan cannot say that",
     r"\*\*\* ": "is a context diff; write a unified diff (diff -u, git diff)",
 }
-_HEADER: Final = re.compile(
-    r"(?:--- a/|\+\+\+ b/)([^\t]+)(?:\t.*)?|diff --git a/(.+) b/\2|index [0-9a-f.]+( \d+)?"
-)
+_HEADER: Final = re.compile(r"(?:--- a/|\+\+\+ b/)([^\t]+)(?:\t.*)?|diff --git a/(.+) b/\2|index [0-9a-f.]+( \d+)?")
 _HUNK_HEADER: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@(?: .*)?")
 
 
@@ -131,9 +129,7 @@ def _refuse_path(path: str, lines: list[str], name: str) -> None:
 
 def _line_of(lines: list[str], path: str) -> int:
     """The last header line that names the path."""
-    return max(
-        number for number, line in enumerate(lines, 1) if line.startswith(("+++ ", "diff ")) and path in line
-    )
+    return max(number for number, line in enumerate(lines, 1) if line.startswith(("+++ ", "diff ")) and path in line)
 
 
 def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
@@ -147,9 +143,7 @@ def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
             raise PatchError(f"{where}: this hunk overlaps the one before it, or comes before it in the file")
         yield _checked_hunk(hunk, where)
         if hunk.target_start != hunk.source_start + shift:
-            raise PatchError(
-                f"{where}: by the hunks before, the new side begins at {hunk.source_start + shift}"
-            )
+            raise PatchError(f"{where}: by the hunks before, the new side begins at {hunk.source_start + shift}")
         end = hunk.source_start + hunk.source_length
         shift += hunk.target_length - hunk.source_length
 
@@ -163,7 +157,5 @@ def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
     if not old:
         raise PatchError(f"{where}: the hunk has no old line to be found by; keep one line of context")
     if not any(line.is_added and line.value.strip() for line in hunk):
-        raise PatchError(
-            f"{where}: the hunk adds no line, so nobody can see later that it is in; leave a comment"
-        )
+        raise PatchError(f"{where}: the hunk adds no line, so nobody can see later that it is in; leave a comment")
     return DiffHunk(line=hunk.source_start, old=old, new=new)

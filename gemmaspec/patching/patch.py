@@ -25,7 +25,9 @@ _METHOD: Final = r"^[a-z0-9_]+$"
 class _Written(BaseModel):
     """What a human wrote: unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, str_strip_whitespace=True, str_min_length=1)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, defer_build=True, str_strip_whitespace=True, str_min_length=1
+    )
 
 
 class RequiredBy(_Written):
@@ -137,9 +139,7 @@ def load_patch(folder: Path) -> Patch:
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
     rules = [rule.model_dump() for rule in text.superseded]
-    return Patch(
-        folder=folder, text=text, variants=tuple(_load_variant(folder, item, rules) for item in text.variants)
-    )
+    return Patch(folder=folder, text=text, variants=tuple(_load_variant(folder, item, rules) for item in text.variants))
 
 
 def _read_yaml(file: Path) -> Any:

@@ -4,7 +4,6 @@ Every model forbids unknown keys. Types carry what one field alone can get wrong
 together get wrong is in rules.py.
 """
 
-
 import re
 from typing import Annotated, Any, Final, Literal
 
