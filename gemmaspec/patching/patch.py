@@ -112,10 +112,13 @@ class Shelf(Mapping[str, Patch]):
     """The patches of several folders by id, each read when it is asked for; a later folder hides an earlier one."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
+        self._read: dict[str, Patch] = {}
         self._found = {path.parent.name: path.parent for folder in folders for path in folder.glob("*/patch.yaml")}
 
     def __getitem__(self, id_: str) -> Patch:
-        return load_patch(self._found[id_])
+        if id_ not in self._read:
+            self._read[id_] = load_patch(self._found[id_])
+        return self._read[id_]
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._found))
