@@ -72,7 +72,8 @@ def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
     margin = max(len(patch) for patch in patches) + 2
     for block in _blocks(columns, width - margin):
         yield Text(f"vllm {shared}".ljust(margin) + " ".join(one.top.ljust(one.width) for one in block).rstrip())
-        yield Text(" " * margin + " ".join(one.bottom.ljust(one.width) for one in block).rstrip())
+        if any(one.bottom for one in block):
+            yield Text(" " * margin + " ".join(one.bottom.ljust(one.width) for one in block).rstrip())
         for patch in patches:
             yield _row(patch, [states.get((patch, one.place)) for one in block], block, margin)
         yield Text()

@@ -195,7 +195,6 @@ def _add_running(name: str, request: Request, outcome: Outcome) -> None:
     except GemmaspecError as error:
         outcome.unread.append(Unreadable(place=place, error=error))
         return
-    outcome.notes += [f"{name}: {finding}" for finding in findings]
     required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
     vllm = str(report["vllm"]["version"])
     outcome.cells += [

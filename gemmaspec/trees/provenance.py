@@ -84,7 +84,7 @@ def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterato
     if found is None:
         yield Finding(path=path, place=place, detail="it is gone")
     elif launch.sha256(found) != sha256:
-        detail = f"it was changed since the start: sha256 {launch.sha256(found)}, reported {sha256}"
+        detail = f"it was changed since the start: sha256 {launch.sha256(found)[:12]}…, reported {sha256[:12]}…"
         yield Finding(path=path, place=place, detail=detail)
 
 
@@ -93,7 +93,7 @@ def verdicts(report: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[
 
     Raises EnvironmentMissing for a report that is not the launcher's.
     """
-    changed = {finding.path: str(finding) for finding in findings if finding.place != "stack"}
+    changed = {one.path: f"{one.place}: {one.detail}" for one in findings if one.place != "stack"}
     plan = next((str(finding) for finding in findings if finding.place == "stack"), "")
     try:
         return tuple(_verdict(row, changed, plan) for row in report["patches"])
