@@ -127,11 +127,11 @@ def test_text_and_image_requests_are_answered_together(engine: str) -> None:
 
 
 def test_up_twice_is_harmless(engine: str) -> None:
-    before = gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["detail"]
+    before = gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["report"]
     done = up(engine)
     assert done.code == 0, done.err
     assert "already running" in done.err
-    assert gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["detail"] == before
+    assert gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["report"] == before
 
 
 def test_a_port_in_use_is_told_before_anything_is_started(engine: str, tmp_path: Path) -> None:

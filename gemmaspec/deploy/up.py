@@ -131,7 +131,13 @@ def again(name: str, *, timeout_s: float) -> Request:
 
 
 def _wait(engine: Engine, started: Started, request: Request, progress: Progress, *, was_running: bool) -> Running:
-    ready = wait_ready(engine, started.server, timeout_s=request.timeout_s, on_phase=progress.phase)
+    ready = wait_ready(
+        engine,
+        started.server,
+        timeout_s=request.timeout_s,
+        on_phase=progress.phase,
+        restarts=None if was_running else 0,
+    )
     report = engine.report(started.server)
     return Running(started=started, ready=ready, report=report, was_running=was_running)
 

@@ -68,16 +68,18 @@ def wait_ready(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     checks: Checks | None = None,
+    restarts: int | None = None,
 ) -> Ready:
     """Follow a start until the server has answered a real question and, if it should, drafted for it.
 
     `on_phase` hears of each phase as it begins, with the seconds since the wait began; `on_line` gets the
-    log's lines, safe to print. /health is only the hint that asking may be worth it.
+    log's lines, safe to print. `restarts` is how often the engine had restarted it when the wait begins, 0 for a
+    fresh start; as often as it is first seen when not given. /health is only the hint that asking may be worth it.
     Raises StartFailed as soon as the server exits, restarts or answers wrongly (with exit_code 4 for what is
     missing outside of the stack), PatchConflict when the launcher refused a patch, TimedOut with the phase,
     EnvironmentMissing when the engine itself is lost. Stops nothing: that is the caller's.
     """
-    watch = _Watch(engine, server, timeout_s, on_phase, on_line, clock, sleep, checks or Checks())
+    watch = _Watch(engine, server, timeout_s, on_phase, on_line, clock, sleep, checks or Checks(), restarts)
     try:
         return watch.run()
     finally:
@@ -97,6 +99,7 @@ class _Watch:
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         checks: Checks,
+        restarts: int | None,
     ) -> None:
         self._engine, self._server, self._timeout_s = engine, server, timeout_s
         self._on_phase, self._on_line = on_phase, on_line
@@ -105,7 +108,7 @@ class _Watch:
         self._tracker = PhaseTracker(clock, speculates=server.speculates)
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._secrets = [value for name in _SECRETS if len(value := os.environ.get(name, "")) >= 6]
-        self._restarts: int | None = None
+        self._restarts = restarts
         self._lost_since: float | None = None
         self._log = LogFollower(engine, server)
 
