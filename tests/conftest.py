@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+# A shell starts background jobs with SIGINT ignored, and their children inherit that: Ctrl-C tests need it back.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+PIP_CONF = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip" / "pip.conf"
+
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    if PIP_CONF.is_file() and "PIP_CONFIG_FILE" not in os.environ:  # hidden by the next lines, and not gemmaspec's
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(PIP_CONF))
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path_factory.mktemp("state")))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
     for name in ("GEMMASPEC_PROFILES", "VLLM_API_KEY", "HF_TOKEN"):

@@ -74,14 +74,10 @@ def image_there(image: str) -> bool:
 
 
 def interrupt_when(command: list[str], said: str) -> Done:
-    """Start `command`, press Ctrl-C once its stderr holds `said`, and wait for its end.
-
-    A shell starts background jobs with SIGINT ignored, and the suite may be one: the command gets it back.
-    """
+    """Start `command`, press Ctrl-C once its stderr holds `said`, and wait for its end."""
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    )
     assert process.stderr
     seen = []
     with process:
