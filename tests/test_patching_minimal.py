@@ -186,7 +186,7 @@ def test_lines_taken_away_join_a_change_nearby() -> None:
     ],
 )
 def test_what_no_patch_can_say_is_refused(old: str, new: str, said: str) -> None:
-    with pytest.raises(PatchError, match="vllm/m.py") as caught:
+    with pytest.raises(PatchError, match=r"vllm/m\.py") as caught:
         minimal_diff(PATH, old.encode(), new.encode())
     assert said in caught.value.message
 
