@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,8 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     of the patch is under way; EnvironmentMissing for a vLLM that cannot be read, or without git.
     """
     unfinished.refuse_second(request.patch)
-    if request.floor:
-        launch_number(request.floor)
+    if request.floor and not re.fullmatch(launch.NUMBER, request.floor):
+        raise UsageError(f"--from {request.floor!r} is not like 0.34.0")
     judge, patch = _patch(request.patch, request.folders)
     listing = functools.cache(listing_of.published)
     target = open_reader(request.to, request.tree, listing)
@@ -76,6 +77,8 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     _refuse_unfit_needs(verdicts[:-1], target)
     if verdicts[-1].fits and verdicts[-1].state != "not-needed":
         return Rebased(outcome="fits", patch=patch.id, vllm=target.vllm, verdict=verdicts[-1])
+    if not request.floor:
+        release_number(target.vllm)
     base = _base(judge, patch, target, listing)
     say(f"{patch.id} does not fit {target.place}: {verdicts[-1].state}; merging from vllm {base.version}")
     merges = list(_Merger(judge, patch, base, target, say).merges())
@@ -103,13 +106,6 @@ def resume(id_: str, say: Say = lambda _: None) -> Rebased:
     Raises PatchConflict and PatchError for what is still to be done, UsageError when none is under way.
     """
     return _finish(unfinished.load(id_), functools.cache(listing_of.published), say)
-
-
-def launch_number(text: str) -> str:
-    """UsageError for what is no plain release number."""
-    if plain(text) != text:
-        raise UsageError(f"--from {text!r} is not like 0.34.0")
-    return text
 
 
 def _finish(state: Carried, listing: Callable[[], Listing], say: Say) -> Rebased:
