@@ -92,8 +92,6 @@ def _refuse_hostile(path: str, where: str) -> None:
     parts = path.split("/")
     if path == "/dev/null":
         return
-    if path.endswith("\r"):
-        raise PatchError(f"{where}: the diff has CRLF line endings")
     if path.startswith(("/", '"')) or ".." in parts or "\\" in path or not path.isprintable():
         raise PatchError(f"{where}: the diff names {path!r}, a path that leads elsewhere or is quoted")
 
@@ -101,6 +99,8 @@ def _refuse_hostile(path: str, where: str) -> None:
 def _sections(text: str, name: str) -> Iterator[_Section]:
     """File by file. Lines inside hunks are counted, so that none of them is taken for a header."""
     lines = text.removesuffix("\n").split("\n")
+    if lines[0].endswith("\r"):
+        raise PatchError(f"{name}:1: the diff has CRLF line endings")
     current: _Section | None = None
     index = 0
     while index < len(lines):
