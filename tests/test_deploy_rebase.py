@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 import signal
@@ -19,7 +20,10 @@ from gemmaspec.deploy.rebase import Rebased, Request, rebase, resume
 from gemmaspec.deploy.verify import Request as Verify
 from gemmaspec.deploy.verify import verify
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
+from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import load_patch
+from gemmaspec.trees.listing import published
+from gemmaspec.trees.reader import ReleaseReader
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, snapshot, use_releases, write_patch
 
@@ -397,3 +401,66 @@ def test_the_patch_for_0_32_is_carried_to_the_file_that_0_33_moved_it_to(tmp_pat
     assert mine.text.superseded == theirs.text.superseded
     assert [one.scopes for one in mine.text.variants] == [one.scopes for one in theirs.text.variants]
     assert ranges(patch) == [">=0.19.0,<0.33.0", ">=0.33.0"]
+
+
+def real(release: str, path: str) -> bytes:
+    """A file of a real wheel."""
+    content = ReleaseReader(release, published()).files([path])[path]
+    assert content is not None
+    return content
+
+
+@pytest.mark.network
+def test_a_diff_with_much_context_is_carried_over_a_release_that_changed_it(tmp_path: Path) -> None:
+    """Real wheels: the docstring around the hunk was rewritten in 0.22.0."""
+    id_, path = "kv-sharing-uniform-specs", "vllm/v1/worker/utils.py"
+    shipped, patch = data.PATCHES / id_, tmp_path / "patches" / id_
+    shutil.copytree(shipped, patch)
+    (patch / "known.json").unlink()
+    stock = real("0.21.0", path)
+    (edit,) = load_patch(shipped).variants[0].files
+    done = launch.decide_file(edit, stock).after
+    assert done is not None
+    lines = [text.decode().splitlines(keepends=True) for text in (stock, done)]
+    wide = "".join(difflib.unified_diff(*lines, f"a/{path}", f"b/{path}", n=10))
+    (patch / "0.19.diff").write_text(wide)
+    text = (patch / "patch.yaml").read_text()
+    scope = "add_kv_sharing_layers_to_kv_cache_groups"
+    (patch / "patch.yaml").write_text(text.replace(f"{path}: [{scope}]", f'{path}: [""]'))
+    assert carry(patch, "0.21.0").outcome == "fits"
+    assert carry(patch, "0.22.0").versions == ">=0.22.0"
+    made, wanted = (
+        (one / name).read_text().splitlines() for one, name in ((patch, "0.22.diff"), (shipped, "0.19.diff"))
+    )
+    assert [line for line in made if line[:2] != "@@"] == [line for line in wanted if line[:2] != "@@"]
+    assert load_patch(patch).text.variants[1].scopes == {path: (scope,)}
+    after = verify(Verify(folders=(patch.parent,), releases=("0.21.0..0.33.0",), patches=(id_,)))
+    assert {cell.verdict.state for cell in after.cells} == {"applies"}
+
+
+@pytest.mark.network
+def test_a_line_that_both_sides_changed_is_resolved_by_hand(tmp_path: Path) -> None:
+    """A real file of 0.33.0, in which the line of the patch was edited by hand."""
+    id_, path = "kv-spec-uniform-valueerror", "vllm/v1/core/kv_cache_planning.py"
+    patch, tree = tmp_path / "patches" / id_, tmp_path / "tree"
+    shutil.copytree(data.PATCHES / id_, patch)
+    fake.write_tree(tree, version="0.34.0")
+    stock = real("0.33.0", path).decode()
+    head, tail = stock.split("def is_kv_cache_spec_uniform", 1)
+    torn = f"{head}def is_kv_cache_spec_uniform" + tail.replace(
+        "except AssertionError:", "except (AssertionError, KeyError):", 1
+    )
+    (tree / path).parent.mkdir(parents=True, exist_ok=True)
+    (tree / path).write_text(torn)
+    with pytest.raises(PatchConflict, match="needs a hand in 1 place"):
+        carry(patch, tree=tree)
+    edited = unfinished.place_of(id_) / path
+    assert edited.read_text().count("<<<<<<< ") == 1
+    edited.write_text(torn.replace("(AssertionError, KeyError)", "(AssertionError, KeyError, ValueError)", 1))
+    done = resume(id_)
+    assert (done.diff, done.versions) == ("0.34.diff", ">=0.34.0")
+    assert ranges(patch) == [">=0.19.0,<0.33", ">=0.33,<0.34.0", ">=0.34.0"]
+    assert (patch / "0.34.diff").read_text().splitlines()[3:] == [
+        "-    except (AssertionError, KeyError):",
+        "+    except (AssertionError, KeyError, ValueError):",
+    ]

@@ -166,3 +166,10 @@ def test_a_profile_can_have_an_unreviewed_patch_as_an_optional_one_alone(folder:
     required = profile.patches.model_copy(update={"required": ["some-fix"], "optional": []})
     with pytest.raises(PatchError, match="which is unreviewed: it can only be optional"):
         profile_plan(profile.model_copy(update={"patches": required}), patches)
+
+
+def test_the_scope_can_be_the_whole_file(folder: Path) -> None:
+    (folder / "patch.yaml").write_text(TEXT.replace("[f]", '[""]').replace("scope: f", 'scope: ""'))
+    patch = load_patch(folder)
+    assert patch.variants[0].files[0].hunks[0].scope == ""
+    assert patch.text.superseded[0].scope == ""

@@ -74,8 +74,12 @@ class _Pair:
     """A file before and after."""
 
     def __init__(self, path: str, old: bytes, new: bytes) -> None:
-        self.before, self.after = _source(path, old), _source(path, new)
-        self._scopes = sorted(_scopes(self.before), key=lambda scope: scope[1][1] - scope[1][0])
+        try:
+            self.before, self.after = Source(old), Source(new)
+            self._scopes = sorted(_scopes(self.before), key=lambda scope: scope[1][1] - scope[1][0])
+            self._kept = {scope for scope, _ in _scopes(self.after)}
+        except launch.UNREADABLE as error:
+            raise PatchError(f"{path}: is no Python: {error}") from None
 
     def changes(self) -> list[_Change]:
         """Where they differ, from top to bottom."""
@@ -111,7 +115,7 @@ class _Pair:
     def _shortest(self, change: _Change, low: int, high: int) -> tuple[_Change, Hunk] | None:
         """The shortest hunk in the innermost scope that can tell it apart, within the lines low to high."""
         for scope, (begin, end) in self._scopes:
-            if begin <= change.old[0] and change.old[1] <= end:
+            if scope in self._kept and begin <= change.old[0] and change.old[1] <= end:
                 room = change.old[0] - max(low, begin), min(high, end) - change.old[1]
                 found = self._shortest_in(scope, change, room)
                 if found:
@@ -133,13 +137,6 @@ class _Pair:
             if (there.state, done.state, done.line) == ("applies", "applied", new_begin + 1):
                 return place, hunk
         return None
-
-
-def _source(path: str, data: bytes) -> Source:
-    try:
-        return Source(data)
-    except launch.UNREADABLE as error:
-        raise PatchError(f"{path}: is no Python: {error}") from None
 
 
 def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
@@ -22,6 +22,10 @@ _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 _METHOD: Final = r"^[a-z0-9_]+$"
 UNWRITTEN: Final = "TODO"
 """How a text begins that somebody has yet to write."""
+
+
+Scope = Annotated[str, StringConstraints(min_length=0)]
+"""The qualified name of a function or class; "" for the whole file."""
 
 
 class _Written(BaseModel):
@@ -43,7 +47,7 @@ class SupersededRule(_Written):
     """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`."""
 
     path: str
-    scope: str
+    scope: Scope
     contains: str
 
 
@@ -68,7 +72,7 @@ class VariantText(_Written):
 
     diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
     versions: str
-    scopes: dict[str, tuple[str, ...]]
+    scopes: dict[str, tuple[Scope, ...]]
 
 
 class PatchText(_Written):
