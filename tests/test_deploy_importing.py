@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.importing import Imported, Request, _diff_address, _id_of, import_diff
+from gemmaspec.deploy.importing import Import, Request, _diff_address, _id_of, import_diff
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.patching.patch import load_patch
 from tests import vllm_trees as fake
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "patches"
 
 
-def imported(source: Path | str, folder: Path, **more: str) -> Imported:
+def imported(source: Path | str, folder: Path, **more: str) -> Import:
     return import_diff(Request(source=str(source), folder=folder, **more))  # type: ignore[arg-type]
 
 
@@ -69,8 +69,8 @@ def test_a_diff_is_reduced_pinned_and_unreviewed(file: Path, folder: Path) -> No
     done = imported(file, folder, date="2026-11-20")
     assert (done.dropped, done.tried) == (("tests/test_core.py",), "")
     text = load_patch(folder / "fix-value").text
-    assert text.origin is not None
-    assert text.origin.model_dump() == {
+    assert text.imported is not None
+    assert text.imported.model_dump() == {
         "source": file.name,
         "sha256": hashlib.sha256(PULL.encode()).hexdigest(),
         "date": "2026-11-20",
@@ -165,7 +165,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def test_an_address_is_read_and_written_down(address: str, folder: Path) -> None:
-    origin = imported(address, folder, id="value-as-upstream").patch.text.origin
+    origin = imported(address, folder, id="value-as-upstream").patch.text.imported
     assert origin is not None
     assert (origin.source, origin.sha256) == (address, hashlib.sha256(PULL.encode()).hexdigest())
 

@@ -118,6 +118,24 @@ def test_a_variant_in_the_middle_ends_where_the_one_after_it_begins(
     assert set(states(patch).values()) == {"applies"}
 
 
+def test_a_release_between_two_ranges_gets_one_of_its_own(
+    patch: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scopes = "scopes: {vllm/v1/core.py: [value]}}"
+    first, second = (
+        f'  - {{diff: {diff}, versions: "{range_}", {scopes}\n'
+        for diff, range_ in (("0.19.diff", ">=0.19.0,<0.20"), ("0.22.diff", ">=0.22"))
+    )
+    (patch / "patch.yaml").write_text(
+        TEXT.replace(f'  - {{diff: 0.19.diff, versions: ">=0.19.0", {scopes}\n', first + second)
+    )
+    (patch / "0.22.diff").write_text(DIFF)
+    use_releases(monkeypatch, tmp_path, v0_19_0=OLD, v0_21_0=CLEAN, v0_22_0=OLD)
+    assert carry(patch, "0.21.0").versions == ">=0.21.0,<0.22"
+    assert ranges(patch) == [">=0.19.0,<0.20", ">=0.21.0,<0.22", ">=0.22"]
+    assert set(states(patch).values()) == {"applies"}
+
+
 def test_a_release_that_the_old_diff_fits_is_not_taken_away(
     patch: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.patch import Origin, SupersededRule
+from gemmaspec.patching.patch import Imported, SupersededRule
 from gemmaspec.patching.rewrite import NewVariant, diff_name, ranges_with, skeleton, with_variant
 
 VARIANT = NewVariant(diff="0.34.diff", floor="0.34.0", scopes={"vllm/v1/m.py": ("C.f", "")})
@@ -135,10 +135,10 @@ def test_a_diff_is_named_for_its_first_release(floor: str, taken: list[str], nam
 
 
 def test_a_skeleton_is_strict_yaml_and_unreviewed() -> None:
-    origin = Origin(source='a "b": c', sha256="0" * 64, date="2026-11-20")
+    origin = Imported(source='a "b": c', sha256="0" * 64, date="2026-11-20")
     found = strict_yaml.parse(skeleton("some-fix", VARIANT, origin), file="x", error=PatchError).data
     assert found["reviewed"] is False
-    assert found["origin"] == {"source": 'a "b": c', "sha256": "0" * 64, "date": "2026-11-20"}
+    assert found["imported"] == {"source": 'a "b": c', "sha256": "0" * 64, "date": "2026-11-20"}
     assert found["variants"][0]["scopes"] == {"vllm/v1/m.py": ["C.f", ""]}
 
 

@@ -146,10 +146,10 @@ def import_(
     done = importing.import_diff(
         importing.Request(source=source, id=id_, release=release, tree=tree, folder=folder, date=date)
     )
-    origin = done.patch.text.origin
+    origin = done.patch.text.imported
     assert origin
     if json:
-        facts = {"patch": done.patch.id, "folder": str(done.patch.folder), "origin": origin.model_dump()}
+        facts = {"patch": done.patch.id, "folder": str(done.patch.folder), "imported": origin.model_dump()}
         output.json_data({"ok": True, **facts, "dropped": list(done.dropped), "tried": done.tried or None})
         return
     output.data(str(done.patch.folder))

@@ -229,7 +229,8 @@ def release_day(day: Day, *, as_json: bool) -> int:
 def _rebase_line(day: Day, patch: str) -> str:
     rebase = day.rebases[patch]
     if rebase.outcome == "clean":
-        return f"a merge from {rebase.base} is clean"
+        detail = f" ({rebase.detail})" if rebase.detail else ""
+        return f"a merge from {rebase.base} is clean{detail}: gemmaspec patch rebase {patch}"
     base = f" from {rebase.base}" if rebase.base else ""
     how = "needs a hand" if rebase.outcome == "by hand" else "could not be tried"
     return f"a merge{base} {how}: {rebase.detail}"

@@ -15,7 +15,7 @@ from gemmaspec.deploy.newvariant import diffs_of, release_number
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.incoming import Incoming, reduce_diff
-from gemmaspec.patching.patch import Origin, Patch
+from gemmaspec.patching.patch import Imported, Patch
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.fetch import LARGEST, fetch
 from gemmaspec.trees.reader import Reader, open_reader
@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class Import:
     """The patch, the files of the diff that are not in it, and the vLLM on which it was tried ("" for none)."""
 
     patch: Patch
@@ -46,7 +46,7 @@ class Imported:
     tried: str
 
 
-def import_diff(request: Request) -> Imported:
+def import_diff(request: Request) -> Import:
     """Make an unreviewed patch of a diff; the same bytes give the same patch.
 
     Raises PatchError for a diff that is refused, PatchConflict when it does not fit the named vLLM, UsageError for a
@@ -64,7 +64,7 @@ def import_diff(request: Request) -> Imported:
         incoming = reduce_diff(data.decode("utf-8"), name)
     except UnicodeDecodeError as error:
         raise PatchError(f"{name}: not UTF-8 at byte {error.start}, so it is no diff of Python files") from None
-    origin = Origin(source=name, sha256=launch.sha256(data), date=request.date)
+    origin = Imported(source=name, sha256=launch.sha256(data), date=request.date)
     new = NewPatch(
         id=id_,
         diff=incoming.text,
@@ -76,7 +76,7 @@ def import_diff(request: Request) -> Imported:
     if request.release or request.tree:
         reader = open_reader(request.release, request.tree, functools.cache(listing_of.published))
         new, tried = _fitted(new, incoming, reader), str(reader.place)
-    return Imported(patch=write_patch(new, folder), dropped=incoming.dropped, tried=tried)
+    return Import(patch=write_patch(new, folder), dropped=incoming.dropped, tried=tried)
 
 
 def _id_of(source: str) -> str:

@@ -11,7 +11,7 @@ from gemmaspec import data
 from gemmaspec.errors import UsageError
 from gemmaspec.files import unwritable, write_whole
 from gemmaspec.patching import rewrite
-from gemmaspec.patching.patch import Origin, Patch, load_patch
+from gemmaspec.patching.patch import Imported, Patch, load_patch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class NewPatch:
     diff: str
     floor: str
     scopes: Mapping[str, Sequence[str]]
-    origin: Origin | None = None
+    origin: Imported | None = None
 
 
 def folder_for(folder: Path | None) -> Path:

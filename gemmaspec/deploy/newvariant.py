@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,9 +176,7 @@ def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
     """The patch folder as it would be, read as any other."""
     with tempfile.TemporaryDirectory(prefix="gemmaspec-") as beside:
         folder = Path(beside) / patch.id
-        folder.mkdir()
-        for variant in patch.text.variants:
-            (folder / variant.diff).write_bytes((patch.folder / variant.diff).read_bytes())
+        shutil.copytree(patch.folder, folder)
         for name, text in files.items():
             (folder / name).write_bytes(text.encode("utf-8"))
         return load_patch(folder)

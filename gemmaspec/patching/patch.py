@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
@@ -19,13 +19,11 @@ from gemmaspec.patching.known import Rules, fingerprint, read_known
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
-_METHOD: Final = r"^[a-z0-9_]+$"
-UNWRITTEN: Final = "TODO"
-"""How a text begins that somebody has yet to write."""
+_DAY: Final = r"^\d{4}-\d{2}-\d{2}$"
 
 
-Scope = Annotated[str, StringConstraints(min_length=0)]
-"""The qualified name of a function or class; "" for the whole file."""
+Scope = Annotated[str, Field(min_length=0)]
+"""The qualified name of a function or class; "" is the whole file."""
 
 
 class _Written(BaseModel):
@@ -56,15 +54,7 @@ class Upstream(_Written):
 
     url: str = Field(pattern=r"^https://")
     state: Literal["open", "closed", "merged"]
-    seen: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
-
-
-class Origin(_Written):
-    """Where a diff was imported from: an address or a file's name, the sha256 of all of it, the day if it was given."""
-
-    source: str
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    date: str | None = Field(default=None, pattern=r"^\d{4}-\d{2}-\d{2}$")
+    seen: str = Field(pattern=_DAY)
 
 
 class VariantText(_Written):
@@ -73,6 +63,14 @@ class VariantText(_Written):
     diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
     versions: str
     scopes: dict[str, tuple[Scope, ...]]
+
+
+class Imported(_Written):
+    """Where a diff was taken from: an address or a file's name, the sha256 of all of it, the day if it was given."""
+
+    source: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    date: str | None = Field(default=None, pattern=_DAY)
 
 
 class PatchText(_Written):
@@ -91,7 +89,7 @@ class PatchText(_Written):
     drop_when: str
     licence: str
     author: str
-    origin: Origin | None = None
+    imported: Imported | None = None
     reviewed: bool = True
     """Whether somebody stands for it; a profile can require only such a patch."""
 
@@ -214,6 +212,10 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
             launch.check_path(rule.path)
         except ValueError as error:
             yield f"superseded.{index}.path: {error}"
+
+
+UNWRITTEN: Final = "TODO"
+"""How a text begins that somebody has yet to write."""
 
 
 def _unwritten_findings(text: PatchText) -> Iterator[str]:

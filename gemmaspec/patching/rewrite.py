@@ -14,7 +14,7 @@ import yaml
 from gemmaspec import strict_yaml
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
-from gemmaspec.patching.patch import UNWRITTEN, Origin, SupersededRule
+from gemmaspec.patching.patch import UNWRITTEN, Imported, SupersededRule
 
 _WIDTH: Final = 120
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w.]*")
@@ -79,7 +79,7 @@ def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededR
     return text
 
 
-def skeleton(id_: str, variant: NewVariant, origin: Origin | None) -> str:
+def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
     """The text of a new patch.yaml: loadable, unreviewed, with all that is yet to be written marked as that."""
     title = f"{UNWRITTEN}: what vLLM does with the patch, in one line"
     hole = f"{UNWRITTEN}: what goes wrong without the patch, with the exact error text"
@@ -103,7 +103,7 @@ def skeleton(id_: str, variant: NewVariant, origin: Origin | None) -> str:
         f"author: {_scalar(f'{UNWRITTEN}: who wrote it')}",
     ]
     if origin:
-        lines += ["origin:", *(f"  {key}: {_scalar(value)}" for key, value in origin.model_dump().items() if value)]
+        lines += ["imported:", *(f"  {key}: {_scalar(value)}" for key, value in origin.model_dump().items() if value)]
     return "\n".join([*lines, "reviewed: false"]) + "\n"
 
 
