@@ -137,8 +137,7 @@ def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Re
         return Rebase(base=base, outcome="by hand", detail=error.message)
     except GemmaspecError as error:
         return Rebase(base=base, outcome="unknown", detail=error.message)
-    moved = [
-        f"{merge.file.source} is {merge.file.path} now" for merge in merged if merge.file.path != merge.file.source
-    ]
+    files = [merge.file for merge in merged]
+    moved = [f"the code of {file.source} is in {file.path} now" for file in files if file.path != file.source]
     detail = [f"{merge.file.path}: {merge.file.conflicts} conflicts" for merge in torn]
     return Rebase(base=base, outcome="by hand" if torn else "clean", detail="; ".join(detail or moved))
