@@ -160,6 +160,17 @@ def read_members(
         ) from None
 
 
+def member_names(wheel: DistributionPackage) -> list[str]:
+    """The paths of all members of a wheel. Raises EnvironmentMissing when it cannot be read."""
+    try:
+        with open_session() as session, _opened(wheel.url, session) as archive:
+            return archive.namelist()
+    except _UNREADABLE as error:
+        raise EnvironmentMissing(
+            f"{wheel.filename} could not be read from {_shown(wheel.url)}: {type(error).__name__}: {error}"
+        ) from None
+
+
 def cache_folder(file: DistributionPackage) -> Path | None:
     """Where parts of a released file are kept; None when the index states no sha256 for it."""
     sha256 = file.digests.get("sha256", "")

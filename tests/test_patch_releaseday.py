@@ -97,19 +97,38 @@ def test_what_a_merge_would_carry_over_is_said(
     assert "tiny-cpu: would NOT start: right-value" in out
 
 
-def test_a_file_that_moved_away_is_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+@pytest.mark.parametrize(
+    ("gone", "outcome", "detail"),
+    [
+        (["core.py"], "clean", "the code of vllm/v1/core.py is in vllm/v1/deep/down.py now"),
+        (
+            ["core.py", "deep/down.py"],
+            "by hand",
+            "nothing in tree {tree} is called value, which was in vllm/v1/core.py",
+        ),
+    ],
+)
+def test_code_that_moved_is_found_and_code_that_is_gone_is_by_hand(
+    gone: list[str],
+    outcome: str,
+    detail: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    profile: Profile,
 ) -> None:
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.21.0": CORE}))
     tree = fake.write_tree(tmp_path / "tree", version="0.22.0.dev7+gabc")
-    (tree / "vllm/v1/core.py").unlink()
+    for name in gone:
+        (tree / "vllm/v1" / name).unlink()
     options = ["--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"]
     assert run(["patch", "release-day", *options]) == 5
     found = json.loads(capsys.readouterr().out)
     assert found["tree"] == {"kind": "tree", "ref": str(tree), "vllm": "0.22.0.dev7+gabc"}
     assert found["patches"][0]["state"] == "missing"
-    assert found["patches"][0]["rebase"]["detail"] == "vllm/v1/core.py is not in vllm 0.22.0.dev7+gabc"
+    wanted = {"base": "0.21.0", "outcome": outcome, "detail": detail.format(tree=tree)}
+    assert found["patches"][0]["rebase"] == wanted
 
 
 def test_an_optional_patch_that_breaks_is_left_out_and_the_profile_starts(

@@ -8,6 +8,8 @@ import pytest
 
 from gemmaspec.errors import PatchError
 from gemmaspec.patching.patch import load_patch, load_patches
+from gemmaspec.profile.load import load_profile
+from gemmaspec.stack.build import profile_plan
 
 DIFF = "--- a/vllm/m.py\n+++ b/vllm/m.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 TEXT = """\
@@ -144,3 +146,30 @@ def test_every_shipped_hunk_has_a_scope_and_no_more_lines_than_it_needs() -> Non
                 for hunk in file.hunks:
                     assert hunk.scope, f"{patch.id} {variant.name} {file.path}"
                     assert len(hunk.old) <= 6
+
+
+def test_an_unreviewed_patch_may_have_texts_that_are_yet_to_be_written(folder: Path) -> None:
+    text = TEXT.replace("What goes wrong", '"TODO: what goes wrong"')
+    (folder / "patch.yaml").write_text(text + "reviewed: false\n")
+    assert not load_patch(folder).text.reviewed
+    (folder / "patch.yaml").write_text(text + "reviewed: true\n")
+    with pytest.raises(PatchError, match="hole: is not written yet"):
+        load_patch(folder)
+
+
+def test_a_profile_can_have_an_unreviewed_patch_as_an_optional_one_alone(folder: Path) -> None:
+    (folder / "patch.yaml").write_text(TEXT + "reviewed: false\n")
+    patches = load_patches(folder.parent)
+    profile = load_profile("tiny-cpu").profile
+    chosen = profile.patches.model_copy(update={"required": [], "optional": ["some-fix"]})
+    assert profile_plan(profile.model_copy(update={"patches": chosen}), patches)["patches"][0]["id"] == "some-fix"
+    required = profile.patches.model_copy(update={"required": ["some-fix"], "optional": []})
+    with pytest.raises(PatchError, match="which is unreviewed: it can only be optional"):
+        profile_plan(profile.model_copy(update={"patches": required}), patches)
+
+
+def test_the_scope_can_be_the_whole_file(folder: Path) -> None:
+    (folder / "patch.yaml").write_text(TEXT.replace("[f]", '[""]').replace("scope: f", 'scope: ""'))
+    patch = load_patch(folder)
+    assert patch.variants[0].files[0].hunks[0].scope == ""
+    assert patch.text.superseded[0].scope == ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gemmaspec.cli import options, output
+from gemmaspec.cli import carrying, options, output
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -43,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("release-day")(release_day)
     for command in (show, explain, verify, apply, known):
         group.command(command.__name__)(command)
+    carrying.add_to(group)
     app.add_typer(group, name="patch")
 
 

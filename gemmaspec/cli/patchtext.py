@@ -91,7 +91,8 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
     width = max((len(name) for name in patches.judges), default=0)
     for name in patches.judges:
         patch = patches.every[name]
-        output.data(f"{name:<{width}}  {_range(patch):<15}  {_users(name)}")
+        unreviewed = "" if patch.text.reviewed else "unreviewed; "
+        output.data(f"{name:<{width}}  {_range(patch):<15}  {unreviewed}{_users(name)}")
         output.data(f"{'':<{width}}  {patch.text.title}")
     for error in patches.refused.values():
         output.progress(f"refused: {error.message}")
@@ -162,6 +163,7 @@ def _summary(patch: Patch) -> dict[str, Any]:
         "id": patch.id,
         "title": patch.text.title,
         "versions": [variant.versions for variant in patch.text.variants],
+        "reviewed": patch.text.reviewed,
         "profiles": dataclasses.asdict(uses(patch.id)),
         "folder": str(patch.folder),
     }
@@ -227,7 +229,8 @@ def release_day(day: Day, *, as_json: bool) -> int:
 def _rebase_line(day: Day, patch: str) -> str:
     rebase = day.rebases[patch]
     if rebase.outcome == "clean":
-        return f"a merge from {rebase.base} is clean"
+        detail = f" ({rebase.detail})" if rebase.detail else ""
+        return f"a merge from {rebase.base} is clean{detail}: gemmaspec patch rebase {patch}"
     base = f" from {rebase.base}" if rebase.base else ""
     how = "needs a hand" if rebase.outcome == "by hand" else "could not be tried"
     return f"a merge{base} {how}: {rebase.detail}"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packaging.version import InvalidVersion, Version
-
+from gemmaspec.deploy.merging import find_base, merges
+from gemmaspec.deploy.newvariant import diffs_of
 from gemmaspec.deploy.patchset import PatchSet, load_set
 from gemmaspec.deploy.profiles import shipped_profiles
 from gemmaspec.deploy.verify import Cell, decide_tree
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.model import Profile
@@ -20,7 +20,7 @@ from gemmaspec.stack.build import profile_plan
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder
 from gemmaspec.trees.listing import Listing
-from gemmaspec.trees.merge import merge
+from gemmaspec.trees.reader import FolderReader, Reader, ReleaseReader
 from gemmaspec.trees.released import Releases
 from gemmaspec.trees.tree import Place, Tree, Unreadable
 from gemmaspec.trees.verdicts import Judge
@@ -79,11 +79,12 @@ def release_day(release: str | None, *, tree: Path | None = None, folders: Seque
     new = open_folder(tree, patches.needed_paths) if tree else _release(release, listing, patches)
     cells = tuple(decide_tree(new, patches))
     unfit = [cell.verdict.patch for cell in cells if not cell.verdict.fits]
+    reader: Reader = FolderReader(tree) if tree else ReleaseReader(new.vllm, listing)
     return Day(
         place=new.place,
         vllm=new.vllm,
         cells=cells,
-        rebases={name: _try_rebase(patches.judges[name], new, listing) for name in unfit},
+        rebases={name: _try_rebase(patches.judges[name], patches.every[name], reader, listing) for name in unfit},
         profiles=tuple(_profile_day(profile, new, patches.every) for profile in shipped_profiles()),
     )
 
@@ -122,40 +123,21 @@ def _profile_day(profile: Profile, tree: Tree, patches: Mapping[str, Patch]) -> 
     return ProfileDay(name=profile.name, starts=not blocked_by, blocked_by=blocked_by, left_out=left_out)
 
 
-def _try_rebase(judge: Judge, new: Tree, listing: Listing) -> Rebase:
-    """Merge from the newest older release that the patch applies to."""
-    for version in _older(new.vllm, listing):
-        (base,) = Releases(listing).open([version], judge.needed_paths)
-        if isinstance(base, Unreadable):
-            return Rebase(base=version, outcome="unknown", detail=base.error.message)
-        results, patched = launch.decide_plan(launch.Plan(1, "", "", (), judge.patches, ""), version, base.read)
-        if results[-1].state == "applies":
-            return _merge_all(base, {file.path for file in results[-1].files}, patched, new)
-    return Rebase(base=None, outcome="unknown", detail="no released vLLM is known that it applies to")
-
-
-def _older(vllm: str, listing: Listing) -> list[str]:
-    """Final releases before this one, the newest first; all of them when its version is no number."""
-    final = [one for one in reversed(listing.releases()) if launch.RELEASE.fullmatch(one)]
+def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Rebase:
+    """The merges that `patch rebase` would begin with; nothing is written."""
+    base = None
     try:
-        return [one for one in final if Version(one) < Version(vllm)]
-    except InvalidVersion:
-        return final
-
-
-def _merge_all(base: Tree, paths: set[str], patched: Mapping[str, bytes], new: Tree) -> Rebase:
-    for path in sorted(paths):
-        old, theirs = base.read(path), new.files.get(path)
-        if old is None or theirs is None:
-            return Rebase(base=base.vllm, outcome="by hand", detail=f"{path} is not in vllm {new.vllm}")
-        labels = ("patched", f"vllm {base.vllm}", f"vllm {new.vllm}")
-        try:
-            merged = merge(base=old, ours=patched[path], theirs=theirs, labels=labels)
-            compile(merged.data, path, "exec", dont_inherit=True) if not merged.conflicts else None
-        except GemmaspecError as error:
-            return Rebase(base=base.vllm, outcome="unknown", detail=error.message)
-        except (SyntaxError, ValueError) as error:
-            return Rebase(base=base.vllm, outcome="by hand", detail=f"{path}: the merged file would not do: {error}")
-        if merged.conflicts:
-            return Rebase(base=base.vllm, outcome="by hand", detail=f"{path}: {merged.conflicts} conflicts")
-    return Rebase(base=base.vllm, outcome="clean")
+        found = find_base(judge, patch, new.vllm, listing)
+        base = found.version
+        merged = merges(judge, patch, found, new)
+        torn = [merge for merge in merged if merge.file.conflicts]
+        if not torn:
+            diffs_of({merge.file.path: (merge.theirs, merge.merged) for merge in merged})
+    except (PatchConflict, PatchError) as error:
+        return Rebase(base=base, outcome="by hand", detail=error.message)
+    except GemmaspecError as error:
+        return Rebase(base=base, outcome="unknown", detail=error.message)
+    files = [merge.file for merge in merged]
+    moved = [f"the code of {file.source} is in {file.path} now" for file in files if file.path != file.source]
+    detail = [f"{merge.file.path}: {merge.file.conflicts} conflicts" for merge in torn]
+    return Rebase(base=base, outcome="by hand" if torn else "clean", detail="; ".join(detail or moved))

@@ -19,7 +19,11 @@ from gemmaspec.patching.known import Rules, fingerprint, read_known
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
-_METHOD: Final = r"^[a-z0-9_]+$"
+_DAY: Final = r"^\d{4}-\d{2}-\d{2}$"
+
+
+Scope = Annotated[str, Field(min_length=0)]
+"""The qualified name of a function or class; "" is the whole file."""
 
 
 class _Written(BaseModel):
@@ -41,7 +45,7 @@ class SupersededRule(_Written):
     """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`."""
 
     path: str
-    scope: str
+    scope: Scope
     contains: str
 
 
@@ -50,7 +54,7 @@ class Upstream(_Written):
 
     url: str = Field(pattern=r"^https://")
     state: Literal["open", "closed", "merged"]
-    seen: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    seen: str = Field(pattern=_DAY)
 
 
 class VariantText(_Written):
@@ -58,7 +62,15 @@ class VariantText(_Written):
 
     diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
     versions: str
-    scopes: dict[str, tuple[str, ...]]
+    scopes: dict[str, tuple[Scope, ...]]
+
+
+class Imported(_Written):
+    """Where a diff was taken from: an address or a file's name, the sha256 of all of it, the day if it was given."""
+
+    source: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    date: str | None = Field(default=None, pattern=_DAY)
 
 
 class PatchText(_Written):
@@ -77,6 +89,9 @@ class PatchText(_Written):
     drop_when: str
     licence: str
     author: str
+    imported: Imported | None = None
+    reviewed: bool = True
+    """Whether somebody stands for it; a profile can require only such a patch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +151,7 @@ def load_patch(folder: Path) -> Patch:
     text = _validated(_read_yaml(file), file)
     if text.id != folder.name:
         raise PatchError(f"{file}: id: {text.id} is not the name of its folder, {folder.name}")
-    findings = [*_range_findings(text), *_rule_findings(text)]
+    findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
     unused = {path.name for path in folder.glob("*.diff")} - {variant.diff for variant in text.variants}
     findings += [f"{name} is not named in it" for name in sorted(unused)]
     if findings:
@@ -197,6 +212,19 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
             launch.check_path(rule.path)
         except ValueError as error:
             yield f"superseded.{index}.path: {error}"
+
+
+UNWRITTEN: Final = "TODO"
+"""How a text begins that somebody has yet to write."""
+
+
+def _unwritten_findings(text: PatchText) -> Iterator[str]:
+    """A reviewed patch has no text that is yet to be written."""
+    texts = {"required_by.when": text.required_by.when, "required_by.methods": " ".join(text.required_by.methods)}
+    texts |= {key: getattr(text, key) for key in ("title", "hole", "drop_when", "licence", "author")}
+    for key, value in texts.items():
+        if text.reviewed and value.startswith(UNWRITTEN):
+            yield f"{key}: is not written yet, so it cannot be reviewed: true"
 
 
 def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:

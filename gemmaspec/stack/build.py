@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gemmaspec import data
-from gemmaspec.errors import ProfileError
+from gemmaspec.errors import PatchError, ProfileError
 from gemmaspec.launcher.launch import Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
@@ -69,13 +69,23 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
 def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:
     """The plan of a profile; one that does not speculate leaves out what only speculation needs.
 
-    Raises PatchError for a patch that does not exist.
+    Raises PatchError for a patch that does not exist, or is required and nobody has reviewed it.
     """
     required, optional = profile.patches.required, profile.patches.optional
     if not profile.speculative:
         required = [name for name in required if not _only_speculation(name, patches)]
         optional = [name for name in optional if not _only_speculation(name, patches)]
+    for name in required:
+        _refuse_unreviewed(name, profile, patches)
     return compile_plan(profile.name, required, optional, _requires(profile), patches)
+
+
+def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]) -> None:
+    if name in patches and not patches[name].text.reviewed:
+        raise PatchError(
+            f"profile {profile.name} requires the patch {name}, which is unreviewed: it can only be optional",
+            hint=f"read it, write its texts, and set reviewed: true in {patches[name].folder / 'patch.yaml'}",
+        )
 
 
 def _requires(profile: Profile) -> list[Requirement]:

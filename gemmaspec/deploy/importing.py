@@ -1,0 +1,146 @@
+"""`patch import`: a diff from a pull request or a file, as a patch that nobody has reviewed."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.deploy import unfinished
+from gemmaspec.deploy.newpatch import NewPatch, folder_for, refuse_existing, write_patch
+from gemmaspec.deploy.newvariant import diffs_of, release_number
+from gemmaspec.errors import PatchConflict, PatchError, UsageError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.incoming import Incoming, reduce_diff
+from gemmaspec.patching.patch import Imported, Patch
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.fetch import LARGEST, fetch
+from gemmaspec.trees.reader import Reader, open_reader
+
+FIRST_RELEASE: Final = "0.19.0"
+"""The first vLLM release with Gemma 4; what an import claims that was tried on none."""
+_PULL: Final = re.compile(r"(https?://github\.com/[^/]+/[^/]+/pull/(\d+))(?:\.diff|\.patch|/files|/changes)?/?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """An address or a file; the rest has defaults. `date` is written down as it is: no clock is asked."""
+
+    source: str
+    id: str | None = None
+    release: str | None = None
+    tree: Path | None = None
+    folder: Path | None = None
+    date: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """The patch, the files of the diff that are not in it, and the vLLM on which it was tried ("" for none)."""
+
+    patch: Patch
+    dropped: Sequence[str]
+    tried: str
+
+
+def import_diff(request: Request) -> Import:
+    """Make an unreviewed patch of a diff; the same bytes give the same patch.
+
+    Raises PatchError for a diff that is refused, PatchConflict when it does not fit the named vLLM, UsageError for a
+    bad id or one that is taken, EnvironmentMissing for what cannot be read.
+    """
+    id_, folder = request.id or _id_of(request.source), folder_for(request.folder)
+    unfinished.check_id(id_)
+    refuse_existing(id_, folder)
+    if request.date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", request.date):
+        raise UsageError(f"--date {request.date!r} is not like 2026-11-20")
+    address = "://" in request.source
+    data = fetch(_diff_address(request.source)) if address else _read(Path(request.source))
+    name = request.source if address else Path(request.source).name
+    try:
+        incoming = reduce_diff(data.decode("utf-8"), name)
+    except UnicodeDecodeError as error:
+        raise PatchError(f"{name}: not UTF-8 at byte {error.start}, so it is no diff of Python files") from None
+    origin = Imported(source=name, sha256=launch.sha256(data), date=request.date)
+    new = NewPatch(
+        id=id_,
+        diff=incoming.text,
+        floor=FIRST_RELEASE,
+        scopes={file.path: scopes for file, scopes in zip(incoming.files, incoming.scopes, strict=True)},
+        origin=origin,
+    )
+    tried = ""
+    if request.release or request.tree:
+        reader = open_reader(request.release, request.tree, functools.cache(listing_of.published))
+        new, tried = _fitted(new, incoming, reader), str(reader.place)
+    return Import(patch=write_patch(new, folder), dropped=incoming.dropped, tried=tried)
+
+
+def _id_of(source: str) -> str:
+    """pr-41752 for a pull request on GitHub, else the last part of the name."""
+    pull = _PULL.fullmatch(source)
+    if pull:
+        return f"pr-{pull[2]}"
+    stem = re.split(r"[/?#]", source.rstrip("/"))[-1].removesuffix(".diff").removesuffix(".patch")
+    id_ = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    if not id_:
+        raise UsageError(f"{source}: no id can be made of that name", hint="--id what-the-patch-does")
+    return id_
+
+
+def _diff_address(source: str) -> str:
+    """The diff of a pull request on GitHub, whichever of its pages was named; any other address as it is."""
+    pull = _PULL.fullmatch(source)
+    return f"{pull[1]}.diff" if pull else source
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}")
+    with file.open("rb") as opened:
+        data = opened.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise UsageError(f"{file} is larger than {LARGEST} bytes, which no patch is")
+    return data
+
+
+def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
+    """The patch with the least diffs that do the same to that vLLM, and its release as the first one claimed."""
+    files = reader.files(file.path for file in incoming.files)
+    pairs = {}
+    for edit, loose in _edits(incoming):
+        found = launch.decide_file(edit, files[edit.path])
+        if found.state != "applies":
+            found = launch.decide_file(loose, files[edit.path])
+        if found.before is None or found.after is None or found.state != "applies":
+            where = f"{found.path}:{found.line or 1}: {found.state}: {found.detail}"
+            raise PatchConflict(
+                f"{new.id} does not apply to {reader.place}: {where}"
+                if found.state != "applied"
+                else f"{reader.place} has it already: {where}",
+                hint="name another release, or none: then it is taken as it is",
+            )
+        pairs[edit.path] = found.before, found.after
+    diffs = diffs_of(pairs)
+    return NewPatch(
+        id=new.id,
+        diff="".join(diff.text for diff in diffs),
+        floor=release_number(reader.vllm),
+        scopes={diff.edit.path: diff.scopes for diff in diffs},
+        origin=new.origin,
+    )
+
+
+def _edits(incoming: Incoming) -> Sequence[tuple[launch.FileEdit, launch.FileEdit]]:
+    """Each file's edit, in the functions that were guessed, and anywhere in the file."""
+    found = []
+    for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
+        guessed = tuple(
+            launch.Hunk(scope, one.line, one.old, one.new) for scope, one in zip(scopes, file.hunks, strict=True)
+        )
+        loose = tuple(launch.Hunk("", one.line, one.old, one.new) for one in file.hunks)
+        found.append((launch.FileEdit(file.path, guessed), launch.FileEdit(file.path, loose)))
+    return found

@@ -1,0 +1,62 @@
+"""A new patch folder, written whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec import data
+from gemmaspec.errors import UsageError
+from gemmaspec.files import unwritable, write_whole
+from gemmaspec.patching import rewrite
+from gemmaspec.patching.patch import Imported, Patch, load_patch
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewPatch:
+    """What a new patch folder says; `floor` is the first release that it is for, `scopes` are by file."""
+
+    id: str
+    diff: str
+    floor: str
+    scopes: Mapping[str, Sequence[str]]
+    origin: Imported | None = None
+
+
+def folder_for(folder: Path | None) -> Path:
+    """Where new patches go: the folder given, else the user's own, else the shipped one of a checkout."""
+    if folder:
+        return folder
+    chosen = data.patch_folders()[-1]
+    if chosen == data.PATCHES and data.PATCHES.is_relative_to(Path(data.__file__).parent):
+        raise UsageError(
+            "patches that were installed with gemmaspec are not added to",
+            hint="say where: --patches DIR    # and set GEMMASPEC_PATCHES=DIR, so that it is found",
+        )
+    return chosen
+
+
+def refuse_existing(id_: str, folder: Path) -> None:
+    """UsageError when the folder has a patch of that id."""
+    if (folder / id_).exists():
+        raise UsageError(f"{folder / id_} is there already", hint=f"gemmaspec patch show {id_}")
+
+
+def write_patch(new: NewPatch, folder: Path) -> Patch:
+    """Write the folder, with a patch.yaml to be filled in; it has loaded before it is put in its place."""
+    refuse_existing(new.id, folder)
+    name = rewrite.diff_name(new.floor, ())
+    variant = rewrite.NewVariant(diff=name, floor=new.floor, scopes=new.scopes)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as beside:
+            fresh = Path(beside) / new.id
+            write_whole(fresh / name, new.diff)
+            write_whole(fresh / "patch.yaml", rewrite.skeleton(new.id, variant, new.origin))
+            load_patch(fresh)
+            fresh.rename(folder / new.id)
+    except OSError as error:
+        raise unwritable(folder / new.id, error) from None
+    return load_patch(folder / new.id)

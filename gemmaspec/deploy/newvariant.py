@@ -1,0 +1,211 @@
+"""A new variant of a patch: found out from two versions of its files, proven, and made into the files to write."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
+from gemmaspec.launcher import launch
+from gemmaspec.patching import decide as deciding
+from gemmaspec.patching import rewrite
+from gemmaspec.patching.minimal import FileDiff, minimal_diff
+from gemmaspec.patching.patch import Patch, SupersededRule, load_patch
+from gemmaspec.trees.listing import Listing
+from gemmaspec.trees.reader import ReleaseReader
+from gemmaspec.trees.verdicts import Judge
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a variant is made from; `files` has the new vLLM's files as they are and as they are to be."""
+
+    files: Mapping[str, tuple[bytes, bytes]]
+    moved: Mapping[str, str]
+    """New path -> old path, for code that is in another file now."""
+    vllm: str
+    base: str
+    """The release that the nearest diff was made for; "" when there is none."""
+    floor: str
+    """The first release it is for; "" to find it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A proven variant: the file of its diff, its range, and every file to write by name."""
+
+    diff: str
+    versions: str
+    files: Mapping[str, str]
+
+
+def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
+    """The least diff of each file that was changed. PatchError for what no patch can say, or when none was."""
+    changed = {path: pair for path, pair in files.items() if pair[0] != pair[1]}
+    if not changed:
+        raise PatchError(f"nothing was changed in {', '.join(files)}")
+    found = [minimal_diff(path, *pair) for path, pair in sorted(changed.items())]
+    for diff in found:
+        prove(diff, *changed[diff.edit.path])
+    return found
+
+
+def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
+    """It applies, compiles, is then seen to be in, and comes out again. Raises PatchError."""
+    done = launch.decide_file(diff.edit, before)
+    again = launch.decide_file(diff.edit, after)
+    hunks = tuple(dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks)
+    back = launch.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
+    if (done.state, done.after, again.state, back.after) != ("applies", after, "applied", before):
+        path, why = diff.edit.path, done.detail or again.detail or back.detail
+        raise PatchError(f"{path}: the new diff does not do what it should: {why}")
+
+
+def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> Written:
+    """Make the variant and prove it: on the new vLLM, and that no release is worse off than before.
+
+    Raises PatchError for a change that no patch can say, PatchConflict when another release would not fit any more.
+    """
+    diffs = diffs_of(wanted.files)
+    edits = tuple(diff.edit for diff in diffs)
+    others = _other_releases(judge, edits, listing, say)
+    floor = wanted.floor or _floor(judge, edits, wanted, others)
+    taken = [one.name for one in patch.folder.glob("*.diff")]
+    variant = rewrite.NewVariant(
+        diff=rewrite.diff_name(floor, taken), floor=floor, scopes={diff.edit.path: diff.scopes for diff in diffs}
+    )
+    file = patch.folder / "patch.yaml"
+    rules = _moved_rules(patch, wanted, say)
+    text = rewrite.with_variant(rewrite.read_text(file), variant, rules, name=str(file))
+    files = {variant.diff: "".join(diff.text for diff in diffs), "patch.yaml": text}
+    new = _loaded(patch, files)
+    _check_target(new, wanted)
+    _check_others(judge, new, floor, others)
+    made = next(one for one in new.text.variants if one.diff == variant.diff)
+    return Written(diff=variant.diff, versions=made.versions, files=files)
+
+
+def release_number(vllm: str) -> str:
+    """The number of the release that a build is, or is on the way to. UsageError when it states none."""
+    found = re.match(launch.NUMBER, vllm)
+    if not found:
+        raise UsageError(f"this vLLM states no version ({vllm})", hint="say for which releases it is: --from 0.34.0")
+    return found[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Release:
+    """Another release, with the verdict of the patch as it was."""
+
+    version: str
+    read: launch.Read
+    fitted: bool
+
+
+def _other_releases(
+    judge: Judge, edits: Sequence[launch.FileEdit], listing: Callable[[], Listing], say: Say
+) -> Callable[[Callable[[str], bool]], Iterator[_Release]]:
+    """Reads the published releases that are chosen, from the newest; none, and said so, without a package index."""
+
+    def chosen(wanted: Callable[[str], bool]) -> Iterator[_Release]:
+        try:
+            listed = listing()
+        except EnvironmentMissing as error:
+            say(f"other releases were not looked at: {error.message}")
+            return
+        for version in reversed(listed.releases()):
+            if launch.RELEASE.fullmatch(version) and wanted(version):
+                paths = {*judge.needed_paths(version), *(edit.path for edit in edits)}
+                files = ReleaseReader(version, listed).files(paths)
+                verdict = deciding.decide(judge.patches, version, files.__getitem__)[-1]
+                yield _Release(version=version, read=files.__getitem__, fitted=verdict.fits)
+
+    return chosen
+
+
+def _floor(
+    judge: Judge,
+    edits: tuple[launch.FileEdit, ...],
+    wanted: Wanted,
+    others: Callable[[Callable[[str], bool]], Iterator[_Release]],
+) -> str:
+    """The oldest release that the new diff fits, going down from the target to the base where the old ones do not."""
+    floor = release_number(wanted.vllm)
+    top, bottom = launch.release(floor), launch.release(wanted.base) if wanted.base else launch.release(floor)
+    new = launch.Variant("new", ">=0", edits)
+    last = dataclasses.replace(judge.patches[-1], variants=(new,), superseded=())
+    for other in others(lambda version: bottom < launch.release(plain(version)) < top):
+        verdict = deciding.decide((*judge.patches[:-1], last), other.version, other.read)[-1]
+        if other.fitted or verdict.state != "applies":
+            break
+        floor = plain(other.version)
+    return floor
+
+
+def plain(version: str) -> str:
+    """A release without .post1 or +cpu, as ranges have it."""
+    found = re.match(launch.NUMBER, version)
+    return found[0] if found else version
+
+
+def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, SupersededRule]:
+    """For code that moved, the superseded rules about it, again for its new file."""
+    found: dict[int, SupersededRule] = {}
+    for new, old in wanted.moved.items():
+        for index, rule in enumerate(patch.text.superseded):
+            copy = rule.model_copy(update={"path": new})
+            if rule.path != old or copy in patch.text.superseded or index in found:
+                continue
+            compiled = launch.Rule(copy.path, copy.scope, copy.contains)
+            if launch.closed_by(compiled, lambda path: wanted.files[path][0]):
+                say(f"superseded: not copied for {new}, where it would match the unpatched file: {rule.contains}")
+            elif rule.scope and launch.definitions(launch.Source(wanted.files[new][0]).tree, rule.scope):
+                found[index] = copy
+                say(f"superseded: copied for {new}")
+    return found
+
+
+def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
+    """The patch folder as it would be, read as any other."""
+    with tempfile.TemporaryDirectory(prefix="gemmaspec-") as beside:
+        folder = Path(beside) / patch.id
+        shutil.copytree(patch.folder, folder)
+        for name, text in files.items():
+            (folder / name).write_bytes(text.encode("utf-8"))
+        return load_patch(folder)
+
+
+def _check_target(new: Patch, wanted: Wanted) -> None:
+    """By its own range and rules the patch must now apply to the new vLLM, and then be seen as applied."""
+    compiled = deciding.launcher_patch(new)
+    for state, side in (("applies", 0), ("applied", 1)):
+        files = {path: pair[side] for path, pair in wanted.files.items()}
+        verdict = deciding.decide((compiled,), wanted.vllm, files.get)[-1]
+        if verdict.state != state:
+            details = "; ".join(file.detail for file in verdict.files)
+            raise PatchError(f"{new.id}: on vllm {wanted.vllm} it is {verdict.state}, not {state}: {details}")
+
+
+def _check_others(
+    judge: Judge, new: Patch, floor: str, others: Callable[[Callable[[str], bool]], Iterator[_Release]]
+) -> None:
+    """No release that the patch fitted may be lost to the new range."""
+    chain = (*judge.patches[:-1], deciding.launcher_patch(new))
+    lost = [
+        other.version
+        for other in others(lambda version: launch.release(plain(version)) >= launch.release(floor))
+        if other.fitted and not deciding.decide(chain, other.version, other.read)[-1].fits
+    ]
+    if lost:
+        raise PatchConflict(
+            f"{new.id}: a variant from {floor} on would take away vllm {', '.join(lost)}, which the older diff fits; "
+            "nothing was written",
+            hint="give the releases that need another diff a range of their own in patch.yaml",
+        )

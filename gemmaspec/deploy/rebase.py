@@ -1,0 +1,163 @@
+"""`patch rebase` and `patch continue`: carry a patch to a vLLM that it does not fit, by three-way merges."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gemmaspec import data
+from gemmaspec.deploy import unfinished
+from gemmaspec.deploy.merging import find_base, merges
+from gemmaspec.deploy.newvariant import Say, Wanted, add_variant, release_number
+from gemmaspec.deploy.patchset import load_set
+from gemmaspec.deploy.unfinished import Carried
+from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
+from gemmaspec.launcher import launch
+from gemmaspec.patching import decide as deciding
+from gemmaspec.patching.decide import Verdict
+from gemmaspec.patching.patch import Patch, load_patch
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.listing import Listing
+from gemmaspec.trees.reader import Reader, open_reader
+from gemmaspec.trees.verdicts import Judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A patch, where it is to be carried (`to` or `tree`), and the first release that the new diff is for."""
+
+    patch: str
+    to: str | None = None
+    tree: Path | None = None
+    folders: tuple[Path, ...] = ()
+    floor: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebased:
+    """What came out: it fitted (`verdict` says how), or a variant was written."""
+
+    outcome: Literal["fits", "written"]
+    patch: str
+    vllm: str
+    verdict: Verdict | None = None
+    folder: Path | None = None
+    diff: str = ""
+    versions: str = ""
+    base: str = ""
+    moved: Mapping[str, str] | None = None
+
+
+def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
+    """Carry a patch to another vLLM. A patch that fits it is left alone.
+
+    Raises PatchConflict for a merge that needs a hand, with the folder to do it in; UsageError while another rebase
+    of the patch is under way; EnvironmentMissing for a vLLM that cannot be read, or without git.
+    """
+    unfinished.refuse_second(request.patch)
+    if request.floor and not re.fullmatch(launch.NUMBER, request.floor):
+        raise UsageError(f"--from {request.floor!r} is not like 0.34.0")
+    judge, patch = _patch(request.patch, request.folders)
+    listing = functools.cache(listing_of.published)
+    target = open_reader(request.to, request.tree, listing)
+    files = target.files(judge.needed_paths(target.vllm) | {edit.path for edit in _edits(judge)})
+    verdicts = deciding.decide(judge.patches, target.vllm, files.__getitem__)
+    _refuse_unfit_needs(verdicts[:-1], target)
+    if verdicts[-1].fits and not _in_a_gap(verdicts[-1], patch, target.vllm):
+        return Rebased(outcome="fits", patch=patch.id, vllm=target.vllm, verdict=verdicts[-1])
+    if not request.floor:
+        release_number(target.vllm)
+    say(f"{patch.id} does not fit {target.place}: {verdicts[-1].state}")
+    state = _begin(judge, patch, target, request.floor or "", listing(), say)
+    conflicts = sum(file.conflicts for file in state.files)
+    if conflicts:
+        where = f"{conflicts} place{'s' if conflicts > 1 else ''}"
+        raise unfinished.conflict(state, f"{patch.id}: merging to {target.place} needs a hand in {where}")
+    return _finish(state, listing, say)
+
+
+def _begin(judge: Judge, patch: Patch, target: Reader, floor: str, listed: Listing, say: Say) -> Carried:
+    """Merge, and keep it where it outlives this process."""
+    base = find_base(judge, patch, target.vllm, listed)
+    say(f"merging from vllm {base.version}")
+    merged = merges(judge, patch, base, target, say)
+    state = Carried(
+        schema=1,
+        patch=patch.id,
+        folder=str(patch.folder.absolute()),
+        base=base.version,
+        target=str(target.place),
+        vllm=target.vllm,
+        floor=floor,
+        files=tuple(merge.file for merge in merged),
+    )
+    unfinished.begin(state, merged)
+    return state
+
+
+def resume(id_: str, say: Say = lambda _: None) -> Rebased:
+    """Go on with a rebase: write the variant once the files hold no marker, compile, and do what they should.
+
+    Raises PatchConflict and PatchError for what is still to be done, UsageError when none is under way.
+    """
+    return _finish(unfinished.load(id_), functools.cache(listing_of.published), say)
+
+
+def _finish(state: Carried, listing: Callable[[], Listing], say: Say) -> Rebased:
+    moved = {file.path: file.source for file in state.files if file.path != file.source}
+    if unfinished.is_proven(state.patch):
+        return _write(state)
+    judge, patch = _patch(state.patch, (*data.patch_folders(), Path(state.folder).parent))
+    wanted = Wanted(files=unfinished.resolved(state), moved=moved, vllm=state.vllm, base=state.base, floor=state.floor)
+    try:
+        written = add_variant(judge, patch, wanted, listing, say)
+    except GemmaspecError as error:
+        raise type(error)(error.message, hint=error.hint or unfinished.conflict(state, "").hint) from None
+    unfinished.prepare_write(state, written.files)
+    return _write(state)
+
+
+def _write(state: Carried) -> Rebased:
+    diff, folder = unfinished.write(state), Path(state.folder)
+    variants = load_patch(folder).text.variants
+    return Rebased(
+        outcome="written",
+        patch=state.patch,
+        vllm=state.vllm,
+        folder=folder,
+        diff=diff,
+        versions=next(variant.versions for variant in variants if variant.diff == diff),
+        base=state.base,
+        moved={file.path: file.source for file in state.files if file.path != file.source},
+    )
+
+
+def _patch(id_: str, folders: tuple[Path, ...]) -> tuple[Judge, Patch]:
+    patches = load_set((id_,), folders)
+    for error in patches.refused.values():
+        raise error
+    return patches.judges[id_], patches.every[id_]
+
+
+def _in_a_gap(verdict: Verdict, patch: Patch, vllm: str) -> bool:
+    """Whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
+    last = patch.variants[-1].specifier.partition(",")[0].removeprefix(">=")
+    return verdict.state == "not-needed" and launch.release(release_number(vllm)) < launch.release(last)
+
+
+def _edits(judge: Judge) -> Iterator[launch.FileEdit]:
+    """Every edit of every variant: whichever the base turns out to use."""
+    return (edit for patch in judge.patches for variant in patch.variants for edit in variant.files)
+
+
+def _refuse_unfit_needs(verdicts: tuple[Verdict, ...], target: Reader) -> None:
+    for verdict in verdicts:
+        if not verdict.fits:
+            raise PatchConflict(
+                f"{verdict.patch}, which it needs, does not fit {target.place}",
+                hint=f"gemmaspec patch rebase {verdict.patch} --to …",
+            )

@@ -1,0 +1,223 @@
+"""The least diff between two versions of a file: each change in its function, with no context it can do without."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.launcher.launch import FileEdit, Hunk, Source
+
+JOINED_WITHIN: Final = 20
+"""Lines between a change that adds nothing and the one it is joined with; further apart it is refused."""
+_EVERY_SPLIT_UP_TO: Final = 8
+"""Lines of context up to which every split into above and below is tried; beyond, both sides grow alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDiff:
+    """One file's edit as the launcher reads it, and as the text of a unified diff."""
+
+    edit: FileEdit
+    text: str
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The function or class of each hunk, in order."""
+        return tuple(hunk.scope for hunk in self.edit.hunks)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Half-open ranges of line indices, in the old and in the new file."""
+
+    old: tuple[int, int]
+    new: tuple[int, int]
+
+    def joined(self, other: _Change) -> _Change:
+        """Both and all between them."""
+        return _Change((self.old[0], other.old[1]), (self.new[0], other.new[1]))
+
+    def holds(self, other: _Change) -> bool:
+        """Whether the other lies within; where the old lines only touch, the new ones tell."""
+        sides = (self.old, other.old), (self.new, other.new)
+        return all(mine[0] <= its[0] and its[1] <= mine[1] for mine, its in sides)
+
+    def grown(self, above: int, below: int) -> _Change:
+        """With context, which is the same on both sides."""
+        return _Change((self.old[0] - above, self.old[1] + below), (self.new[0] - above, self.new[1] + below))
+
+
+def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
+    """The hunks that make `new` of `old`, each as short as its function or class lets it be found exactly once.
+
+    Applied to `old` they give `new`, and in `new` the launcher sees that they are in. PatchError for what no
+    patch can say: nothing changed, lines only taken away, other line endings, no Python.
+    """
+    pair = _Pair(path, old, new)
+    changes = pair.changes()
+    if not (pair.before.lines and pair.after.lines):
+        raise PatchError(f"{path}: is empty; a patch edits lines that are there, and leaves some")
+    if not changes:
+        raise PatchError(f"{path}: no line was changed" + ("" if old == new else " but for its line ending"))
+    hunks = pair.hunks(_with_additions(path, _close_ones_joined(changes), pair.after))
+    edit = FileEdit(path, tuple(hunk for _, hunk in hunks))
+    if launch.decide_file(edit, old).after != new or launch.decide_file(edit, new).state != "applied":
+        raise PatchError(f"{path}: line endings, the encoding or the newline at the end were changed; keep them")
+    return FileDiff(edit=edit, text=_text(path, pair, [place for place, _ in hunks], changes))
+
+
+class _Pair:
+    """A file before and after."""
+
+    def __init__(self, path: str, old: bytes, new: bytes) -> None:
+        try:
+            self.before, self.after = Source(old), Source(new)
+            self._scopes = sorted(_scopes(self.before), key=lambda scope: scope[1][1] - scope[1][0])
+            self._kept = {scope for scope, _ in _scopes(self.after)}
+        except launch.UNREADABLE as error:
+            raise PatchError(f"{path}: is no Python: {error}") from None
+
+    def changes(self) -> list[_Change]:
+        """Where they differ, from top to bottom."""
+        old, new = self.before.lines, self.after.lines
+        head = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+        rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
+        shorter = min(len(old), len(new)) - head
+        tail = next((n for n, (a, b) in enumerate(rest) if a != b), shorter)
+        middle = old[head : len(old) - tail], new[head : len(new) - tail]
+        matcher = difflib.SequenceMatcher(None, *middle, autojunk=False)
+        return [
+            _Change((a + head, b + head), (c + head, d + head))
+            for tag, a, b, c, d in matcher.get_opcodes()
+            if tag != "equal"
+        ]
+
+    def hunks(self, changes: Sequence[_Change]) -> list[tuple[_Change, Hunk]]:
+        """A hunk for each change; neighbours become one where there is too little between them to tell them apart."""
+        groups, found = list(changes), list[tuple[_Change, Hunk]]()
+        while len(found) < len(groups):
+            index = len(found)
+            low = found[-1][0].old[1] if found else 0
+            high = groups[index + 1].old[0] if index + 1 < len(groups) else len(self.before.lines)
+            hunk = self._shortest(groups[index], low, high)
+            if hunk:
+                found.append(hunk)
+                continue
+            left = index - 1 if index and not _nearer_below(groups, index) else index
+            groups[left : left + 2] = [groups[left].joined(groups[left + 1])]
+            found = found[:left]
+        return found
+
+    def _shortest(self, change: _Change, low: int, high: int) -> tuple[_Change, Hunk] | None:
+        """The shortest hunk in the innermost scope that can tell it apart, within the lines low to high."""
+        for scope, (begin, end) in self._scopes:
+            if scope in self._kept and begin <= change.old[0] and change.old[1] <= end:
+                room = change.old[0] - max(low, begin), min(high, end) - change.old[1]
+                found = self._shortest_in(scope, change, room)
+                if found:
+                    return found
+        return None
+
+    def _shortest_in(self, scope: str, change: _Change, room: tuple[int, int]) -> tuple[_Change, Hunk] | None:
+        spans = self.after.spans(scope)
+        for above, below in _contexts(*room):
+            place = change.grown(above, below)
+            (begin, end), (new_begin, new_end) = place.old, place.new
+            if begin == end or not any(low <= new_begin and new_end <= high for low, high in spans):
+                continue
+            old, new = _decoded(self.before, begin, end), _decoded(self.after, new_begin, new_end)
+            if not new:
+                continue
+            hunk = Hunk(scope, begin + 1, old, new)
+            there, done = launch.decide_hunk("", hunk, self.before), launch.decide_hunk("", hunk, self.after)
+            if (there.state, done.state, done.line) == ("applies", "applied", new_begin + 1):
+                return place, hunk
+        return None
+
+
+def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Every function and class with its lines, and the whole file."""
+    yield "", (0, len(source.lines))
+    todo = [("", node) for node in launch.defined_in(source.tree)]
+    while todo:
+        prefix, node = todo.pop()
+        yield prefix + node.name, (launch.first_line(node) - 1, node.end_lineno)
+        todo += [(f"{prefix}{node.name}.", child) for child in launch.defined_in(node)]
+
+
+def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
+    """Lines of context above and below, from none to all, those above first."""
+    for size in range(min(above + below, _EVERY_SPLIT_UP_TO) + 1):
+        yield from ((up, size - up) for up in range(size, -1, -1) if up <= above and size - up <= below)
+    size = _EVERY_SPLIT_UP_TO
+    while size < above + below:
+        size += max(1, size // 4)
+        yield min(above, size), min(below, size)
+
+
+def _nearer_below(groups: Sequence[_Change], index: int) -> bool:
+    """Whether the change below is closer than the one above."""
+    if index + 1 == len(groups):
+        return False
+    here = groups[index].old
+    return index == 0 or groups[index + 1].old[0] - here[1] < here[0] - groups[index - 1].old[1]
+
+
+def _close_ones_joined(changes: Sequence[_Change]) -> list[_Change]:
+    """Changes with one line between them are one: apart, that line would be the context of either."""
+    found = list(changes[:1])
+    for change in changes[1:]:
+        close = change.old[0] - found[-1].old[1] <= 1
+        found[-1:] = [found[-1].joined(change)] if close else [found[-1], change]
+    return found
+
+
+def _with_additions(path: str, changes: Sequence[_Change], after: Source) -> list[_Change]:
+    """The changes, one that adds no line joined with its nearest neighbour: alone nobody could see that it is in."""
+    found = list(changes)
+    while True:
+        bare = next((n for n, change in enumerate(found) if not _adds(change, after)), None)
+        if bare is None:
+            return found
+        left = bare if bare == 0 or _nearer_below(found, bare) else bare - 1
+        pair = found[left : left + 2]
+        if len(pair) < 2 or pair[1].old[0] - pair[0].old[1] > JOINED_WITHIN:
+            line = found[bare].old[0] + 1
+            raise PatchError(
+                f"{path}:{line}: lines are taken away here and none are added, so nobody could see later that it is in",
+                hint=f"put a comment where they were: {path}, line {found[bare].new[0] + 1}",
+            )
+        found[left : left + 2] = [pair[0].joined(pair[1])]
+
+
+def _adds(change: _Change, after: Source) -> bool:
+    return any(line.strip() for line in after.lines[slice(*change.new)])
+
+
+def _decoded(source: Source, begin: int, end: int) -> tuple[str, ...]:
+    return tuple(line.decode(source.encoding) for line in source.lines[begin:end])
+
+
+def _text(path: str, pair: _Pair, places: Sequence[_Change], changes: Sequence[_Change]) -> str:
+    """A unified diff, its hunks at `places`."""
+    lines = [f"--- a/{path}", f"+++ b/{path}"]
+    for place in places:
+        lines.append(f"@@ -{_range(place.old)} +{_range(place.new)} @@")
+        at = place.old[0]
+        for change in changes:
+            if place.holds(change):
+                lines += [f" {line}" for line in _decoded(pair.before, at, change.old[0])]
+                lines += [f"-{line}" for line in _decoded(pair.before, *change.old)]
+                lines += [f"+{line}" for line in _decoded(pair.after, *change.new)]
+                at = change.old[1]
+        lines += [f" {line}" for line in _decoded(pair.before, at, place.old[1])]
+    return "\n".join(lines) + "\n"
+
+
+def _range(span: tuple[int, int]) -> str:
+    begin, end = span
+    return f"{begin + 1}" if end - begin == 1 else f"{begin + 1},{end - begin}"

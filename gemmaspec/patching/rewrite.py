@@ -1,0 +1,237 @@
+"""Edits of patch.yaml as text, so that a human's comments, order and quoting stay, and a new one from nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gemmaspec import strict_yaml
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.patch import UNWRITTEN, Imported, SupersededRule
+
+_WIDTH: Final = 120
+_PLAIN: Final = re.compile(r"[A-Za-z_][\w.]*")
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z][\w./-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewVariant:
+    """A variant to write: the diff's file, the first release that it is for, the scopes of its hunks by file."""
+
+    diff: str
+    floor: str
+    scopes: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """The ranges of all variants with a new one among them, whose place is `index`."""
+
+    versions: tuple[str, ...]
+    index: int
+
+
+def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
+    """Put a range that begins at `floor` among others: it ends where the next begins or the one it cuts ended.
+
+    `ranges` are as `load_patch` takes them. PatchError when one of them begins at `floor` already.
+    """
+    bounds = [[*text[2:].split(",<"), ""][:2] for text in ranges]
+    at = launch.release(floor)
+    if any(launch.release(low) == at for low, _ in bounds):
+        raise PatchError(f"a variant for vllm {floor} and up is there already: >={floor}")
+    index = sum(launch.release(low) < at for low, _ in bounds)
+    high = bounds[index][0] if index < len(bounds) else ""
+    if index:
+        low, end = bounds[index - 1]
+        if not end or launch.release(end) > at:
+            bounds[index - 1], high = [low, floor], end
+    bounds.insert(index, [floor, high])
+    return Ranges(versions=tuple(f">={low},<{end}" if end else f">={low}" for low, end in bounds), index=index)
+
+
+def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededRule], *, name: str) -> str:
+    """The text with one more variant, the ranges around it adjusted, and `rules` after the superseded rule they copy.
+
+    PatchError when the text is so written that this cannot be done without touching anything else.
+    """
+    data = _data(text, name)
+    ranges = ranges_with([one["versions"] for one in data["variants"]], variant.floor)
+    old_ranges = [*ranges.versions[: ranges.index], *ranges.versions[ranges.index + 1 :]]
+    item = {"diff": variant.diff, "versions": ranges.versions[ranges.index], "scopes": _plain(variant.scopes)}
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    nodes = _values(root)
+    edits = _range_edits(data["variants"], old_ranges, nodes["variants"])
+    edits.append(_insertion(text, nodes["variants"], ranges.index, item))
+    for index, rule in rules.items():
+        edits.append(_insertion(text, nodes["superseded"], index + 1, rule.model_dump()))
+    for begin, end, new in sorted(edits, reverse=True):
+        text = text[:begin] + new + text[end:]
+    _check(text, _expected(data, old_ranges, ranges.index, item, rules), name)
+    return text
+
+
+def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
+    """The text of a new patch.yaml: loadable, unreviewed, with all that is yet to be written marked as that."""
+    title = f"{UNWRITTEN}: what vLLM does with the patch, in one line"
+    hole = f"{UNWRITTEN}: what goes wrong without the patch, with the exact error text"
+    item = {"diff": variant.diff, "versions": f">={variant.floor}", "scopes": _plain(variant.scopes)}
+    lines = [
+        f"id: {id_}",
+        f"title: {_scalar(title)}",
+        "hole: >-",
+        f"  {hole}",
+        "required_by:",
+        f"  methods: [{UNWRITTEN}]",
+        f"  when: {_scalar(f'{UNWRITTEN}: under which conditions')}",
+        "runner: any",
+        "speculation_only: false",
+        "variants:",
+        *_block(item, "  "),
+        "superseded: []",
+        "upstream: []",
+        f"drop_when: {_scalar(f'{UNWRITTEN}: when no vLLM in use needs it')}",
+        "licence: Apache-2.0",
+        f"author: {_scalar(f'{UNWRITTEN}: who wrote it')}",
+    ]
+    if origin:
+        lines += ["imported:", *(f"  {key}: {_scalar(value)}" for key, value in origin.model_dump().items() if value)]
+    return "\n".join([*lines, "reviewed: false"]) + "\n"
+
+
+def diff_name(floor: str, taken: Iterable[str]) -> str:
+    """The file of a diff that begins at a release: 0.33.diff for 0.33.0. PatchError when its names are taken."""
+    parts = floor.split(".")
+    while len(parts) > 2 and parts[-1] == "0":
+        parts.pop()
+    short = ".".join(parts)
+    for name in (f"{short}.diff", f"{floor}.diff"):
+        if name not in taken:
+            return name
+    raise PatchError(f"a file {floor}.diff is there already")
+
+
+def _data(text: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = strict_yaml.parse(text, file=name, error=PatchError).data
+    return found
+
+
+def _plain(scopes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    return {path: list(names) for path, names in scopes.items()}
+
+
+def _values(node: yaml.MappingNode) -> dict[str, Any]:
+    """The value node of every key of a map."""
+    return {key.value: value for key, value in node.value}
+
+
+def _range_edits(
+    variants: Sequence[Mapping[str, Any]], ranges: Sequence[str], node: yaml.SequenceNode
+) -> list[tuple[int, int, str]]:
+    edits = []
+    for variant, versions, item in zip(variants, ranges, node.value, strict=True):
+        if variant["versions"] != versions:
+            value = _values(item)["versions"]
+            edits.append((value.start_mark.index, value.end_mark.index, json.dumps(versions)))
+    return edits
+
+
+def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str, Any]) -> tuple[int, int, str]:
+    """The edit that makes `item` the index-th of a list, written as the list is."""
+    items = node.value
+    if node.flow_style:
+        at = items[index - 1].end_mark.index if index else node.start_mark.index + 1
+        flow = _flow(item)
+        return at, at, f", {flow}" if index else f"{flow}, " if items else flow
+    if index:
+        at = text.find("\n", _last(items[index - 1]))
+        at = len(text) if at < 0 else at + 1
+    else:
+        at = int(node.start_mark.index - node.start_mark.column)
+    indent = " " * node.start_mark.column  # a block's list begins at its first dash
+    one_line = items[0].flow_style
+    lines = [f"{indent}- {_flow(item)}"] if one_line else []
+    if not one_line or len(lines[0]) > _WIDTH:
+        lines = _block(item, indent)
+    missing = "" if not at or text[at - 1] == "\n" else "\n"
+    return at, at, missing + "\n".join(lines) + "\n"
+
+
+def _last(node: yaml.Node) -> int:
+    """Where the text of a node ends: a block's own mark is after the blank lines and comments that follow it."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _last(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index) - (1 if getattr(node, "style", None) in ("|", ">") else 0)
+
+
+def _block(item: Mapping[str, Any], indent: str) -> list[str]:
+    """A list's item over several lines, one key each; a long map of scopes one path each."""
+    lines = []
+    for key, value in item.items():
+        line = f"{indent}  {key}: {_flow(value)}"
+        if isinstance(value, Mapping) and len(line) > _WIDTH:
+            lines += [f"{indent}  {key}:", *(f"{indent}    {_scalar(one)}: {_flow(value[one])}" for one in value)]
+        else:
+            lines.append(line)
+    return [f"{indent}- {lines[0].lstrip()}", *lines[1:]]
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(one) for one in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: str) -> str:
+    """A text as YAML: quoted unless it is a plain word or path that no reader takes for anything else."""
+    plain = _PLAIN.fullmatch(value) or _PLAIN_PATH.fullmatch(value) or re.fullmatch(r"[\d.-]+\.diff", value)
+    words = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+    if plain and value.isascii() and value.lower() not in words:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _expected(
+    data: Mapping[str, Any],
+    ranges: Sequence[str],
+    index: int,
+    item: Mapping[str, Any],
+    rules: Mapping[int, SupersededRule],
+) -> dict[str, Any]:
+    variants = [{**one, "versions": versions} for one, versions in zip(data["variants"], ranges, strict=True)]
+    variants.insert(index, dict(item))
+    found = {**data, "variants": variants}
+    if rules:
+        found["superseded"] = [
+            rule
+            for at, old in enumerate(data["superseded"])
+            for rule in ([old, rules[at].model_dump()] if at in rules else [old])
+        ]
+    return found
+
+
+def _check(text: str, expected: Mapping[str, Any], name: str) -> None:
+    """The edited text must say what was meant, and nothing else must have changed."""
+    if _data(text, name) != expected:
+        raise PatchError(f"{name}: variants: is written in a way that cannot be edited without rewriting it")
+
+
+def read_text(file: Path) -> str:
+    """patch.yaml as text, line endings kept."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise PatchError(f"{file}: is not UTF-8 text") from None

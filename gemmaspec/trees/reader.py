@@ -1,0 +1,130 @@
+"""One vllm/ package to read at will: any of its files, and the names of all. A tree has only what was asked for."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gemmaspec.errors import UsageError
+from gemmaspec.launcher import launch
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.folder import open_folder, package_in
+from gemmaspec.trees.listing import PROJECT, Listing
+from gemmaspec.trees.released import Releases
+from gemmaspec.trees.tree import Place, Unreadable
+
+
+class Reader(Protocol):
+    """A vllm/ package."""
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+
+    @property
+    def vllm(self) -> str:
+        """Its version."""
+
+    def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
+        """Some files, as vllm/….py; None for one that is not there. Raises EnvironmentMissing."""
+
+    def names(self) -> Sequence[str]:
+        """Every .py file of vllm/."""
+
+
+class FolderReader:
+    """A folder that holds vllm/."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.place = Place(kind="tree", ref=str(folder))
+        self.vllm = launch.vllm_version(package_in(folder))
+
+    def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
+        """Read afresh."""
+        return open_folder(self._folder, lambda _: paths).files
+
+    def names(self) -> Sequence[str]:
+        """Links to folders are not followed."""
+        found = (
+            os.path.relpath(Path(folder) / file, self._folder)
+            for folder, _, files in os.walk(self._folder / "vllm")
+            for file in files
+        )
+        return sorted(path for path in found if is_source(path))
+
+
+class ReleaseReader:
+    """A released wheel, of which only what is wanted is read."""
+
+    def __init__(self, version: str, listing: Listing) -> None:
+        self._listing = listing
+        self.place = Place(kind="release", ref=version)
+        self.vllm = version
+
+    def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
+        """From the cache, or by range requests."""
+        wanted = sorted(set(paths))
+        (tree,) = Releases(self._listing).open([self.vllm], lambda _: wanted)
+        if isinstance(tree, Unreadable):
+            raise tree.error
+        return tree.files
+
+    def names(self) -> Sequence[str]:
+        """From the wheel's directory."""
+        from gemmaspec import index
+
+        return sorted(path for path in index.member_names(index.released_wheels(PROJECT)[self.vllm]) if is_source(path))
+
+
+def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Listing]) -> Reader:
+    """The one vLLM that `--to`, `--release` or `--tree` names. Raises UsageError unless exactly one is named."""
+    if tree and not release:
+        return FolderReader(tree)
+    if tree or not release:
+        raise UsageError("name one vLLM: a release, or --tree DIR")
+    found, chosen = listing_of.choose([release], listing())
+    if len(chosen) != 1:
+        raise UsageError(f"one release is wanted, and {release!r} means {len(chosen)}")
+    return ReleaseReader(chosen[0], found)
+
+
+def is_source(path: str) -> bool:
+    """Whether a path is a .py file inside vllm/."""
+    try:
+        launch.check_path(path)
+    except ValueError:
+        return False
+    return True
+
+
+def find_scope(reader: Reader, scope: str, near: str) -> Mapping[str, bytes]:
+    """The files that define a function or class, in the folder closest to where it was; none when nothing has it."""
+    names = [path for path in reader.names() if path != near]
+    distance = functools.partial(_distance, near)
+    for ring in sorted({distance(path) for path in names}):
+        files = reader.files([path for path in names if distance(path) == ring])
+        found = {path: data for path, data in files.items() if data and defines(data, scope)}
+        if found:
+            return found
+    return {}
+
+
+def defines(data: bytes, scope: str) -> bool:
+    """Whether a file defines a function or class of this qualified name."""
+    if scope.rpartition(".")[2].encode() not in data:
+        return False
+    try:
+        return bool(launch.definitions(launch.quietly(ast.parse, data), scope))
+    except launch.UNREADABLE:
+        return False
+
+
+def _distance(near: str, path: str) -> int:
+    """How many folders up from the one file the folder is that holds both."""
+    folder = Path(near).parent
+    return next(up for up, one in enumerate([folder, *folder.parents]) if Path(path).is_relative_to(one))

@@ -1,0 +1,199 @@
+"""Importing a diff: from a file, and from a stand-in of a server on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.deploy.importing import Import, Request, _diff_address, _id_of, import_diff
+from gemmaspec.errors import PatchConflict, PatchError, UsageError
+from gemmaspec.patching.patch import load_patch
+from tests import vllm_trees as fake
+from tests.carrying import OLD, TORN, snapshot, use_releases
+
+PULL = """\
+diff --git a/tests/test_core.py b/tests/test_core.py
+new file mode 100644
+index 0000000..89abcde
+--- /dev/null
++++ b/tests/test_core.py
+@@ -0,0 +1 @@
++assert True
+diff --git a/vllm/v1/core.py b/vllm/v1/core.py
+index 1234567..89abcde 100644
+--- a/vllm/v1/core.py
++++ b/vllm/v1/core.py
+@@ -6,5 +6,6 @@ def value(x):
+     for one in x:
+         total += one
+     if total:
+-        return "stock"
++        # as upstream has it
++        return "patched"
+     return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for _ in fake.own_cache(monkeypatch, tmp_path / "cache"):
+        use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=TORN)
+        yield
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    place = tmp_path / "Fix value().diff"
+    place.write_text(PULL)
+    return place
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "patches"
+
+
+def imported(source: Path | str, folder: Path, **more: str) -> Import:
+    return import_diff(Request(source=str(source), folder=folder, **more))  # type: ignore[arg-type]
+
+
+def test_a_diff_is_reduced_pinned_and_unreviewed(file: Path, folder: Path) -> None:
+    done = imported(file, folder, date="2026-11-20")
+    assert (done.dropped, done.tried) == (("tests/test_core.py",), "")
+    text = load_patch(folder / "fix-value").text
+    assert text.imported is not None
+    assert text.imported.model_dump() == {
+        "source": file.name,
+        "sha256": hashlib.sha256(PULL.encode()).hexdigest(),
+        "date": "2026-11-20",
+    }
+    assert not text.reviewed
+    assert (text.variants[0].versions, text.variants[0].scopes) == (">=0.19.0", {"vllm/v1/core.py": ("value",)})
+    assert (folder / "fix-value/0.19.diff").read_text() == PULL[PULL.index("diff --git a/vllm") :]
+
+
+def test_with_a_release_it_is_the_least_diff_that_does_the_same(file: Path, folder: Path) -> None:
+    done = imported(file, folder, release="0.20.0")
+    assert done.tried == "vllm 0.20.0"
+    assert (folder / "fix-value/0.20.diff").read_text() == (
+        "--- a/vllm/v1/core.py\n+++ b/vllm/v1/core.py\n@@ -9 +9,2 @@\n"
+        '-        return "stock"\n+        # as upstream has it\n+        return "patched"\n'
+    )
+    assert load_patch(folder / "fix-value").text.variants[0].versions == ">=0.20.0"
+
+
+def test_the_same_bytes_give_the_same_patch(file: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        imported(file, tmp_path / name, release="0.20.0")
+    assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
+
+
+def test_a_diff_that_does_not_fit_the_release_is_told_from_one_that_is_in_it(file: Path, folder: Path) -> None:
+    with pytest.raises(PatchConflict, match=r"fix-value does not apply to vllm 0\.21\.0: vllm/v1/core\.py:6: conflict"):
+        imported(file, folder, release="0.21.0")
+    done = OLD.replace('        return "stock"', '        # as upstream has it\n        return "patched"', 1)
+    tree = fake.write_tree(folder.parent / "tree", version="0.22.0", core=done)
+    with pytest.raises(PatchConflict, match="has it already"):
+        import_diff(Request(source=str(file), folder=folder, tree=tree))
+    assert not folder.exists()
+
+
+def test_an_id_that_is_taken_or_none_is_refused(file: Path, folder: Path) -> None:
+    imported(file, folder)
+    before = snapshot(folder)
+    with pytest.raises(UsageError, match="is there already"):
+        imported(file, folder)
+    for id_ in ("../x", "A b"):
+        with pytest.raises(UsageError, match="is no patch id"):
+            imported(file, folder, id=id_)
+    with pytest.raises(UsageError, match="no id can be made"):
+        imported("https://x/?", folder)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe", "not UTF-8 at byte 0"),
+        (PULL.replace("vllm/v1/core.py", "vllm/../../x.py").encode(), "a path that leads elsewhere"),
+        (PULL.replace("tests/test_core.py", "vllm/new.py").encode(), "adds a file"),
+        (b"<html>", "no diff begins here"),
+    ],
+)
+def test_a_hostile_file_leaves_nothing_behind(content: bytes, said: str, file: Path, folder: Path) -> None:
+    file.write_bytes(content)
+    with pytest.raises(PatchError, match=said):
+        imported(file, folder)
+    assert not list(folder.rglob("*"))
+
+
+def test_a_file_that_is_none_or_too_large_is_refused(folder: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large.diff"
+    with large.open("wb") as opened:
+        opened.truncate(6 * 1024 * 1024)
+    with pytest.raises(UsageError, match="is larger than"):
+        imported(large, folder)
+    for other in (tmp_path / "gone.diff", tmp_path):
+        with pytest.raises(UsageError, match="there is no file"):
+            imported(other, folder)
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that is a STAND-IN for a public one."""
+    root = tmp_path / "served"
+    root.mkdir()
+    (root / "41752.diff").write_text(PULL)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/41752.diff"
+        server.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_an_address_is_read_and_written_down(address: str, folder: Path) -> None:
+    origin = imported(address, folder, id="value-as-upstream").patch.text.imported
+    assert origin is not None
+    assert (origin.source, origin.sha256) == (address, hashlib.sha256(PULL.encode()).hexdigest())
+
+
+@pytest.mark.parametrize("page", ["", ".diff", ".patch", "/", "/files"])
+def test_any_page_of_a_pull_request_means_its_diff(page: str) -> None:
+    pull = "https://github.com/vllm-project/vllm/pull/41752"
+    assert _diff_address(pull + page) == f"{pull}.diff"
+    assert _id_of(pull + page) == "pr-41752"
+
+
+def test_the_command_line_says_where_it_is_from_and_what_was_left_out(
+    file: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["patch", "import", str(file), "--release", "0.20.0", "--patches", str(folder)]
+    assert run(words) == 0
+    printed = capsys.readouterr()
+    assert printed.out.strip() == str(folder / "fix-value")
+    assert "left out: tests/test_core.py" in printed.err
+    assert "tried on vllm 0.20.0: it applies" in printed.err
+    assert "unreviewed" in printed.err
+    assert run([*words, "--id", "again", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["ok"], found["patch"], found["dropped"]) == (
+        1,
+        True,
+        "again",
+        ["tests/test_core.py"],
+    )
+    assert run([*words, "--date", "today", "--id", "more"]) == 2
+    assert "--date 'today' is not like" in capsys.readouterr().err
