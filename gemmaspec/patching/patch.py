@@ -19,7 +19,11 @@ from gemmaspec.patching.known import Rules, fingerprint, read_known
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
-_METHOD: Final = r"^[a-z0-9_]+$"
+_DAY: Final = r"^\d{4}-\d{2}-\d{2}$"
+
+
+Scope = Annotated[str, Field(min_length=0)]
+"""The qualified name of a function or class; "" is the whole file."""
 
 
 class _Written(BaseModel):
@@ -41,7 +45,7 @@ class SupersededRule(_Written):
     """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`."""
 
     path: str
-    scope: str
+    scope: Scope
     contains: str
 
 
@@ -50,7 +54,7 @@ class Upstream(_Written):
 
     url: str = Field(pattern=r"^https://")
     state: Literal["open", "closed", "merged"]
-    seen: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    seen: str = Field(pattern=_DAY)
 
 
 class VariantText(_Written):
@@ -58,15 +62,20 @@ class VariantText(_Written):
 
     diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
     versions: str
-    scopes: dict[str, tuple[str, ...]]
+    scopes: dict[str, tuple[Scope, ...]]
 
 
 class PatchText(_Written):
-    """patch.yaml."""
+    """patch.yaml.
+
+    `errors` are the exact texts of what goes wrong without the patch, … standing for any text; `until` says why
+    the last range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
+    """
 
     id: str = Field(pattern=_ID)
     title: str
     hole: str
+    errors: tuple[str, ...] = ()
     required_by: RequiredBy
     runner: Literal["any", "v1", "v2"]
     speculation_only: bool
@@ -74,7 +83,13 @@ class PatchText(_Written):
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()
     needs: tuple[Annotated[str, Field(pattern=_ID)], ...] = ()
+    until: str | None = None
     drop_when: str
+    origin: str | None = None
+    forwarded: str = Field(default="no", pattern=r"^(no|not-needed|https://.*)$")
+    bug: str | None = Field(default=None, pattern=r"^https://")
+    applied_upstream: str | None = None
+    last_update: str | None = Field(default=None, pattern=_DAY)
     licence: str
     author: str
 
@@ -176,7 +191,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
 
 
 def _range_findings(text: PatchText) -> Iterator[str]:
-    """Ranges go up without overlap, and the last is open: a future release is decided by content."""
+    """Ranges go up without overlap; the last is open (a future release is decided by content) or says why not."""
     floor: tuple[int, ...] | None = ()
     for index, variant in enumerate(text.variants):
         found = _RANGE.fullmatch(variant.versions)
@@ -187,8 +202,8 @@ def _range_findings(text: PatchText) -> Iterator[str]:
         if floor is None or low is None or low < floor or (high is not None and high <= low):
             yield f"variants.{index}.versions: {variant.versions} overlaps the range before it or is empty"
         floor = high
-    if floor is not None:
-        yield "variants: the last range must be open (>=X): a future release is decided by content"
+    if (floor is None) == (text.until is not None):
+        yield "variants: the last range must be open (>=X: a future release is decided by content), or until: say why not"
 
 
 def _rule_findings(text: PatchText) -> Iterator[str]:
