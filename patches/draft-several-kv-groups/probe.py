@@ -1,6 +1,6 @@
 """Drafts over three KV cache groups: the target's alone, one of sliding layers, one of full layers with larger blocks.
 
-Two requests, of which one has a rejected token; the slots that each layer would write are worked out a second time here.
+Two requests, of which one has a rejected token; the slots that each layer would write are worked out once more here.
 Attention backend, block tables and runner are stand-ins; the proposer, its groups and its metadata are vLLM's.
 """
 
@@ -56,7 +56,11 @@ def make_drafter(proposer):
     sliding = SlidingWindowSpec(**options, block_size=16, head_size=256, sliding_window=512)
     full = FullAttentionSpec(**options, block_size=32, head_size=512)
     target = FullAttentionSpec(**options, block_size=16, head_size=512)
-    groups = [KVCacheGroupSpec(["target.0"], target), KVCacheGroupSpec([*SLIDING], sliding), KVCacheGroupSpec([*FULL], full)]
+    groups = [
+        KVCacheGroupSpec(["target.0"], target),
+        KVCacheGroupSpec([*SLIDING], sliding),
+        KVCacheGroupSpec([*FULL], full),
+    ]
     tables = {
         gid: SimpleNamespace(get_device_tensor=lambda count, rows=rows: torch.tensor(rows, dtype=torch.int32)[:count])
         for gid, rows in BLOCKS.items()

@@ -29,6 +29,7 @@ def probe() -> tuple[bool, str]:
     check_refused(config)
     check_experts(config)
     check_refused_experts(config)
+    check_marlin()
     return False, "linear layers and experts multiply as (x * pre_quant_scale) @ weight"
 
 
@@ -75,7 +76,9 @@ def reference(x, parts, columns: int):
     """(x * factor) @ weight for all parts of a layer, side by side."""
     import torch
 
-    weights = (standin["dequantized"](*standin["random_weight"](rows, columns, seed), 0.25) for _, rows, seed, _ in parts)
+    weights = (
+        standin["dequantized"](*standin["random_weight"](rows, columns, seed), 0.25) for _, rows, seed, _ in parts
+    )
     return torch.cat([(x * parts[0][3]) @ weight.T for weight in weights], dim=-1)
 
 
@@ -127,7 +130,11 @@ def check_refused(config) -> None:
     for word, given in scales.items():
         with standin["stand_ins"]():
             layer = qkv(config)
-            refuse(lambda layer=layer, given=given: load(layer, [(s, 32, 1, given.get(s)) for s in "qkv"]), ValueError, word)
+            refuse(
+                lambda layer=layer, given=given: load(layer, [(s, 32, 1, given.get(s)) for s in "qkv"]),
+                ValueError,
+                word,
+            )
 
 
 def refuse(call, kind, word: str) -> None:
@@ -199,9 +206,7 @@ def experts_reference(layer, x, ids, first, second):
     rows = []
     for token, expert in zip(x, ids.flatten().tolist(), strict=True):
         w13, w2 = (
-            standin["dequantized"](
-                *standin["random_weight"](rows_, columns, expert), 1.0
-            )
+            standin["dequantized"](*standin["random_weight"](rows_, columns, expert), 1.0)
             for rows_, columns in ((64, 64), (64, 32))
         )
         gate, up = ((token * first)[None] @ w13.T).chunk(2, dim=-1)
@@ -224,3 +229,14 @@ def check_refused_experts(config) -> None:
     for word, (one, two, options, kind) in cases.items():
         with standin["stand_ins"]():
             refuse(lambda one=one, two=two, options=options: experts(config, one, two, **options), kind, word)
+
+
+def check_marlin() -> None:
+    """The real Marlin experts leave the activation to their method; without its kernels that can only be read."""
+    import inspect
+
+    try:
+        from vllm.model_executor.layers.fused_moe.experts.marlin_moe import MarlinExperts
+    except ModuleNotFoundError:
+        from vllm.model_executor.layers.fused_moe.fused_marlin_moe import MarlinExperts
+    assert "activation_func=self.activation," in inspect.getsource(MarlinExperts)

@@ -43,9 +43,11 @@ class Kernel:
         pass
 
     def apply_weights(self, layer, x, bias=None):
-        assert getattr(layer, "input_quant_key", None) is getattr(layer, "_input_quant_key", None) is None or not hasattr(
-            layer, "pre_quant_scale"
-        ), "a fused kernel would quantize for this layer and leave pre_quant_scale out"
+        assert getattr(layer, "input_quant_key", None) is getattr(
+            layer, "_input_quant_key", None
+        ) is None or not hasattr(layer, "pre_quant_scale"), (
+            "a fused kernel would quantize for this layer and leave pre_quant_scale out"
+        )
         return x @ dequantized(layer.weight, layer.weight_scale, layer.weight_global_scale).T
 
 

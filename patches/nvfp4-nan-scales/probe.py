@@ -13,7 +13,14 @@ standin = runpy.run_path(str(Path(__file__).parent.parent / "nvfp4-awq" / "stand
 def probe() -> tuple[bool, str]:
     with standin["stand_ins"]() as modelopt:
         config = modelopt.ModelOptNvFp4Config.from_config(
-            {"quantization": {"quant_algo": "NVFP4", "group_size": 16, "kv_cache_quant_algo": None, "exclude_modules": []}}
+            {
+                "quantization": {
+                    "quant_algo": "NVFP4",
+                    "group_size": 16,
+                    "kv_cache_quant_algo": None,
+                    "exclude_modules": [],
+                }
+            }
         )
         try:
             linear = linear_output(config)
@@ -32,7 +39,9 @@ def linear_output(config, *, broken=(3, 1)):
     import torch
     from vllm.model_executor.layers.linear import RowParallelLinear
 
-    layer = RowParallelLinear(64, 32, bias=False, quant_config=config, prefix="model.o_proj", params_dtype=torch.float32)
+    layer = RowParallelLinear(
+        64, 32, bias=False, quant_config=config, prefix="model.o_proj", params_dtype=torch.float32
+    )
     packed, scales = standin["random_weight"](32, 64, seed=1)
     expected = scales.clone()
     scales[broken] = expected[broken] = float("nan")
