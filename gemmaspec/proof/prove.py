@@ -1,4 +1,4 @@
-"""Proving patches: in a release that a patch claims its probe finds the hole, and in the patched release it does not."""
+"""Proving patches: in a release that a patch claims its probe finds the hole, and in the patched one it does not."""
 
 from __future__ import annotations
 

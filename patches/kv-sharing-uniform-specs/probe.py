@@ -1,4 +1,4 @@
-"""Adds a layer that reads another layer's KV cache to a group of uniform type, then asks for its spec as a runner does."""
+"""Adds a layer that reads another layer's KV cache to a group of uniform type, then asks for its spec as runners do."""
 
 
 def probe() -> tuple[bool, str]:

@@ -1,4 +1,4 @@
-"""Asks whether the specs of a 31B target (window 1024) with an E2B draft (window 512) are uniform, hybrid manager off."""
+"""Asks whether the specs of a 31B target (window 1024) and its E2B draft (window 512) are uniform, in one group."""
 
 
 def probe() -> tuple[bool, str]:

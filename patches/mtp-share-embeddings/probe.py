@@ -1,4 +1,4 @@
-"""Shares a target's embeddings (12 wide) with a Gemma 4 assistant (8 wide), then lets the assistant embed and project."""
+"""Shares a target's embeddings (12 wide) with a Gemma 4 assistant (8 wide), then lets that embed and project."""
 
 from types import SimpleNamespace
 from unittest.mock import patch
