@@ -1,6 +1,7 @@
 """Puts a finished answer through the request and the reasoning parser of vLLM 0.19.0; the tokenizer is a stand-in."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 WORDS = ["<|channel>", "<channel|>", "thought\n", "I think.", "Answer!"]
@@ -36,10 +37,8 @@ def probe() -> tuple[bool, str]:
     serving.default_chat_template_kwargs = {}
     serving.render_chat_request = render
     request = ChatCompletionRequest(model="gemma", messages=[{"role": "user", "content": "?"}])
-    try:
+    with contextlib.suppress(Rendered):
         asyncio.run(serving.create_chat_completion(request))
-    except Rendered:
-        pass
     sampling = request.to_sampling_params(16, {})
     text = tokenizer.decode([0, 2, 3, 1, 4], skip_special_tokens=sampling.skip_special_tokens)
     reasoning, content = Gemma4ReasoningParser(tokenizer).extract_reasoning(text, request=request)
