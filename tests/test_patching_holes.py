@@ -14,14 +14,14 @@ from gemmaspec.errors import PatchError
 from gemmaspec.index import read_from_wheel
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit
-from gemmaspec.patching.decide import launcher_patch
+from gemmaspec.patching.decide import launcher_patch, needed_paths
 from gemmaspec.patching.patch import load_patch, load_patches
 from tests.test_patching_releases import RELEASES
 from tests.vllm_trees import write_patch
 
 PATCHES = load_patches()
 COMPILED = {id_: launcher_patch(patch) for id_, patch in PATCHES.items()}
-PATHS = sorted({edit.path for patch in COMPILED.values() for one in patch.variants for edit in one.files})
+PATHS = sorted(needed_paths(COMPILED.values(), "0.0.dev1"))
 
 
 def claims() -> Iterator[tuple[str, str]]:
@@ -51,6 +51,8 @@ def reversed_(edit: FileEdit) -> FileEdit:
 def test_a_patch_applies_is_then_seen_as_applied_and_can_be_taken_back(id_: str, version: str) -> None:
     states, changed = together(version, (id_,))
     assert states == ["applies"]
+    unpublished = launch.decide_patch(COMPILED[id_], f"{version}.dev1+gabc1234", stock(version).get)
+    assert (unpublished.state, unpublished.variant) == ("applies", launch.candidates(COMPILED[id_], version)[0].name)
     after = stock(version) | changed
     again = launch.decide_patch(COMPILED[id_], version, after.get)
     assert again.state == "applied"
