@@ -135,6 +135,13 @@ def test_probes_of_the_next_tree_see_nothing_of_the_one_before(tmp_path: Path, p
     assert seen == ["one", "two", "one"]
 
 
+def test_a_probe_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probes: Probes) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    probe = tmp_path / "probe.py"
+    probe.write_text("import os\ndef probe():\n    return True, 'hf_secret' in str(os.environ)")
+    assert probes.run([tmp_path], {"p": probe})["p"].seen == "False"
+
+
 def test_the_ends_of_every_range_are_chosen() -> None:
     patches = load_patches()
     chosen = ends_of_ranges([patches["nvfp4-nan-scales"]], ["0.19.0", "0.20.2", "0.21.0", "0.24.0", "0.29.0", "0.33.0"])

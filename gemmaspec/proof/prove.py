@@ -29,6 +29,8 @@ _QUIET: Final = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONWARNINGS": "ignore",
 }
+_PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+"""A probe is somebody's code: it gets no token."""
 
 Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit"]
 """not-open: the probe passes on the stock tree, a fault of the probe or a closed hole. unfit: no diff applies."""
@@ -89,7 +91,7 @@ class Probes:
     def _start(self) -> subprocess.Popen[str]:
         home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmaspec-prove-"))
         own = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHON"))}
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
             [str(self._interpreter), str(_RUNNER)],
             stdin=subprocess.PIPE,

@@ -3,8 +3,12 @@
 
 def probe() -> tuple[bool, str]:
     import torch
-    from vllm.v1.core.kv_cache_utils import is_kv_cache_spec_uniform
     from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    try:
+        from vllm.v1.core.kv_cache_planning import is_kv_cache_spec_uniform
+    except ModuleNotFoundError:  # before 0.33
+        from vllm.v1.core.kv_cache_utils import is_kv_cache_spec_uniform
 
     def spec(window, heads, size):
         options = {"block_size": 16, "num_kv_heads": heads, "head_size": size, "dtype": torch.bfloat16}

@@ -28,6 +28,7 @@ def probe() -> tuple[bool, str]:
     check_rows(config)
     check_refused(config)
     check_experts(config)
+    check_monolithic(config)
     check_refused_experts(config)
     check_marlin()
     return False, "linear layers and experts multiply as (x * pre_quant_scale) @ weight"
@@ -190,6 +191,19 @@ def check_experts(config) -> None:
         assert method.moe_kernel.shared is x, "what shared experts read is not scaled"
         ones = [torch.ones(()) if scale is None else scale for scale in given]
         assert torch.allclose(found, experts_reference(layer, x, ids, *ones), rtol=1e-4, atol=1e-4), given
+
+
+def check_monolithic(config) -> None:
+    """A kernel that routes by itself reads the scaled activation too."""
+    import inspect
+
+    import torch
+
+    with standin["stand_ins"]():
+        layer, method = experts(config, lambda _: factor(64), lambda _: None, kernel=standin["Monolithic"])
+        later = {"input_ids"} & {*inspect.signature(type(method).__mro__[1].apply_monolithic).parameters}
+        found = method.apply_monolithic(layer=layer, x=torch.ones(2, 64), router_logits=None, **dict.fromkeys(later))
+    assert torch.equal(found, factor(64).expand(2, 64)), found
 
 
 def others(method) -> dict:

@@ -92,6 +92,15 @@ class MoeKernel:
         return torch.cat(rows)
 
 
+class Monolithic(MoeKernel):
+    """A kernel that routes by itself; what it was given is its result."""
+
+    is_monolithic = True
+
+    def apply_monolithic(self, x, *_, **__):
+        return x
+
+
 @contextlib.contextmanager
 def stand_ins(*, rank: int = 0, ranks: int = 1):
     """Kernels replaced, and this process taken for one of several ranks; yields the module modelopt."""
