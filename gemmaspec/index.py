@@ -149,7 +149,7 @@ def read_members(
     try:
         with contextlib.ExitStack() as stack:
             own = session or stack.enter_context(open_session())
-            archive = stack.enter_context(_opened(wheel.url, own))
+            archive = stack.enter_context(opened(wheel.url, own))
             there = {info.filename: info for info in archive.infolist() if info.filename in paths}
             if any(info.file_size > LARGEST_MEMBER for info in there.values()):
                 raise zipfile.BadZipFile(f"a member is larger than {LARGEST_MEMBER} bytes")
@@ -163,7 +163,7 @@ def read_members(
 def member_names(wheel: DistributionPackage) -> list[str]:
     """The paths of all members of a wheel. Raises EnvironmentMissing when it cannot be read."""
     try:
-        with open_session() as session, _opened(wheel.url, session) as archive:
+        with open_session() as session, opened(wheel.url, session) as archive:
             return archive.namelist()
     except _UNREADABLE as error:
         raise EnvironmentMissing(
@@ -211,7 +211,7 @@ def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
 
 
 def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
-    if folder := _folder(index_url):
+    if folder := local_path(index_url):
         page = folder / project / "index.html"
         base = page.parent.as_uri() + "/"
         return ProjectPage.from_html(project, page.read_bytes(), base).packages if page.is_file() else []
@@ -222,7 +222,7 @@ def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
 
 def _linked_files(location: str, project: str) -> list[DistributionPackage]:
     """The project's files in a folder, or on a page of links."""
-    if folder := _folder(location):
+    if folder := local_path(location):
         links = [Link(text=path.name, url=path.as_uri(), attrs={}) for path in folder.iterdir()]
         files = [DistributionPackage.from_link(link, project) for link in links]
     else:
@@ -233,7 +233,7 @@ def _linked_files(location: str, project: str) -> list[DistributionPackage]:
     return [file for file in files if file.project and canonicalize_name(file.project) == project]
 
 
-def _folder(location: str) -> Path | None:
+def local_path(location: str) -> Path | None:
     """The local path that a find-links value or a file: address names; None for an address elsewhere."""
     address = urlsplit(location)
     if address.scheme == "file":
@@ -262,8 +262,9 @@ def _preference(wheel: DistributionPackage) -> tuple[bool, bool, tuple[()] | tup
     return not wheel.is_yanked, any(tag.platform.endswith((here, "any")) for tag in tags), build
 
 
-def _opened(url: str, session: requests.Session) -> zipfile.ZipFile:
-    if folder := _folder(url):
+def opened(url: str, session: requests.Session) -> zipfile.ZipFile:
+    """A wheel as an archive to read members from, wherever it is."""
+    if folder := local_path(url):
         return zipfile.ZipFile(folder)
     archive: zipfile.ZipFile = RemoteZip(url, session=session, timeout=TIMEOUT)
     return archive

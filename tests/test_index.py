@@ -218,5 +218,5 @@ def test_two_small_files_of_a_real_release_are_read_in_part_and_kept(
     first = index.read_from_wheel("vllm", "0.33.0", wanted)
     assert b"0.33.0" in first["vllm/_version.py"]
     assert b"__version__" in first["vllm/version.py"]
-    monkeypatch.setattr(index, "_opened", lambda *_: pytest.fail("the cache was not used"))
+    monkeypatch.setattr(index, "opened", lambda *_: pytest.fail("the cache was not used"))
     assert index.read_from_wheel("vllm", "0.33.0", wanted) == first

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 ROOMS = {
     "cli": 5,
     "deploy": 4,
+    "proof": 4,
     "engine": 3,
     "ready": 3,
     "runtime": 3,
@@ -40,7 +41,7 @@ WORLD = {
     "asyncio",
     "threading",
 }
-ALLOWED_SIDEWAYS = {("ready", "engine"), ("trees", "engine"), ("patching", "releases")}
+ALLOWED_SIDEWAYS = {("ready", "engine"), ("trees", "engine"), ("patching", "releases"), ("deploy", "proof")}
 """Readiness watches an engine through its protocol, trees are read through one; patches read facts about releases."""
 
 

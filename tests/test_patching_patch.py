@@ -136,15 +136,15 @@ def test_the_shipped_patches_are_valid_and_say_when_they_can_go() -> None:
     for patch in patches.values():
         assert patch.text.drop_when
         assert patch.text.licence == "Apache-2.0"
-        assert patch.variants[0].specifier.startswith(">=0.19")
 
 
-def test_every_shipped_hunk_has_a_scope_and_no_more_lines_than_it_needs() -> None:
+def test_every_shipped_hunk_in_a_function_has_a_scope_and_none_has_more_lines_than_it_needs() -> None:
     for patch in load_patches().values():
         for variant in patch.variants:
             for file in variant.files:
                 for hunk in file.hunks:
-                    assert hunk.scope, f"{patch.id} {variant.name} {file.path}"
+                    on_module_level = len(hunk.old[0]) - len(hunk.old[0].lstrip()) <= 4
+                    assert hunk.scope or on_module_level, f"{patch.id} {variant.name} {file.path}"
                     assert len(hunk.old) <= 6
 
 

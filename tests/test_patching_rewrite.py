@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gemmaspec import data, strict_yaml
@@ -148,11 +150,12 @@ def test_names_that_yaml_would_read_as_something_else_are_quoted() -> None:
     assert found["variants"][0]["scopes"]["vllm/m.py"] == ["null", "no", "ünï", "x.y"]
 
 
-@pytest.mark.parametrize("file", sorted(data.PATCHES.glob("*/patch.yaml")), ids=lambda file: file.parent.name)
-def test_every_shipped_patch_can_be_edited(file: object) -> None:
-    from pathlib import Path
+OPEN_ENDED = [file for file in sorted(data.PATCHES.glob("*/patch.yaml")) if "\nuntil:" not in file.read_text()]
+"""A patch with `until` is done for later releases, and gets no further variant."""
 
-    assert isinstance(file, Path)
+
+@pytest.mark.parametrize("file", OPEN_ENDED, ids=lambda file: file.parent.name)
+def test_every_shipped_patch_that_goes_on_can_be_edited(file: Path) -> None:
     before = file.read_text()
     after = with_variant(before, NewVariant(diff="9.9.diff", floor="9.9.0", scopes={"vllm/m.py": ("f",)}), {}, name="x")
     changed = [line for line in before.splitlines() if line not in after.splitlines()]

@@ -38,12 +38,15 @@ Refresh = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
+    from gemmaspec.cli import proving  # it takes its options from here
+
     group = typer.Typer(help="Look at patches, and at what they would do to a vLLM.", no_args_is_help=True)
     group.command("list")(list_)
     group.command("release-day")(release_day)
     for command in (show, explain, verify, apply, known):
         group.command(command.__name__)(command)
     carrying.add_to(group)
+    proving.add_to(group)
     app.add_typer(group, name="patch")
 
 

@@ -74,11 +74,16 @@ class Imported(_Written):
 
 
 class PatchText(_Written):
-    """patch.yaml."""
+    """patch.yaml.
+
+    `errors` are the exact texts of what goes wrong without the patch, … standing for any text; `until` says why
+    the last range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
+    """
 
     id: str = Field(pattern=_ID)
     title: str
     hole: str
+    errors: tuple[str, ...] = ()
     required_by: RequiredBy
     runner: Literal["any", "v1", "v2"]
     speculation_only: bool
@@ -86,7 +91,13 @@ class PatchText(_Written):
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()
     needs: tuple[Annotated[str, Field(pattern=_ID)], ...] = ()
+    until: str | None = None
     drop_when: str
+    origin: str | None = None
+    forwarded: str = Field(default="no", pattern=r"^(no|not-needed|https://.*)$")
+    bug: str | None = Field(default=None, pattern=r"^https://")
+    applied_upstream: str | None = None
+    last_update: str | None = Field(default=None, pattern=_DAY)
     licence: str
     author: str
     imported: Imported | None = None
@@ -191,7 +202,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
 
 
 def _range_findings(text: PatchText) -> Iterator[str]:
-    """Ranges go up without overlap, and the last is open: a future release is decided by content."""
+    """Ranges go up without overlap; the last is open (a future release is decided by content) or says why not."""
     floor: tuple[int, ...] | None = ()
     for index, variant in enumerate(text.variants):
         found = _RANGE.fullmatch(variant.versions)
@@ -202,8 +213,8 @@ def _range_findings(text: PatchText) -> Iterator[str]:
         if floor is None or low is None or low < floor or (high is not None and high <= low):
             yield f"variants.{index}.versions: {variant.versions} overlaps the range before it or is empty"
         floor = high
-    if floor is not None:
-        yield "variants: the last range must be open (>=X): a future release is decided by content"
+    if (floor is None) == (text.until is not None):
+        yield "variants: the last range must be open (a future release is decided by content), or until: say why not"
 
 
 def _rule_findings(text: PatchText) -> Iterator[str]:

@@ -1,0 +1,94 @@
+"""The Python in which probes run: torch, transformers and what vLLM imports at once, but no vLLM and no GPU.
+
+All releases from 0.19.0 to 0.33.0 import with these packages; their compiled parts are not needed for what is probed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.files import state_dir, unwritable, write_whole
+from gemmaspec.runtime.lock import held_lock
+from gemmaspec.runtime.pip_settings import uv_environment
+from gemmaspec.runtime.shims import define_torchvision_operators
+from gemmaspec.runtime.uv import Uv
+
+TORCH: Final = "torch==2.13.0"
+TRANSFORMERS: Final = "transformers>=5.14,<5.15"
+"""The newest that still reads Gemma 4's configs as vLLM up to 0.30 does."""
+LIGHT: Final = (
+    "aiohttp", "blake3", "cachetools", "cbor2", "cloudpickle", "compressed-tensors", "diskcache", "einops", "fastapi",
+    "gguf", "ijson", "llguidance", "mcp", "mistral-common", "msgspec", "openai", "openai-harmony",
+    "opencv-python-headless", "orjson", "partial-json-parser", "prometheus-client", "psutil", "py-cpuinfo",
+    "pybase64", "pydantic", "pyzmq", "regex", "scipy", "sentencepiece", "setproctitle", "tiktoken", "torchvision",
+    "uvloop", "xgrammar",
+)  # fmt: skip
+"""What vLLM's modules import at their top, over all releases."""
+_NEWEST_PYTHON: Final = (3, 13)
+"""vLLM up to 0.19 is for Python below 3.14."""
+
+
+def prove_python(*, progress: Callable[[str], None]) -> Path:
+    """The interpreter of the environment, built first when it is not there (about half a minute, 1.5 GB).
+
+    Raises EnvironmentMissing when packages cannot be found or installed; what was begun does not count then.
+    """
+    folder = state_dir() / "runtimes" / f"prove-{_key()}"
+    interpreter, marker = folder / "bin" / "python", folder / "complete.json"
+    if marker.is_file():
+        return interpreter
+    waiting = "another gemmaspec is building the environment for probes, waiting for it"
+    with held_lock(folder.parent / f".{folder.name}.lock", waiting=lambda: progress(waiting)) as lock:
+        if not marker.is_file():
+            _build(folder, lock, progress)
+            write_whole(marker, json.dumps({"schema": 1, "packages": [TORCH, TRANSFORMERS, *LIGHT]}) + "\n")
+    return interpreter
+
+
+def _key() -> str:
+    facts = [TORCH, TRANSFORMERS, *LIGHT, _python(), platform.machine()]
+    return f"py{_version()}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]}"
+
+
+def _version() -> str:
+    return ".".join(str(part) for part in min(sys.version_info[:2], _NEWEST_PYTHON))
+
+
+def _python() -> str:
+    """This very Python where it is not too new, so that none is downloaded."""
+    return sys.executable if sys.version_info[:2] <= _NEWEST_PYTHON else _version()
+
+
+def _build(folder: Path, lock: int, progress: Callable[[str], None]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        uv = Uv(folder=folder, environment=uv_environment(), progress=progress, keep_open=(lock,))
+        progress(f"making an environment for probes: {TORCH}, {TRANSFORMERS}")
+        uv.run("venv", "--allow-existing", "--no-project", "--python", _python(), str(folder))
+        interpreter = folder / "bin" / "python"
+        overrides = folder / "overrides.txt"
+        overrides.write_text("triton ; sys_platform == 'never'\n", encoding="utf-8")  # 1 GB, of no use on a CPU
+        target = ("--python", str(interpreter), "--link-mode", "copy", "--overrides", str(overrides))
+        uv.run("pip", "install", *target, TORCH, TRANSFORMERS, *LIGHT)
+        define_torchvision_operators(_site_packages(interpreter))
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+        raise
+
+
+def _site_packages(interpreter: Path) -> Path:
+    command = [str(interpreter), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())

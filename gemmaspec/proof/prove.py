@@ -1,0 +1,206 @@
+"""Proving patches: in a release that a patch claims its probe finds the hole, and in the patched one it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.decide import chain
+from gemmaspec.patching.patch import Patch
+from gemmaspec.proof.source import source_of
+
+PROBE: Final = "probe.py"
+_RUNNER: Final = Path(__file__).with_name("runner.py")
+_QUIET: Final = {
+    "VLLM_LOGGING_LEVEL": "CRITICAL",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore",
+}
+_PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+"""A probe is somebody's code: it gets no token."""
+
+Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit"]
+"""not-open: the probe passes on the stock tree, a fault of the probe or a closed hole. unfit: no diff applies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a probe said of one tree."""
+
+    state: str
+    seen: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """One patch in one release."""
+
+    patch: str
+    release: str
+    outcome: Outcome
+    variant: str | None
+    stock: Look | None
+    patched: Look | None
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the patch is proven there."""
+        return self.outcome == "proven"
+
+
+class Probes:
+    """The process that runs probes; it is started for the first job and ends with the block."""
+
+    def __init__(self, interpreter: Path) -> None:
+        self._interpreter = interpreter
+        self._process: subprocess.Popen[str] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Probes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Look]:
+        """Run probes with these folders in front of sys.path, each on vllm as it is found there."""
+        process = self._process or self._start()
+        assert process.stdin
+        assert process.stdout
+        job = {"path": [str(one) for one in path], "probes": {name: str(file) for name, file in probes.items()}}
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+        ended = {"state": "failed", "seen": "the process that runs probes has ended"}
+        return {name: Look(**answer.get(name, ended)) for name in probes}
+
+    def _start(self) -> subprocess.Popen[str]:
+        home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmaspec-prove-"))
+        own = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._process = subprocess.Popen(
+            [str(self._interpreter), str(_RUNNER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=home,
+            text=True,
+            env={**environment, **_QUIET, **own},
+        )
+        self._stack.callback(self._end, self._process)
+        return self._process
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        """Its input ends, so it ends; it is killed when a probe still runs, as after Ctrl-C."""
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close() if process.stdin else None
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close() if process.stdout else None
+
+
+def prove(
+    patches: Sequence[Patch],
+    shelf: Mapping[str, Patch],
+    releases: Sequence[str],
+    probes: Probes,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Proof]:
+    """Prove patches in releases, release by release; a patch that does not claim a release is left out there.
+
+    `shelf` has what they need besides. Patches that go together are proven together, applied one after the other
+    in the order given. Raises PatchError for a patch without a probe, EnvironmentMissing for a release
+    that cannot be read.
+    """
+    for patch in patches:
+        if not (patch.folder / PROBE).is_file():
+            raise PatchError(f"{patch.folder}: there is no {PROBE}: nothing shows the hole")
+    for release in releases:
+        claimed = [patch for patch in patches if _claims(patch, release)]
+        if claimed:
+            progress(f"vllm {release}: {', '.join(patch.id for patch in claimed)}")
+            yield from _prove_release(claimed, shelf, release, probes)
+
+
+def _claims(patch: Patch, release: str) -> bool:
+    return any(launch.contains(variant.specifier, release) for variant in patch.variants)
+
+
+def _prove_release(
+    claimed: Sequence[Patch], shelf: Mapping[str, Patch], release: str, probes: Probes
+) -> Iterator[Proof]:
+    source = source_of(release)
+    read = launch.read_from(source / "vllm")
+    together = {one.id: one for patch in claimed for one in chain(patch, shelf)}
+    plan = launch.Plan(1, "", "", (), tuple(together.values()), "")
+    results, changed = launch.decide_plan(plan, release, read)
+    decided = {result.patch.id: result for result in results}
+    files = {patch.id: patch.folder / PROBE for patch in claimed if decided[patch.id].state == "applies"}
+    stock = probes.run([source], files) if files else {}
+    with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:
+        overlay = launch.build_overlay(source / "vllm", Path(folder), changed)
+        patched = probes.run([overlay or source, source], files) if files else {}
+    for patch in claimed:
+        yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
+
+
+def _judge(patch: Patch, release: str, result: launch.PatchResult, stock: Look | None, patched: Look | None) -> Proof:
+    """What two looks mean."""
+    outcome, detail = _outcome(patch, result, stock, patched)
+    return Proof(
+        patch=patch.id,
+        release=release,
+        outcome=outcome,
+        variant=result.variant,
+        stock=stock,
+        patched=patched,
+        detail=detail,
+    )
+
+
+def _outcome(patch: Patch, result: launch.PatchResult, stock: Look | None, patched: Look | None) -> tuple[Outcome, str]:
+    if stock is None or patched is None:
+        return "unfit", f"the patch is {result.state}"
+    for where, look in (("stock", stock), ("patched", patched)):
+        if look.state == "failed":
+            return "broken-probe", f"on the {where} tree: {look.seen}"
+    if stock.state != "open":
+        return "not-open", f"the probe passes on the stock tree: {stock.seen}"
+    if patched.state != "closed":
+        return "not-closed", f"the hole is still open: {patched.seen}"
+    if patch.text.errors and not any(says(stock.seen, error) for error in patch.text.errors):
+        return "broken-probe", f"it saw another error than patch.yaml names: {stock.seen}"
+    return "proven", ""
+
+
+def says(seen: str, error: str) -> bool:
+    """Whether an error of patch.yaml is in what was seen; … in it stands for any text."""
+    return re.search(".*".join(re.escape(part) for part in error.split("…")), seen, re.DOTALL) is not None
+
+
+def ends_of_ranges(patches: Sequence[Patch], releases: Sequence[str]) -> list[str]:
+    """Of some releases, the first and the last in the range of each variant of each patch."""
+    ends: set[str] = set()
+    for patch in patches:
+        for variant in patch.variants:
+            inside = [release for release in releases if launch.contains(variant.specifier, release)]
+            ends.update(inside[:1] + inside[-1:])
+    return [release for release in releases if release in ends]
