@@ -7,10 +7,17 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-# A shell starts background jobs with SIGINT ignored, and their children inherit that: Ctrl-C tests need it back.
+# A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; children inherit both, and some
+# tests are about them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+settings.register_profile("suite", deadline=None, derandomize=True)  # the same examples everywhere, however slow
+settings.load_profile("suite")
 
 PIP_CONF = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip" / "pip.conf"
 

@@ -154,6 +154,7 @@ def test_completion_completes_profile_names(shell: str) -> None:
 def test_the_completion_script_can_be_printed(shell: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gemmaspec", "--show-completion", shell],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},  # there may be no shell above us
         capture_output=True,
         text=True,
         check=False,

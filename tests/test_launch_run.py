@@ -54,7 +54,8 @@ def test_the_first_and_the_last_line_are_those_that_others_wait_for(place: Place
 
 
 def test_only_changed_files_are_copies_everything_else_is_a_link(place: Place) -> None:
-    place.launch(plan_of(patch_of(files=[{"path": "vllm/v1/deep/down.py", "hunks": [HUNK]}])))
+    plan = plan_of(patch_of(files=[{"path": "vllm/v1/deep/down.py", "hunks": [HUNK]}]))
+    place.launch(plan, env={"PYTHONDONTWRITEBYTECODE": "1"})
     overlay = place.overlay()
     real = {path for path, entry in overlay.items() if not entry.startswith("->") and entry != "folder"}
     assert real == {".gemmaspec-overlay", "vllm/v1/deep/down.py"}
