@@ -9,7 +9,7 @@ import pytest
 import uv
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.runtime.release import Release, choose_python, cpu_requirements, read_release
+from gemmaspec.runtime.release import Release, choose_python, cpu_requirements, cuda_requirements, read_release
 from tests.wheels import write_wheel
 
 OF_0_32_0 = (
@@ -45,6 +45,15 @@ def test_uv_takes_the_cpu_build_where_one_is_offered_else_the_plain_one(
     command = [uv.find_uv_bin(), "pip", "compile", "--no-index", "--find-links", str(tmp_path), "--no-header", "-"]
     done = subprocess.run(command, input="torch==2.13.0", capture_output=True, text=True, check=True, cwd=tmp_path)
     assert f"torch=={taken}\n" in done.stdout
+
+
+def test_a_cuda_runtime_refuses_the_cpu_build_that_would_sort_first(tmp_path: Path) -> None:
+    for version in ("2.13.0", "2.13.0+cpu"):
+        write_wheel(tmp_path, "torch", version)
+    asked = "\n".join(["torch==2.13.0", *cuda_requirements(["numpy", "torch==2.13.0", 'torchcodec; extra == "audio"'])])
+    command = [uv.find_uv_bin(), "pip", "compile", "--no-index", "--find-links", str(tmp_path), "--no-header", "-"]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "torch==2.13.0\n" in done.stdout
 
 
 def test_a_release_is_read_from_its_unpacked_wheel(tmp_path: Path) -> None:

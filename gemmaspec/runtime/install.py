@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.runtime.release import OVERRIDES, Release, cpu_requirements
+from gemmaspec.runtime.release import OVERRIDES, Release, cpu_requirements, cuda_requirements
 from gemmaspec.runtime.shims import alias_distribution, define_torchvision_operators, repair_cpu_speculation
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.runtime.uv import Uv
@@ -29,6 +29,8 @@ if sys.argv[1] == "cpu":
         raise SystemExit("vLLM's CPU kernels did not load with torch " + torch.__version__)
     for name in ("entrypoints.openai.api_server", "v1.worker.cpu_worker", "model_executor.models.gemma4_mm"):
         importlib.import_module("vllm." + name)
+elif torch.version.cuda is None:
+    raise SystemExit("torch " + torch.__version__ + " is not built for CUDA")
 print(json.dumps(facts))
 """
 """Imports most of what a server imports: what cannot load is found now, and the first start finds compiled files."""
@@ -48,7 +50,8 @@ class Destination:
 def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -> None:
     """Install vLLM with its dependencies and the profile's own bounds. Raises EnvironmentMissing as uv fails."""
     if spec.device == "cuda":
-        _pip_install(uv, into, [spec.vllm_requirement, *spec.package_requirements])
+        requirements = [spec.vllm_requirement, *cuda_requirements(release.requires), *spec.package_requirements]
+        _pip_install(uv, into, requirements)
         return
     overrides = into.scratch / "overrides.txt"
     overrides.write_text("".join(f"{line}\n" for line in OVERRIDES), encoding="utf-8")

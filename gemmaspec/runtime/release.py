@@ -70,6 +70,16 @@ def cpu_requirements(requires: Sequence[str]) -> list[str]:
     return [str(_plain(item)) for item in kept if canonicalize_name(item.name) not in _NOT_NEEDED]
 
 
+def cuda_requirements(requires: Sequence[str]) -> list[str]:
+    """What is asked beside a vllm wheel: not the `+cpu` build of the torch it pins.
+
+    Where the user's pip settings offer one, it sorts above the plain version and meets the pin, and sees no GPU.
+    """
+    torch = [item for item in map(Requirement, requires) if canonicalize_name(item.name) == "torch"]
+    pins = [part for item in torch for part in item.specifier if part.operator == "=="]
+    return [f"torch!={Version(part.version).public}+cpu" for part in pins]
+
+
 def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
     """The Python version to build with: the wanted one where the wheel supports it, else the newest supported one.
 
