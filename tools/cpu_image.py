@@ -25,7 +25,7 @@ from typing import Final
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.releases.transformers import transformers_for
-from gemmaspec.runtime import RuntimeSpec, install, lock, release
+from gemmaspec.runtime import RuntimeSpec, install, lock, release, shims
 from gemmaspec.runtime.pip_settings import uv_environment
 from gemmaspec.runtime.uv import Uv
 
@@ -100,10 +100,10 @@ def ensure_image(spec: RuntimeSpec) -> str:
 
 
 def inputs_hash(spec: RuntimeSpec) -> str:
-    """A hash over all that decides what the image holds, this program and the shared rules included."""
+    """A hash over all that decides what the image holds, this program and the rules of installing included."""
     digest = hashlib.sha256(spec.key.encode())
-    for source in (Path(__file__), *sorted(Path(install.__file__).parent.glob("*.py"))):
-        digest.update(source.read_bytes())
+    for source in (__file__, install.__file__, release.__file__, shims.__file__):
+        digest.update(Path(source).read_bytes())
     return digest.hexdigest()[:16]
 
 
