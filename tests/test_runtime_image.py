@@ -64,7 +64,18 @@ def image() -> str:
 
 
 def inside(image: str, *command: str) -> str:
-    options = ("--rm", "--network", "none", "--read-only", "--user", "1000", "--entrypoint", command[0])
+    options = (
+        "--rm",
+        "--network",
+        "none",
+        "--read-only",
+        "--tmpfs",
+        "/tmp",
+        "--user",
+        "1000",
+        "--entrypoint",
+        command[0],
+    )
     done = subprocess.run(
         ["docker", "run", *options, image, *command[1:]], capture_output=True, text=True, check=False, timeout=300
     )
@@ -93,7 +104,9 @@ def test_it_is_small_and_says_what_is_in_it(image: str) -> None:
 
 @pytest.mark.real_docker
 def test_what_a_stack_needs_is_there_for_any_user_on_a_read_only_root(image: str) -> None:
-    assert inside(image, "sh", "-c", "command -v python3 vllm curl; stat -c %a /tmp /var/tmp").splitlines() == [
+    assert inside(
+        image, "sh", "-c", "for each in python3 vllm curl; do command -v $each; done; stat -c %a /tmp /var/tmp"
+    ).splitlines() == [
         "/usr/bin/python3",
         "/usr/local/bin/vllm",
         "/usr/bin/curl",
