@@ -16,6 +16,8 @@ from gemmaspec.errors import EnvironmentMissing
 
 _FULL_BYTES = 64 * 1024 * 1024
 _PATIENCE_S = 20
+_NOISE = (" + ", " - ", " ~ ", "Using ", "Creating virtual environment", "Activate with")
+"""Lines of uv that name every package, or the interpreter once more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ def _forward(process: subprocess.Popen[str], progress: Callable[[str], None]) ->
     for line in process.stderr or ():
         text = line.rstrip()
         last.append(text)
-        if text.strip() and not text.startswith((" + ", " - ", " ~ ")):
+        if text.strip() and not text.startswith(_NOISE):
             progress(text.strip())
     return list(last)
 
