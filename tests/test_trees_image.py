@@ -43,12 +43,12 @@ def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 
 def test_the_named_interpreter_and_the_environment_come_before_the_usual_places() -> None:
-    config = {"Env": ["PATH=/opt/own/bin:/usr/bin", "VIRTUAL_ENV=/srv/venv"], "WorkingDir": "/work"}
+    config = {"Env": ["PATH=/opt/own/bin:/usr/bin", "VIRTUAL_ENV=/srv/venv"], "WorkingDir": "/build"}
     found = list(candidates(config, "/opt/python/bin/python3"))
     order = ["/srv/venv", "/opt/python", "/opt/own", "/usr/local"]
     places = [found.index(f"{prefix}/lib/python3.12/site-packages/vllm") for prefix in order]
     assert places == sorted(places)
-    assert "/work/vllm" in found
+    assert "/build/vllm" in found
     assert len(found) == len(set(found))
 
 
