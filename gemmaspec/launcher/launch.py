@@ -17,6 +17,7 @@ import argparse
 import ast
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -236,12 +237,18 @@ def build(kind: Any, data: Any, where: str) -> Any:
         return data
     check(isinstance(data, dict), f"{where} is missing or no object")
     wanted = {field.name for field in fields(kind) if field.default is MISSING or field.name in data}
-    hints = {key: hint for key, hint in get_type_hints(kind).items() if key in wanted}
+    hints = {key: hint for key, hint in type_hints(kind).items() if key in wanted}
     values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in hints.items()}
     try:
         return kind(**values)  # type: ignore[operator]  # is_dataclass() narrows to an instance
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+@functools.cache
+def type_hints(kind: Any) -> dict[str, Any]:
+    """The types of a class's fields, resolved once: a plan holds hundreds of the same few."""
+    return get_type_hints(kind)
 
 
 def check(condition: object, message: str) -> None:
