@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -17,6 +18,8 @@ import time
 from pathlib import Path
 
 ROUNDS = 5
+PIP = {"PYTHONPATH": "/opt/pip", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+"""The pip that was mounted, allowed to look at Debian's own Python."""
 FILES = ("v1/core/kv_cache_utils.py", "v1/worker/utils.py")
 EDIT = """
 from pathlib import Path
@@ -43,7 +46,7 @@ def script(files: list[str]) -> float:
     """pip, then Python with the edits, as a shell script would run them."""
     pip = [sys.executable, "-m", "pip", "install", "-q", "transformers>=5.5.0"]
     began = time.perf_counter()
-    subprocess.run(pip, check=True, capture_output=True)
+    subprocess.run(pip, check=True, capture_output=True, env={**os.environ, **PIP})
     subprocess.run([sys.executable, "-c", EDIT, *files], check=True, capture_output=True)
     return time.perf_counter() - began
 
