@@ -237,7 +237,7 @@ def build(kind: Any, data: Any, where: str) -> Any:
         return data
     check(isinstance(data, dict), f"{where} is missing or no object")
     wanted = {field.name for field in fields(kind) if field.default is MISSING or field.name in data}
-    hints = {key: hint for key, hint in type_hints(kind).items() if key in wanted}
+    hints = {key: hint for key, hint in type_hints(kind).items() if key in wanted}  # type: ignore[arg-type]
     values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in hints.items()}
     try:
         return kind(**values)  # type: ignore[operator]  # is_dataclass() narrows to an instance
