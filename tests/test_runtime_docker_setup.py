@@ -75,6 +75,15 @@ def test_an_installation_that_fails_shows_the_last_lines(programs: Path) -> None
     assert "E: no such mirror" in done.stderr
 
 
+def test_a_client_without_a_daemon_gets_the_daemon_installed(programs: Path) -> None:
+    stand_in(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || exit 1')
+    stand_in(programs, "apt-get", 'echo "E: asked for $*" >&2; [ "$1" = update ]')
+    stand_in(programs, "id", "echo 0")
+    done = setup(PATH=str(programs))
+    assert done.returncode == 4
+    assert "asked for install -y --no-install-recommends docker.io" in done.stderr
+
+
 def test_a_daemon_of_another_machine_is_not_replaced_by_one_of_this(programs: Path) -> None:
     stand_in(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || { echo "cannot connect" >&2; exit 1; }')
     stand_in(programs, "dockerd", "echo started >&2")
