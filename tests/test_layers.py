@@ -18,8 +18,12 @@ ROOMS = {
     "engine": 3,
     "ready": 3,
     "runtime": 3,
+    "models": 3,
     "trees": 3,
+    "fit": 2,
+    "lint": 2,
     "stack": 2,
+    "checkpoint": 1,
     "patching": 1,
     "profile": 1,
     "releases": 1,
@@ -28,7 +32,7 @@ ROOMS = {
 }
 """Rooms by height: an import goes down, never up or sideways."""
 
-PURE = ("stack", "patching", "profile", "releases")
+PURE = ("stack", "fit", "lint", "checkpoint", "patching", "profile", "releases")
 WORLD = {
     "docker",
     "httpx",

@@ -1,0 +1,107 @@
+"""A checkpoint as its own files describe it: layers, quantization, tensors. Plain data, read elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+LayerKind = Literal["sliding", "full"]
+"""Gemma 4's two kinds of attention layer: `sliding_attention` and `full_attention` in config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One decoder layer, as far as attention and its cache go."""
+
+    kind: LayerKind
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    """Tokens that a sliding layer sees; None for full attention."""
+    keys_are_values: bool = False
+    """`attention_k_eq_v`: no value projection is stored, the keys serve as values too."""
+    shares_with: int | None = None
+    """Index of the earlier layer whose cache this one reads; it has none of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextModel:
+    """The decoder of a checkpoint."""
+
+    layers: tuple[Layer, ...]
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    """The longest context the checkpoint was made for, in tokens."""
+    hidden_size_per_layer_input: int = 0
+    """Width of the per-layer embeddings of E2B and E4B; 0 for a model without them."""
+    vocab_size_per_layer_input: int = 0
+    experts: int = 0
+    """Routed experts of each layer of a mixture of experts; 0 for a dense model."""
+    experts_per_token: int = 0
+    tied_embeddings: bool = True
+    """Whether the input embeddings are the output head too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One stored tensor, as its safetensors header has it."""
+
+    name: str
+    dtype: str
+    """In safetensors' words: BF16, F8_E4M3, U8 …"""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """What the checkpoint says of itself (quantization_config, hf_quant_config.json)."""
+
+    method: str
+    """`modelopt`, `compressed-tensors`, `fp8` …: what `--quantization` would be called."""
+    algorithm: str | None = None
+    """NVFP4, NVFP4_AWQ, FP8, W4A16_NVFP4 …, in the declaring tool's words."""
+    kv_cache: str | None = None
+    """The declared KV cache format, such as FP8; its scales then lie among the tensors."""
+    group_size: int | None = None
+    excluded: tuple[str, ...] = ()
+    """Module patterns that stay unquantized."""
+    declared_in: str = "config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything that can be told without reading a weight."""
+
+    ref: str
+    """Hugging Face id or folder, as asked for."""
+    revision: str | None
+    """Commit hash where it is known; None for a folder."""
+    architecture: str
+    """First of `architectures`, such as Gemma4ForConditionalGeneration."""
+    model_type: str
+    dtype: str
+    """The declared dtype: bfloat16 …"""
+    text: TextModel
+    modalities: frozenset[str]
+    """Of text, image, audio, video: what the stored towers can take."""
+    quantization: Quantization | None
+    tensors: tuple[Tensor, ...] = ()
+    special_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Token → id of the control tokens, from the tokenizer's files; empty when they were not read."""
+    tokenizer_digest: str | None = None
+    """sha256 over vocabulary and merges, so that two checkpoints can be compared; None when not read."""
+    has_chat_template: bool | None = None
+    """Base checkpoints of Gemma 4 have none; None when not looked for."""
+    config: Mapping[str, object] = field(default_factory=dict)
+    """config.json as it was read, for what has no field here."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all stored tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
