@@ -36,16 +36,18 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan(job: dict[str, Any]) -> dict[str, Any]:
+    """The same, without errors."""
     from vllm.v1.core import kv_cache_utils as utils
 
     config = stand_in(job)
     specs = {layer["name"]: spec_of(layer, job, config) for layer in job["layers"]}
     planning: Any = utils
-    if hasattr(utils, "get_kv_cache_configs"):
-        (cache,) = utils.get_kv_cache_configs(config, [specs], [job["available"]])
-    else:  # 0.33
+    if not hasattr(utils, "get_kv_cache_configs"):  # 0.33
         from vllm.v1.core import kv_cache_planning as planning
-
+    join_windows(planning, job["joins_windows"])
+    if planning is utils:
+        (cache,) = utils.get_kv_cache_configs(config, [specs], [job["available"]])
+    else:
         groups = planning.get_global_kv_cache_groups(config, [specs])
         (cache,) = planning.get_kv_cache_configs(config, [specs], [job["available"]], groups)
     concurrency = utils.get_max_concurrency_for_kv_cache_config(config, cache)
@@ -56,6 +58,20 @@ def plan(job: dict[str, Any]) -> dict[str, Any]:
         "groups": sorted([len(group.layer_names), group.kv_cache_spec.block_size] for group in cache.kv_cache_groups),
         "needed": needed(planning, config, cache.kv_cache_groups),
     }
+
+
+def join_windows(planning: Any, wanted: bool) -> None:
+    """What the patch kv-spec-uniform-valueerror does: two windows are "not uniform" and no error."""
+    original = getattr(planning.is_kv_cache_spec_uniform, "original", planning.is_kv_cache_spec_uniform)
+
+    def patched(specs: Any) -> bool:
+        try:
+            return bool(original(specs))
+        except ValueError:
+            return False
+
+    patched.original = original  # type: ignore[attr-defined]
+    planning.is_kv_cache_spec_uniform = patched if wanted else original
 
 
 def needed(planning: Any, config: Any, groups: Any) -> int:
@@ -71,8 +87,9 @@ def logged_tokens(utils: Any, config: Any, cache: Any, concurrency: float) -> in
     if hasattr(utils, "get_kv_cache_capacity"):
         return int(utils.get_kv_cache_capacity(config, cache)[0])
     said: list[Any] = []
-    utils.logger = SimpleNamespace(info=lambda *a, **k: None, info_once=lambda *a, **k: said.append(a))
+    kept, utils.logger = utils.logger, SimpleNamespace(info_once=lambda *a, **k: said.append(a))
     utils._report_kv_cache_config(config, cache)
+    utils.logger = kept
     return int(said[0][1].replace(",", ""))
 
 

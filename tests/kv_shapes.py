@@ -90,6 +90,7 @@ def _case(source: random.Random) -> dict[str, Any]:
         "draft": source.choice((None, published("E2B"), published("E4B"), target)),
         "device": source.choice(("cpu", "gpu")),
         "hybrid": source.random() < 0.6,
+        "joins_windows": source.random() < 0.5,
         "block_size": source.choice((16, 32, 48, 64, 128)),
         "max_model_len": source.choice((100, 1024, 4096, 131072)),
         "max_num_batched_tokens": source.choice((512, 2048, 8192)),
@@ -116,7 +117,7 @@ def ours(case: dict[str, Any], vllm: str) -> dict[str, Any]:
     rules = kv_rules(vllm, cpu=case["device"] == "cpu")
     in_flight = case["max_num_batched_tokens"] * (case["batches"] if rules.batches_in_flight else 1)
     try:
-        groups = groups_of(owned(case, vllm), rules, hybrid=case["hybrid"], joins_windows=False)
+        groups = groups_of(owned(case, vllm), rules, hybrid=case["hybrid"], joins_windows=case["joins_windows"])
     except Unplannable as error:
         return {"error": str(error)}
     cache = KvCache(groups=tuple(groups), rules=rules, in_flight=in_flight)
