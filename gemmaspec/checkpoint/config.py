@@ -116,7 +116,7 @@ def _promised_tokens(own: Fields) -> int | None:
 
 def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
     """The control tokens' ids; of several ends of sequence, the first."""
-    found = {}
+    found: dict[str, int] = {}
     for name in _TOKEN_IDS:
         for fields in (config, text):
             value = fields.content.get(f"{name}_token_id", fields.content.get(f"{name}_token_index"))
