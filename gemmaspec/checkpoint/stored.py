@@ -25,8 +25,11 @@ PARTS: Final = {
 }
 """Part → parts of a tensor's name, asked in this order: the towers have layers too."""
 SCALES: Final = frozenset(
-    "weight_scale weight_scale_2 weight_scale_inv weight_global_scale weight_shape weight_zero_point input_scale "
-    "input_global_scale pre_quant_scale k_scale v_scale q_scale output_scale".split()
+    {
+        *("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale"),
+        *("weight_shape", "weight_zero_point", "input_scale", "input_global_scale", "output_scale"),
+        *("pre_quant_scale", "k_scale", "v_scale", "q_scale"),
+    }
 )
 """Last words of names that belong to a quantized weight and are no parameters themselves."""
 _WEIGHTS: Final = ("weight", "weight_packed")
