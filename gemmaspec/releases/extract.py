@@ -9,6 +9,7 @@ from typing import Final
 from packaging.metadata import Metadata
 
 from gemmaspec.releases import names
+from gemmaspec.releases.attention import Attention, attention_of
 from gemmaspec.releases.flags import Flag, flags_of
 from gemmaspec.releases.runner import Runner, runner_of
 from gemmaspec.releases.sources import Read, Sources
@@ -31,6 +32,7 @@ class Extracted:
     architectures: frozenset[str]
     metrics: frozenset[str]
     runner: Runner
+    attention: Attention
     torch: str
     """Version specifiers; empty without METADATA."""
     transformers: str
@@ -54,6 +56,7 @@ def extract(read: Read) -> Extracted:
         architectures=names.architectures_of(sources),
         metrics=names.metrics_of(sources),
         runner=runner_of(sources),
+        attention=attention_of(sources),
         **metadata,
     )
 

@@ -71,6 +71,8 @@ class Facts:
     methods: tuple[Method, ...]
     """What works for a Gemma 4 target here, and with which patches."""
     runner: RunnerRule
+    runner_unsupported: frozenset[str]
+    """All that makes model runner v2 give way to v1, in vLLM's own words."""
     attention: AttentionRule
 
     def methods_named(self, method: str) -> tuple[Method, ...]:
@@ -121,6 +123,7 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
         cuda=found.cuda,
         methods=gemma4.methods_for(vllm),
         runner=gemma4.runner_for(vllm),
+        runner_unsupported=found.runner.unsupported,
         attention=gemma4.attention_for(vllm),
     )
 

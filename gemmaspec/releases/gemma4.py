@@ -94,7 +94,8 @@ class RunnerRule:
     """What else makes v2 give way."""
 
 
-_ALWAYS: Final = ("there is no Triton, as on a CPU",)
+_ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
+"""parallel_drafting: of dflash and dspark not."""
 _NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
 _NEVER: Final = frozenset({"suffix", "custom_class"})
 
@@ -105,35 +106,35 @@ RUNNERS: Final = (
         dense="v2",
         mixture="v1",
         v1_methods=_NGRAM | _NEVER | {"draft_model", "extract_hidden_states", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill", "parallel_drafting"),
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
     ),
     RunnerRule(
         versions=">=0.29.0,<0.30",
         dense="v2",
         mixture="v2",
         v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill", "parallel_drafting"),
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
     ),
     RunnerRule(
         versions=">=0.30.0,<0.31",
         dense="v2",
         mixture="v2",
         v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "parallel_drafting"),
+        v1_when=_ALWAYS,
     ),
     RunnerRule(
         versions=">=0.31.0,<0.32",
         dense="v2",
         mixture="v2",
         v1_methods=_NGRAM | _NEVER | {"medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "parallel_drafting"),
+        v1_when=_ALWAYS,
     ),
     RunnerRule(
         versions=">=0.32.0",
         dense="v2",
         mixture="v2",
         v1_methods=_NEVER | {"medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "parallel_drafting", "use_heterogeneous_vocab"),
+        v1_when=(*_ALWAYS, "use_heterogeneous_vocab"),
     ),
 )
 """vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Final
 
+from gemmaspec.releases.flags import ENGINE
 from gemmaspec.releases.hints import hints_of
 from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant
 
@@ -52,8 +53,9 @@ def environment_of(sources: Sources) -> dict[str, frozenset[str]]:
 
 
 def reasoning_parsers_of(sources: Sources) -> frozenset[str]:
-    """Names for --reasoning-parser."""
-    return frozenset(_table(sources, REASONING, "_REASONING_PARSERS_TO_REGISTER"))
+    """Names for --reasoning-parser; `none` is one where vLLM takes it for "no parser" (from 0.33.0 on)."""
+    none = {"none"} if sources.find(ENGINE, "parse_reasoning_parser") else set()
+    return frozenset(none) | frozenset(_table(sources, REASONING, "_REASONING_PARSERS_TO_REGISTER"))
 
 
 def tool_call_parsers_of(sources: Sources) -> frozenset[str]:
