@@ -28,6 +28,7 @@ class Extracted:
     reasoning_parsers: frozenset[str]
     tool_call_parsers: frozenset[str]
     quantizations: frozenset[str]
+    kv_cache_dtypes: frozenset[str]
     attention_backends: frozenset[str]
     architectures: frozenset[str]
     metrics: frozenset[str]
@@ -52,6 +53,7 @@ def extract(read: Read) -> Extracted:
         reasoning_parsers=names.reasoning_parsers_of(sources),
         tool_call_parsers=names.tool_call_parsers_of(sources),
         quantizations=names.quantizations_of(sources),
+        kv_cache_dtypes=names.kv_cache_dtypes_of(sources),
         attention_backends=names.attention_backends_of(sources),
         architectures=names.architectures_of(sources),
         metrics=names.metrics_of(sources),

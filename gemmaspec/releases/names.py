@@ -15,6 +15,7 @@ ENVIRONMENT: Final = "vllm/envs.py"
 REASONING: Final = "vllm/reasoning/__init__.py"
 TOOLS: Final = "vllm/tool_parsers/__init__.py"
 QUANTIZATION: Final = "vllm/model_executor/layers/quantization/__init__.py"
+CACHE: Final = "vllm/config/cache.py"
 REGISTRY: Final = "vllm/model_executor/models/registry.py"
 BACKENDS: Final = "vllm/v1/attention/backends/registry.py"
 METRICS: Final = (
@@ -66,6 +67,11 @@ def tool_call_parsers_of(sources: Sources) -> frozenset[str]:
 def quantizations_of(sources: Sources) -> frozenset[str]:
     """Names for --quantization."""
     return _literal(sources, QUANTIZATION, "QuantizationMethods")
+
+
+def kv_cache_dtypes_of(sources: Sources) -> frozenset[str]:
+    """Names for --kv-cache-dtype. From 0.33.0 on a platform may add its own, and the parser takes any."""
+    return _literal(sources, CACHE, "CacheDType")
 
 
 def attention_backends_of(sources: Sources) -> frozenset[str]:
