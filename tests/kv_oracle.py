@@ -154,9 +154,7 @@ def stand_in(job: dict[str, Any]) -> Any:
     scheduler = SimpleNamespace(
         disable_hybrid_kv_cache_manager=not job["hybrid"], max_num_batched_tokens=job["max_num_batched_tokens"]
     )
-    parallel = SimpleNamespace(
-        decode_context_parallel_size=1, prefill_context_parallel_size=1, tensor_parallel_size=1
-    )
+    parallel = SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1, tensor_parallel_size=1)
     return SimpleNamespace(
         cache_config=cache,
         model_config=model,

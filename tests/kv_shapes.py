@@ -106,9 +106,7 @@ def owned(case: dict[str, Any], vllm: str) -> list[Owned]:
     found: list[Owned] = []
     for role in ("target", "draft"):
         if model := case[role]:
-            found += layer_caches(
-                model, role=role, rules=rules, block_size=case["block_size"], dtype=case["dtype"]
-            )
+            found += layer_caches(model, role=role, rules=rules, block_size=case["block_size"], dtype=case["dtype"])
     return found
 
 

@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "logs": "lifecycle",
     "demo": "lifecycle",
     "render": "rendering",
+    "fit": "fitting",
     "profile": "profiles",
     "patch": "patches",
 }

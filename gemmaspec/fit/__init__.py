@@ -1,1 +1,1 @@
-"""Will it fit, and how fast can it be? vLLM's own arithmetic of memory, from a checkpoint's shape and a few flags. Pure."""
+"""Will it fit, and how fast can it be? vLLM's own arithmetic of memory, from shapes and flags alone. Pure."""

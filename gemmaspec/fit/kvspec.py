@@ -91,12 +91,12 @@ def layer_caches(
     dtype: str,
     tensor_parallel: int = 1,
 ) -> Iterator[Owned]:
-    """The caches of one model's layers, in order; a layer that shares another's has none.
+    """The caches of one model's layers, in order; a layer that reads another's has none.
 
     vllm/model_executor/layers/attention/attention.py, Attention.get_kv_cache_spec.
     """
     for index, layer in enumerate(model.layers):
-        if layer.shares_with is not None:
+        if layer.shares_with is not None or layer.shares_target:
             continue
         sliding = layer.kind == "sliding"
         cache = LayerCache(
