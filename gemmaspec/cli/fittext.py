@@ -33,7 +33,7 @@ def lines(fit: Fit) -> Iterator[str]:
         yield from (advice_line(one) for one in fit.advice)
     yield from ("", "speed: no server can be faster")
     yield from speed_lines(fit.ceiling)
-    yield from (measured_line(one, fit.ceiling) for one in fit.measured)
+    yield from (measured_line(one, fit) for one in fit.measured)
 
 
 def size(nbytes: float) -> str:
@@ -91,7 +91,9 @@ def cache_lines(plan: Plan) -> Iterator[str]:
 
 def advice_line(one: Advice) -> str:
     """One change and what it brings."""
-    outcome = f"1 x {one.longest:,}, max_num_seqs x {one.longest_for_all:,}"
+    outcome = f"then 1 x {one.longest:,}"
+    if one.sequences > 1:
+        outcome += f" or {one.sequences} x {one.longest_for_all:,}"
     return f"  {one.change}\n            {one.effect}; {outcome}{'' if one.starts else '; alone not enough'}"
 
 
@@ -117,14 +119,19 @@ def speed_lines(ceiling: Ceiling | None) -> Iterator[str]:
         )
 
 
-def measured_line(one: Measured, ceiling: Ceiling | None) -> str:
-    """One published figure beside the ceiling."""
-    figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else f"{one.speedup or 'no speed'}"
+def measured_line(one: Measured, fit: Fit) -> str:
+    """One published figure, and what it, or the one without speculation, is of the ceiling."""
+    figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else None
+    length = f"acceptance length {one.acceptance_length:g}" if one.acceptance_length else None
+    speedup = f"{one.speedup} times" if one.speedup else None
+    said = ", ".join(text for text in (figure, speedup, length) if text)
     baseline = f", {one.baseline:g} without" if one.baseline else ""
-    share = ""
-    if ceiling and one.baseline and one.concurrency == ceiling.concurrency:
-        share = f" ({one.baseline / ceiling.alone:.0%} of the ceiling)"
-    return f"  measured  {figure}{baseline}{share}, {one.concurrency} at once, {one.machine}, {one.source}"
+    alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
+    share, ceiling = "", fit.ceiling
+    same = one.machine == fit.plan.device.name and ceiling and one.concurrency == ceiling.concurrency
+    if alone and ceiling and same:
+        share = f" ({alone / ceiling.alone:.0%} of the ceiling)"
+    return f"  measured  {said}{baseline}{share}, {one.concurrency} at once, {one.machine}, {one.source}"
 
 
 def _row(name: str, nbytes: int, how: str) -> str:

@@ -129,7 +129,7 @@ def _found(name: str) -> Device:
     if known is None:
         return here or Device(name=name, memory=0)
     if here and here.capability == known.capability:
-        return dataclasses.replace(here, bandwidth=known.bandwidth)
+        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
     return known
 
 
