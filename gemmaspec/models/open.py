@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.checkpoint.config import Described, describe
+from gemmaspec.checkpoint.config import describe
 from gemmaspec.checkpoint.fields import Fields, load_object
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import declared
