@@ -139,14 +139,18 @@ def per_layer_form(config: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def tensors(config: Mapping[str, Any]) -> Shapes:
-    """Every tensor of a Gemma 4, in BF16. Layers that share a cache have no keys and values."""
+def tensors(config: Mapping[str, Any], *, unread_keys: bool = True) -> Shapes:
+    """Every tensor of a Gemma 4, in BF16.
+
+    With `unread_keys`, as the published files have it, layers that share another's cache have keys and values too;
+    nothing reads them, and transformers does not write them.
+    """
     found: Shapes = {}
     text, width = config["text_config"], config["text_config"]["hidden_size"]
     prefix = "model.language_model"
     _put(found, f"{prefix}.embed_tokens.weight", text["vocab_size"], width)
     for index in range(text["num_hidden_layers"]):
-        _layer(found, f"{prefix}.layers.{index}", text, index)
+        _layer(found, f"{prefix}.layers.{index}", text, index, unread_keys=unread_keys)
     _put(found, f"{prefix}.norm.weight", width)
     per_layer = text["hidden_size_per_layer_input"]
     if per_layer:
@@ -171,7 +175,7 @@ def _linear(found: Shapes, name: str, rows: int, columns: int, *, clipped: bool)
         _put(found, f"{name}.{bound}")
 
 
-def _layer(found: Shapes, name: str, text: Mapping[str, Any], index: int) -> None:
+def _layer(found: Shapes, name: str, text: Mapping[str, Any], index: int, *, unread_keys: bool) -> None:
     width, full = text["hidden_size"], text["layer_types"][index] == "full_attention"
     shared = index >= text["num_hidden_layers"] - text["num_kv_shared_layers"] > 0
     head = text["global_head_dim"] if full else text["head_dim"]
@@ -181,7 +185,7 @@ def _layer(found: Shapes, name: str, text: Mapping[str, Any], index: int) -> Non
     _put(found, f"{attention}.q_proj.weight", heads * head, width)
     _put(found, f"{attention}.o_proj.weight", width, heads * head)
     _put(found, f"{attention}.q_norm.weight", head)
-    if not shared:
+    if unread_keys or not shared:
         _put(found, f"{attention}.k_norm.weight", head)
         _put(found, f"{attention}.k_proj.weight", kv_heads * head, width)
         if not same:
@@ -326,11 +330,11 @@ def eagle3_tensors(config: Mapping[str, Any]) -> Shapes:
 
 def assistant_tensors(config: Mapping[str, Any]) -> Shapes:
     """An MTP draft: queries only, and projections from and to the target's width."""
-    text, found = {**config["text_config"], "num_kv_shared_layers": 3}, Shapes()
+    text, found = config["text_config"], Shapes()
     width, backbone = text["hidden_size"], config["backbone_hidden_size"]
     _put(found, "model.embed_tokens.weight", text["vocab_size"], width)
     for index in range(text["num_hidden_layers"]):
-        _layer(found, f"model.layers.{index}", text, index)
+        _layer(found, f"model.layers.{index}", text, index, unread_keys=True)
     _put(found, "model.norm.weight", width)
     _put(found, "pre_projection.weight", width, 2 * backbone)
     _put(found, "post_projection.weight", backbone, width)

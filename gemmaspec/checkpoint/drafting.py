@@ -121,7 +121,7 @@ def _groups(draft: Checkpoint) -> Iterator[Finding]:
 
 
 def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    more = sorted(target.modalities - {"text"})
+    more = [one for one in ("image", "video", "audio") if one in target.modalities]
     if more:
         yield Finding(
             code="multimodal-target",
@@ -229,4 +229,4 @@ def _cache(layer: Layer) -> tuple[int, int, int | None]:
 
 def _cache_words(layer: Layer) -> str:
     window = f", window {layer.window}" if layer.window else ""
-    return f"{layer.kv_heads} KV heads of {layer.head_dim}{window}"
+    return f"{layer.kv_heads} KV head{'s' if layer.kv_heads > 1 else ''} of {layer.head_dim}{window}"

@@ -43,8 +43,9 @@ class Pairing:
 
     @property
     def patches(self) -> tuple[str, ...]:
-        """Every patch that a finding names, once."""
-        return tuple(dict.fromkeys(patch for finding in self.findings for patch in finding.patches))
+        """The patches without which it does not work, once each."""
+        needed = (finding.patches for finding in self.findings if finding.severity == "patch")
+        return tuple(dict.fromkeys(patch for some in needed for patch in some))
 
 
 def pair(

@@ -29,6 +29,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "render": "rendering",
     "profile": "profiles",
     "patch": "patches",
+    "inspect": "inspecting",
 }
 """Command → module of gemmaspec.cli that registers it, in the order of the help text."""
 
