@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.ceiling import Ceiling
+from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.plan import Plan
 from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
@@ -20,6 +21,7 @@ def lines(fit: Fit) -> Iterator[str]:
     plan = fit.plan
     verdict = "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
+    yield f"  flags     {flags_text(plan.flags)}"
     for problem in fit.problems:
         yield f"  PROBLEM   {problem}"
     for note in fit.notes:
@@ -34,6 +36,18 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from ("", "speed: no server can be faster")
     yield from speed_lines(fit.ceiling)
     yield from (measured_line(one, fit) for one in fit.measured)
+
+
+def flags_text(flags: Flags) -> str:
+    """The flags that the memory depends on; a star marks vLLM's own default."""
+    named = {
+        "max_model_len": flags.max_model_len,
+        "max_num_seqs": flags.max_num_seqs,
+        "max_num_batched_tokens": flags.max_num_batched_tokens,
+        "block_size": flags.block_size,
+    }
+    values = [f"{name} {value:,}{'*' if name in flags.defaults else ''}" for name, value in named.items()]
+    return ", ".join([*values, f"hybrid manager {'on' if flags.hybrid else 'off'}"])
 
 
 def size(nbytes: float) -> str:
