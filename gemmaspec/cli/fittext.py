@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.ceiling import Ceiling
@@ -81,14 +82,7 @@ def cache_lines(plan: Plan) -> Iterator[str]:
         return
     flags, available = plan.flags, plan.available
     for row in layer_rows(plan):
-        held = f"window {row['window']}" if row["window"] else "every token"
-        kept = held if row["keeps_window_alone"] or not row["window"] else f"{held}, kept whole"
-        shape = f"{row['kv_heads']} x {row['head_dim']}"
-        sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
-        yield (
-            f"  {row['role']:<7}{row['kind']:<8} {row['layers']:>3} layers{sharing}, {shape} {flags.cache_dtype}: "
-            f"{row['token_bytes']:,} bytes a token, blocks of {row['block_size']} ({kept})"
-        )
+        yield layer_line(row, flags.cache_dtype if row["role"] == "target" else flags.draft_cache_dtype)
     groups = "1 group" if len(cache.groups) == 1 else f"{len(cache.groups)} groups"
     yield f"  {groups}, {cache.block_bytes:,} bytes a block, {cache.num_blocks(available):,} blocks"
     if available <= 0:
@@ -101,6 +95,20 @@ def cache_lines(plan: Plan) -> Iterator[str]:
     yield f"  one request of {length:,} tokens takes {size(cache.request_bytes(length))}"
     best = ", ".join(f"{number} x {longest:,}" for number, longest in longest_by_sequences(plan))
     yield f"  largest sequences x max_model_len: {best or 'none'}"
+
+
+def layer_line(row: Mapping[str, Any], dtype: str) -> str:
+    """The layers of one model that have one kind of attention."""
+    kind = f"  {row['role']:<7}{row['kind']:<8} {row['layers']:>3} layers"
+    if not row["with_cache"]:
+        return f"{kind}, none with a cache of its own"
+    held = f"window {row['window']}" if row["window"] else "every token"
+    kept = held if row["keeps_window_alone"] or not row["window"] else f"{held}, kept whole"
+    sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
+    return (
+        f"{kind}{sharing}, {row['kv_heads']} x {row['head_dim']} {dtype}: "
+        f"{row['token_bytes']:,} bytes a token, blocks of {row['block_size']} ({kept})"
+    )
 
 
 def advice_line(one: Advice) -> str:
