@@ -94,6 +94,7 @@ Image = Annotated[Text, matching(_IMAGE, "an image name")]
 Size = Annotated[str, matching(_SIZE, "a size like 32gb")]
 User = Annotated[str, BeforeValidator(_text_of_number), matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")]
 EnvName = Annotated[str, AfterValidator(_env_name)]
+Word = Annotated[Text, BeforeValidator(_text_of_number)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
 Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
 

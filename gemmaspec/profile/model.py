@@ -24,6 +24,7 @@ from gemmaspec.profile.fields import (
     Text,
     User,
     Version,
+    Word,
     matching,
     not_secret,
 )
@@ -122,7 +123,7 @@ class Serve(Part):
     """Skip prompt tokens in layers that share another layer's KV cache."""
     trust_remote_code: StrictBool | None = None
     """Run Python code that the checkpoint brings."""
-    extra_args: list[Text] = []
+    extra_args: list[Word] = []
     """Further arguments, one list item each, passed on as they are."""
 
 

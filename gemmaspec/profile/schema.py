@@ -1,0 +1,91 @@
+"""The JSON Schema of a profile file, for editors.
+
+It describes a file, not a merged profile: `extends` is allowed, a file that extends another may leave anything out,
+and null takes a value away. It is written for YAML as editors read it, where 0.80 is a number and not a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Measured, Profile
+
+Schema = dict[str, Any]
+
+_DIALECT: Final = "http://json-schema.org/draft-07/schema#"
+_BOUNDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""pydantic leaves its own words where a validator of ours runs before the bound."""
+
+_WHOLE: Final = ("schema", "summary", "machine", "target")
+"""What a profile with a name has that extends no other."""
+
+_NUMBER_OR_TEXT: Final[Schema] = {"type": ["string", "number"]}
+_EXTENDS: Final[Schema] = {
+    "description": "A profile whose keys this one takes over and may replace: beside this file, or a shipped one.",
+    "type": "string",
+    "pattern": "^[a-z0-9_][a-z0-9_-]*$",
+}
+
+
+def profile_schema() -> Schema:
+    """The schema of a profile file."""
+    written = Profile.model_json_schema(by_alias=True)
+    properties = _written_out(written, written["$defs"])["properties"]
+    _let_numbers_be_text(properties)
+    properties["machine"]["anyOf"][0]["enum"] = list(MACHINES)
+    return {
+        "$schema": _DIALECT,
+        "title": "A gemmaspec profile",
+        "description": written["description"],
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"extends": _EXTENDS, **properties},
+        "if": {"required": ["name"], "not": {"required": ["extends"]}},
+        "then": {"required": list(_WHOLE)},
+    }
+
+
+def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """A schema without references and titles, every property of which may be null."""
+    name = str(node.get("$ref", "")).rpartition("/")[2]
+    if name:
+        referred = {key: value for key, value in definitions[name].items() if key != "description"}
+        return _written_out({**referred, **{key: value for key, value in node.items() if key != "$ref"}}, definitions)
+    complete = node.get("title") == Measured.__name__  # lists are replaced, so their items stand for themselves
+    out: Schema = {}
+    for key, value in node.items():
+        if key == "properties":
+            out[key] = {name: _nullable(_written_out(inner, definitions)) for name, inner in value.items()}
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            out[key] = _written_out(value, definitions)
+        elif key == "anyOf":
+            out[key] = [_written_out(inner, definitions) for inner in value]
+        elif key == "description":
+            out[key] = " ".join(value.split())
+        elif key not in ("title", "$defs", "default") and (key != "required" or complete):
+            out[_BOUNDS.get(key, key)] = value
+    return out
+
+
+def _nullable(schema: Schema) -> Schema:
+    choices = schema.get("anyOf", [])
+    if {"type": "null"} in choices:
+        return schema
+    description = {"description": schema["description"]} if "description" in schema else {}
+    inner = {key: value for key, value in schema.items() if key != "description"}
+    return {**description, "anyOf": [*choices, {"type": "null"}] if choices else [inner, {"type": "null"}]}
+
+
+def _let_numbers_be_text(properties: Schema) -> None:
+    """Where the text of an unquoted number is meant: `vllm: 0.33`, `user: 1000`, `env: {X: 1}`."""
+    runtime, serve, container, chat = (
+        properties[name]["anyOf"][0]["properties"] for name in ("runtime", "serve", "container", "chat")
+    )
+    serve["extra_args"]["anyOf"][0]["items"] |= _NUMBER_OR_TEXT
+    for place in (runtime["vllm"], container["user"]):
+        place["anyOf"][0] |= _NUMBER_OR_TEXT
+    runtime["packages"]["anyOf"][0]["additionalProperties"] |= _NUMBER_OR_TEXT
+    properties["env"]["anyOf"][0]["additionalProperties"] |= _NUMBER_OR_TEXT
+    chat["template_kwargs"]["anyOf"][0]["additionalProperties"] = {"type": ["boolean", "number", "string"]}
