@@ -29,6 +29,7 @@ _KINDS: Final = {
     "reasoning parser": "reasoning_parsers",
     "tool call parser": "tool_call_parsers",
     "quantization": "quantizations",
+    "KV cache dtype": "kv_cache_dtypes",
     "attention backend": "attention_backends",
     "architecture": "architectures",
     "metric": "metrics",
@@ -71,6 +72,8 @@ class Facts:
     methods: tuple[Method, ...]
     """What works for a Gemma 4 target here, and with which patches."""
     runner: RunnerRule
+    runner_unsupported: frozenset[str]
+    """All that makes model runner v2 give way to v1, in vLLM's own words."""
     attention: AttentionRule
 
     def methods_named(self, method: str) -> tuple[Method, ...]:
@@ -99,7 +102,6 @@ def facts_for(vllm: str) -> Facts | None:
 def facts_from(vllm: str, found: Extracted) -> Facts:
     """The facts of a vLLM that was extracted just now, or before."""
     with_values = {key: values for key, values in found.speculative.items() if values}
-    kv_cache = found.flags.get("--kv-cache-dtype")
     return Facts(
         vllm=vllm,
         speculative_keys=frozenset(found.speculative),
@@ -113,7 +115,7 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
         attention_backends=found.attention_backends,
         architectures=found.architectures,
         metrics=found.metrics,
-        kv_cache_dtypes=(kv_cache.choices if kv_cache else None) or frozenset(),
+        kv_cache_dtypes=found.kv_cache_dtypes,
         torch=found.torch,
         transformers_declared=found.transformers,
         transformers_working=transformers_for(vllm) or found.transformers,
@@ -121,6 +123,7 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
         cuda=found.cuda,
         methods=gemma4.methods_for(vllm),
         runner=gemma4.runner_for(vllm),
+        runner_unsupported=found.runner.unsupported,
         attention=gemma4.attention_for(vllm),
     )
 
@@ -141,8 +144,8 @@ def nearest(vllm: str) -> str:
 def spans(kind: str, name: str) -> str:
     """Where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
 
-    Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, attention backend,
-    architecture, metric. KeyError for another.
+    Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, KV cache dtype,
+    attention backend, architecture, metric. KeyError for another.
     """
     return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
 

@@ -9,7 +9,7 @@ form, one with a Literal and no str has choices, one that also takes str has non
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,6 +28,8 @@ class Flag:
     """With the leading --."""
     choices: frozenset[str] | None = None
     """The only values; None when any text goes, as far as the parser is concerned."""
+    folds: bool = False
+    """A value is taken in small letters and with _ for - before it is compared with the choices."""
     negatable: bool = False
     """There is a --no- form of it as well, and neither takes a value."""
     bare: bool = False
@@ -35,32 +37,21 @@ class Flag:
     short: str | None = None
     """As -tp."""
 
+    def takes(self, value: str) -> bool:
+        """Whether a value is one of the choices."""
+        return self.choices is None or (value.lower().replace("-", "_") if self.folds else value) in self.choices
+
 
 def flags_of(sources: Sources) -> dict[str, Flag]:
     """Every long option, by name. Raises Unexpected where vLLM's code is not understood."""
     where, found = sources.find(SERVE, "make_arg_parser") or (SERVE, None)
     if not isinstance(found, ast.FunctionDef):
         raise Unexpected(f"{SERVE}: there is no make_arg_parser")
-    return {
-        flag.name: flag
-        for flags in (
-            _added(sources, where, [found]),
-            _frontend(sources, where, "FrontendArgs"),
-            _added(sources, ENGINE, _methods(sources, ENGINE, ("EngineArgs", "AsyncEngineArgs"))),
-        )
-        for flag in flags
-    }
-
-
-def _methods(sources: Sources, path: str, classes: Sequence[str]) -> list[ast.FunctionDef]:
-    found = [method_of(sources.class_of(path, name)[1], "add_cli_args") for name in classes]
-    return [method for method in found if method]
-
-
-def _frontend(sources: Sources, path: str, name: str) -> Iterator[Flag]:
-    """One flag a field; _customize_cli_kwargs changes types, never names."""
-    for field, (where, statement) in sources.fields(path, name).items():
-        yield replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
+    flags = [*_Builder(sources, where, found).flags(), *_frontend(sources, where)]
+    for name in ("EngineArgs", "AsyncEngineArgs"):
+        if method := method_of(sources.class_of(ENGINE, name)[1], "add_cli_args"):
+            flags += _Builder(sources, ENGINE, method).flags()
+    return {flag.name: flag for flag in flags}
 
 
 def option(field: str) -> str:
@@ -68,79 +59,120 @@ def option(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def _added(sources: Sources, path: str, functions: Sequence[ast.FunctionDef]) -> Iterator[Flag]:
-    """The flags of the add_argument calls in some functions."""
-    for function in functions:
-        names = _kwargs_names(function)
-        for call in ast.walk(function):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-                yield from _of_call(sources, path, call, names)
+def _frontend(sources: Sources, path: str) -> Iterator[Flag]:
+    """One flag a field; _customize_cli_kwargs changes types, never names."""
+    for field, (where, statement) in sources.fields(path, "FrontendArgs").items():
+        yield replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
 
 
-def _kwargs_names(function: ast.FunctionDef) -> dict[str, ast.expr]:
-    """Local names and what they stand for: model_kwargs -> get_kwargs(ModelConfig)."""
-    return {
-        target.id: statement.value
-        for statement in ast.walk(function)
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    }
+class _Builder:
+    """One function that calls add_argument."""
+
+    def __init__(self, sources: Sources, path: str, function: ast.FunctionDef) -> None:
+        self._sources = sources
+        self._path = path
+        self._function = function
+        self._names = {
+            target.id: node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        """Local names and what they stand for: model_kwargs -> get_kwargs(ModelConfig)."""
+        self._edits: dict[str, list[ast.AST]] = {}
+        """Statements that change arguments, by what they change: x_kwargs["field"]["choices"].remove(…)."""
+        for node in ast.walk(function):
+            if owner := _edited_by(node):
+                self._edits.setdefault(ast.unparse(owner), []).append(node)
+
+    def flags(self) -> Iterator[Flag]:
+        """Those of all its calls."""
+        for node in ast.walk(self._function):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="add_argument")):
+                    yield from self._added(node)
+
+    def _added(self, call: ast.Call) -> Iterator[Flag]:
+        options = [constant(argument) or "" for argument in call.args]
+        short = next((option for option in options if option.startswith("-") and not option.startswith("--")), None)
+        flag = Flag(name="", short=short)
+        for keyword in call.keywords:
+            flag = self._with(keyword, flag)
+        for option in options:
+            if option.startswith("--"):
+                yield replace(flag, name=option)
+
+    def _with(self, keyword: ast.keyword, flag: Flag) -> Flag:
+        """The flag as one keyword of add_argument changes it."""
+        value = keyword.value
+        match keyword.arg:
+            case None:
+                return replace(self._of_field(value), short=flag.short)
+            case "action" if ast.unparse(value).endswith("BooleanOptionalAction"):
+                return replace(flag, negatable=True, bare=True)
+            case "action" if constant(value) in ("store_true", "store_false"):
+                return replace(flag, bare=True)
+            case "nargs" if constant(value) == "?":
+                return replace(flag, bare=True)
+            case "choices":
+                return replace(flag, choices=_choices(self._sources, self._path, value))
+        return flag
+
+    def _of_field(self, node: ast.expr) -> Flag:
+        """`**x_kwargs["field"]`, a local name for it, or a dict that starts with it."""
+        match node:
+            case ast.Dict(keys=[None, *_], values=[first, *_]):
+                return self._of_field(first)
+            case ast.Name(id=name) if name in self._names:
+                return self._edited(node, self._of_field(self._names[name]))
+            case ast.Subscript(value=inner, slice=ast.Constant(value=str(field))):
+                fields = self._sources.fields(self._path, self._config(inner))
+                if field in fields:
+                    where, statement = fields[field]
+                    return self._edited(node, _of_hints(hints_of(self._sources, where, statement.annotation)))
+        raise Unexpected(f"{self._path}:{node.lineno}: not understood: {ast.unparse(node)[:80]}")
+
+    def _config(self, node: ast.expr) -> str:
+        """The class whose get_kwargs() it is."""
+        match node:
+            case ast.Name(id=name) if name in self._names:
+                return self._config(self._names[name])
+            case ast.Call(func=ast.Name(id="get_kwargs"), args=[ast.Name(id=name)]):
+                return name
+        raise Unexpected(f"{self._path}:{node.lineno}: not get_kwargs(…): {ast.unparse(node)[:80]}")
+
+    def _edited(self, kwargs: ast.expr, flag: Flag) -> Flag:
+        """The flag as statements change the arguments that it is made of, before it is added."""
+        for edit in self._edits.get(ast.unparse(kwargs), ()):
+            match edit:
+                case ast.Assign(value=ast.Lambda(body=body)) if ".lower()" in ast.unparse(body):
+                    flag = replace(flag, folds=True)
+                case ast.AugAssign():  # combinations are added that no literal lists
+                    flag = replace(flag, choices=None)
+                case ast.Call(args=[taken]) if flag.choices:
+                    flag = replace(flag, choices=flag.choices - {self._text(taken)})
+        return flag
+
+    def _text(self, node: ast.expr) -> str | None:
+        """A string constant, or a name for one."""
+        if isinstance(node, ast.Name) and (found := self._sources.find(self._path, node.id)):
+            return constant(assigned(found[1]))
+        return constant(node)
 
 
-def _of_call(sources: Sources, path: str, call: ast.Call, names: Mapping[str, ast.expr]) -> Iterator[Flag]:
-    options = [constant(argument) or "" for argument in call.args]
-    long = [option for option in options if option.startswith("--")]
-    short = next((option for option in options if option.startswith("-") and not option.startswith("--")), None)
-    if not long:
-        return
-    flag = Flag(name="")
-    for keyword in call.keywords:
-        flag = _with(sources, path, keyword, names, flag)
-    for name in long:
-        yield replace(flag, name=name, short=short)
-
-
-def _with(sources: Sources, path: str, keyword: ast.keyword, names: Mapping[str, ast.expr], flag: Flag) -> Flag:
-    """The flag as one keyword of add_argument changes it."""
-    value = keyword.value
-    match keyword.arg:
-        case None:
-            return _of_field(sources, path, value, names)
-        case "action" if ast.unparse(value).endswith("BooleanOptionalAction"):
-            return replace(flag, negatable=True, bare=True)
-        case "action" if constant(value) in ("store_true", "store_false"):
-            return replace(flag, bare=True)
-        case "nargs" if constant(value) == "?":
-            return replace(flag, bare=True)
-        case "choices":
-            return replace(flag, choices=_choices(sources, path, value))
-    return flag
-
-
-def _of_field(sources: Sources, path: str, node: ast.expr, names: Mapping[str, ast.expr]) -> Flag:
-    """`**x_kwargs["field"]`, or a dict that starts with it."""
+def _edited_by(node: ast.AST) -> ast.expr | None:
+    """What a statement changes the type or the choices of."""
     match node:
-        case ast.Dict(keys=[None, *_], values=[first, *_]):
-            return _of_field(sources, path, first, names)
-        case ast.Name(id=name) if name in names:
-            return _of_field(sources, path, names[name], names)
-        case ast.Subscript(value=inner, slice=ast.Constant(value=str(field))):
-            fields = sources.fields(path, _config_name(inner, names))
-            if field not in fields:
-                raise Unexpected(f"{path}:{node.lineno}: no field {field}")
-            where, statement = fields[field]
-            return _of_hints(hints_of(sources, where, statement.annotation))
-    raise Unexpected(f"{path}:{node.lineno}: not understood: {ast.unparse(node)[:80]}")
-
-
-def _config_name(node: ast.expr, names: Mapping[str, ast.expr]) -> str:
-    match node:
-        case ast.Name(id=name) if name in names:
-            return _config_name(names[name], names)
-        case ast.Call(func=ast.Name(id="get_kwargs"), args=[ast.Name(id=name)]):
-            return name
-    raise Unexpected(f"line {node.lineno}: not get_kwargs(…): {ast.unparse(node)[:80]}")
+        case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant(value="type"))]):
+            return owner
+        case ast.AugAssign(target=ast.Subscript(value=owner, slice=ast.Constant(value="choices"))):
+            return owner
+        case ast.Call(
+            func=ast.Attribute(value=ast.Subscript(value=owner, slice=ast.Constant("choices")), attr="remove")
+        ):
+            return owner
+    return None
 
 
 def _of_hints(hints: Sequence[Hint]) -> Flag:
@@ -166,7 +198,4 @@ def _choices(sources: Sources, path: str, node: ast.expr) -> frozenset[str] | No
             return frozenset(constant(value) or ast.unparse(value) for value in values)
         case ast.Call(func=ast.Name(id="get_args"), args=[inner]):
             return frozenset(value for hint in hints_of(sources, path, inner) for value in hint.values)
-        case ast.Name(id=name) if found := sources.find(path, name):
-            value = assigned(found[1])
-            return _choices(sources, found[0], value) if value is not None else None
     return None

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Final
 
+from gemmaspec.releases.flags import ENGINE
 from gemmaspec.releases.hints import hints_of
 from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant
 
@@ -14,6 +15,7 @@ ENVIRONMENT: Final = "vllm/envs.py"
 REASONING: Final = "vllm/reasoning/__init__.py"
 TOOLS: Final = "vllm/tool_parsers/__init__.py"
 QUANTIZATION: Final = "vllm/model_executor/layers/quantization/__init__.py"
+CACHE: Final = "vllm/config/cache.py"
 REGISTRY: Final = "vllm/model_executor/models/registry.py"
 BACKENDS: Final = "vllm/v1/attention/backends/registry.py"
 METRICS: Final = (
@@ -52,8 +54,9 @@ def environment_of(sources: Sources) -> dict[str, frozenset[str]]:
 
 
 def reasoning_parsers_of(sources: Sources) -> frozenset[str]:
-    """Names for --reasoning-parser."""
-    return frozenset(_table(sources, REASONING, "_REASONING_PARSERS_TO_REGISTER"))
+    """Names for --reasoning-parser; `none` is one where vLLM takes it for "no parser" (from 0.33.0 on)."""
+    none = {"none"} if sources.find(ENGINE, "parse_reasoning_parser") else set()
+    return frozenset(none) | frozenset(_table(sources, REASONING, "_REASONING_PARSERS_TO_REGISTER"))
 
 
 def tool_call_parsers_of(sources: Sources) -> frozenset[str]:
@@ -64,6 +67,11 @@ def tool_call_parsers_of(sources: Sources) -> frozenset[str]:
 def quantizations_of(sources: Sources) -> frozenset[str]:
     """Names for --quantization."""
     return _literal(sources, QUANTIZATION, "QuantizationMethods")
+
+
+def kv_cache_dtypes_of(sources: Sources) -> frozenset[str]:
+    """Names for --kv-cache-dtype. From 0.33.0 on a platform may add its own, and the parser takes any."""
+    return _literal(sources, CACHE, "CacheDType")
 
 
 def attention_backends_of(sources: Sources) -> frozenset[str]:

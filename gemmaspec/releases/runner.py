@@ -21,6 +21,8 @@ class Runner:
 
     chooses: bool
     """It chooses by itself; otherwise v1 runs unless VLLM_USE_V2_MODEL_RUNNER says v2."""
+    default: str = ""
+    """Which models it is chosen for: the last condition of _is_default_v2_model_runner_model; empty for all."""
     unsupported: frozenset[str] = frozenset()
     """What v2 cannot do, in vLLM's own words, one for each `unsupported.append`."""
     methods_refused: frozenset[str] = frozenset()
@@ -48,8 +50,19 @@ def runner_of(sources: Sources) -> Runner:
         else:
             refused |= values
     return Runner(
-        chooses=True, unsupported=_words(features), methods_refused=frozenset(refused), methods_supported=supported
+        chooses=True,
+        default=_last_return(method_of(config, "_is_default_v2_model_runner_model")),
+        unsupported=_words(features),
+        methods_refused=frozenset(refused),
+        methods_supported=supported,
     )
+
+
+def _last_return(function: ast.FunctionDef | None) -> str:
+    match function:
+        case ast.FunctionDef(body=[*_, ast.Return(value=ast.expr() as value)]):
+            return ast.unparse(value)
+    return ""
 
 
 def _names_method(node: ast.If) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Final
 
 from gemmaspec.releases import spans
+from gemmaspec.releases.attention import Attention
 from gemmaspec.releases.extract import Extracted
 from gemmaspec.releases.flags import Flag
 from gemmaspec.releases.runner import Runner
@@ -26,17 +27,20 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "reasoning_parsers",
         "tool_call_parsers",
         "quantizations",
+        "kv_cache_dtypes",
         "attention_backends",
         "architectures",
         "metrics",
     ),
     "packages": ("torch", "transformers", "python", "cuda"),
-    "runner": ("runner",),
+    "choices": ("runner", "attention"),
 }
 """Which kinds of facts are in which file."""
 
 _IN: Final = "in"
+_MARKS: Final = ("folds", "negatable", "bare")
 _WITH_VALUES: Final = ("speculative", "environment")
+_ATTENTION: Final = ("falls_to", "flash_attention", "families")
 _TEXTS: Final = ("torch", "transformers", "python", "cuda")
 
 
@@ -51,7 +55,8 @@ def facts_in(found: Extracted) -> frozenset[Fact]:
     for kind in FILES["names"]:
         facts |= {(kind, name) for name in getattr(found, kind)}
     facts |= {(kind, text) for kind in _TEXTS if (text := getattr(found, kind))}
-    return frozenset(facts | {("runner", *rest) for rest in _runner(found.runner)})
+    facts |= {("runner", *rest) for rest in _runner(found.runner)}
+    return frozenset(facts | {("attention", *rest) for rest in _attention(found.attention)})
 
 
 def extracted(facts: Iterable[Fact]) -> Extracted:
@@ -67,10 +72,12 @@ def extracted(facts: Iterable[Fact]) -> Extracted:
         reasoning_parsers=frozenset(below["reasoning_parsers"]),
         tool_call_parsers=frozenset(below["tool_call_parsers"]),
         quantizations=frozenset(below["quantizations"]),
+        kv_cache_dtypes=frozenset(below["kv_cache_dtypes"]),
         attention_backends=frozenset(below["attention_backends"]),
         architectures=frozenset(below["architectures"]),
         metrics=frozenset(below["metrics"]),
         runner=_to_runner(below["runner"]),
+        attention=Attention(**{part: _names(below["attention"], part) for part in _ATTENTION}),
         torch=next(iter(below["torch"]), ""),
         transformers=next(iter(below["transformers"]), ""),
         python=next(iter(below["python"]), ""),
@@ -104,7 +111,7 @@ def facts_of(table: Mapping[Fact, str], release: str, releases: Sequence[str]) -
 
 
 def _flag(flag: Flag) -> list[Fact]:
-    marks: list[Fact] = [(mark,) for mark in ("negatable", "bare") if getattr(flag, mark)]
+    marks: list[Fact] = [(mark,) for mark in _MARKS if getattr(flag, mark)]
     short: list[Fact] = [("short", flag.short)] if flag.short else []
     return [(), *marks, *short, *(("choices", choice) for choice in flag.choices or ())]
 
@@ -114,6 +121,7 @@ def _to_flag(name: str, rest: Sequence[Fact]) -> Flag:
     return Flag(
         name=name,
         choices=choices or None,
+        folds=("folds",) in rest,
         negatable=("negatable",) in rest,
         bare=("bare",) in rest,
         short=next(iter(_last(rest, "short")), None),
@@ -122,21 +130,28 @@ def _to_flag(name: str, rest: Sequence[Fact]) -> Flag:
 
 def _runner(runner: Runner) -> list[Fact]:
     facts: list[Fact] = [("chooses",)] if runner.chooses else []
+    facts += [("default", runner.default)] if runner.default else []
     facts += [("unsupported", text) for text in runner.unsupported]
     facts += [("methods_refused", method) for method in runner.methods_refused]
     return facts + [("methods_supported", method) for method in runner.methods_supported or ()]
 
 
 def _to_runner(below: Mapping[str, Sequence[Fact]]) -> Runner:
-    def names(kind: str) -> frozenset[str]:
-        return frozenset(rest[0] for rest in below.get(kind, ()))
-
     return Runner(
         chooses="chooses" in below,
-        unsupported=names("unsupported"),
-        methods_refused=names("methods_refused"),
-        methods_supported=names("methods_supported") or None,
+        default=next(iter(_names(below, "default")), ""),
+        unsupported=_names(below, "unsupported"),
+        methods_refused=_names(below, "methods_refused"),
+        methods_supported=_names(below, "methods_supported") or None,
     )
+
+
+def _attention(attention: Attention) -> list[Fact]:
+    return [(part, name) for part in _ATTENTION for name in getattr(attention, part)]
+
+
+def _names(below: Mapping[str, Sequence[Fact]], kind: str) -> frozenset[str]:
+    return frozenset(rest[0] for rest in below.get(kind, ()))
 
 
 def _last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
