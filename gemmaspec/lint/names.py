@@ -126,12 +126,13 @@ def quantization(subject: Subject) -> Iterator[Found]:
 
 
 @rule("GS110", "error")
-def draft_cache_dtype(subject: Subject) -> Iterator[Found]:
-    """A KV cache format for the draft that --kv-cache-dtype does not take either."""
-    spec, known = subject.profile.speculative, subject.facts.kv_cache_dtypes
-    if spec and spec.kv_cache_dtype and known and spec.kv_cache_dtype not in known:
-        why = f"vLLM {subject.vllm} does not take {spec.kv_cache_dtype!r} for a KV cache"
-        yield Found(path=("speculative", "kv_cache_dtype"), why=why, mend=_one_of(spec.kv_cache_dtype, known))
+def cache_dtype(subject: Subject) -> Iterator[Found]:
+    """A KV cache format that vLLM does not know, where its parser takes any text."""
+    known = subject.facts.kv_cache_dtypes
+    for path, dtype in _cache_dtypes(subject):
+        if known and dtype not in known:
+            why = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
+            yield Found(path=path, why=why, mend=_one_of(dtype, known))
 
 
 @rule("GS111", "warning")
@@ -171,6 +172,16 @@ def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...
         yield ("speculative", "attention_backend"), spec.attention_backend
 
 
+def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The formats that the parser's own choices do not check."""
+    given = subject.argument("--kv-cache-dtype")
+    if given and given.value and not subject.facts.flags[given.flag].choices:
+        yield given.path, given.value
+    spec = subject.profile.speculative
+    if spec and spec.kv_cache_dtype:
+        yield ("speculative", "kv_cache_dtype"), spec.kv_cache_dtype
+
+
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
     return f"did you mean {near[0]}?" if near else None
@@ -194,6 +205,6 @@ RULES: Final = (
     parser,
     attention_backend,
     quantization,
-    draft_cache_dtype,
+    cache_dtype,
     given_twice,
 )
