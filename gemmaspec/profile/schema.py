@@ -21,7 +21,6 @@ _BOUNDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "l
 _WHOLE: Final = ("schema", "summary", "machine", "target")
 """What a profile with a name has that extends no other."""
 
-_NUMBER_OR_TEXT: Final[Schema] = {"type": ["string", "number"]}
 _EXTENDS: Final[Schema] = {
     "description": "A profile whose keys this one takes over and may replace: beside this file, or a shipped one.",
     "type": "string",
@@ -34,7 +33,7 @@ def profile_schema() -> Schema:
     written = Profile.model_json_schema(by_alias=True)
     properties = _written_out(written, written["$defs"])["properties"]
     _let_numbers_be_text(properties)
-    properties["machine"]["anyOf"][0]["enum"] = list(MACHINES)
+    properties["machine"]["enum"] = [*MACHINES, None]
     return {
         "$schema": _DIALECT,
         "title": "A gemmaspec profile",
@@ -51,8 +50,8 @@ def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
     """A schema without references and titles, every property of which may be null."""
     name = str(node.get("$ref", "")).rpartition("/")[2]
     if name:
-        referred = {key: value for key, value in definitions[name].items() if key != "description"}
-        return _written_out({**referred, **{key: value for key, value in node.items() if key != "$ref"}}, definitions)
+        beside = {key: value for key, value in node.items() if key != "$ref"}
+        return _written_out({**definitions[name], **beside}, definitions)
     complete = node.get("title") == Measured.__name__  # lists are replaced, so their items stand for themselves
     out: Schema = {}
     for key, value in node.items():
@@ -70,22 +69,26 @@ def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _nullable(schema: Schema) -> Schema:
-    choices = schema.get("anyOf", [])
-    if {"type": "null"} in choices:
-        return schema
-    description = {"description": schema["description"]} if "description" in schema else {}
-    inner = {key: value for key, value in schema.items() if key != "description"}
-    return {**description, "anyOf": [*choices, {"type": "null"}] if choices else [inner, {"type": "null"}]}
+    """The same, or null: as a list of types where there is one, since an editor then says which key is wrong."""
+    choices = [one for one in schema.get("anyOf", [schema]) if one != {"type": "null"}]
+    if len(choices) > 1:
+        return {**schema, "anyOf": [*choices, {"type": "null"}]}
+    one = {**choices[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+    if "const" in one:
+        one["enum"] = [one.pop("const")]
+    if "enum" in one:
+        one["enum"] = [*one["enum"], None]
+    return {**one, "type": [one["type"], "null"]}
 
 
 def _let_numbers_be_text(properties: Schema) -> None:
     """Where the text of an unquoted number is meant: `vllm: 0.33`, `user: 1000`, `env: {X: 1}`."""
     runtime, serve, container, chat = (
-        properties[name]["anyOf"][0]["properties"] for name in ("runtime", "serve", "container", "chat")
+        properties[name]["properties"] for name in ("runtime", "serve", "container", "chat")
     )
-    serve["extra_args"]["anyOf"][0]["items"] |= _NUMBER_OR_TEXT
     for place in (runtime["vllm"], container["user"]):
-        place["anyOf"][0] |= _NUMBER_OR_TEXT
-    runtime["packages"]["anyOf"][0]["additionalProperties"] |= _NUMBER_OR_TEXT
-    properties["env"]["anyOf"][0]["additionalProperties"] |= _NUMBER_OR_TEXT
-    chat["template_kwargs"]["anyOf"][0]["additionalProperties"] = {"type": ["boolean", "number", "string"]}
+        place["type"] = ["string", "number", "null"]
+    for place in (runtime["packages"], properties["env"]):
+        place["additionalProperties"]["type"] = ["string", "number"]
+    serve["extra_args"]["items"]["type"] = ["string", "number"]
+    chat["template_kwargs"]["additionalProperties"] = {"type": ["boolean", "number", "string"]}
