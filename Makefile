@@ -51,7 +51,8 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-golden: setup ## render the golden stacks of the tests again; read the diff before you commit it
+golden: setup ## render the golden stacks of the tests and the profiles' schema again; read the diff before you commit it
+	$(BIN)/gemmaspec profile schema --out profiles/schema.json
 	@for file in profiles/[a-z]*.yaml; do name=$$(basename $$file .yaml); rm -rf tests/golden/$$name; \
 	  $(BIN)/gemmaspec render $$name --out tests/golden/$$name 2>/dev/null || exit; \
 	  rm -f tests/golden/$$name/launch.py tests/golden/$$name/chat-template.jinja; done
