@@ -20,5 +20,10 @@ from 0.31.0 the wheel's METADATA has its own bound. vLLM 0.19.0's METADATA says 
 def transformers_for(vllm: str) -> str | None:
     """The transformers range for one released vLLM; None for a release the table does not know."""
     from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
 
-    return next((found for releases, found in TRANSFORMERS_BY_VLLM if SpecifierSet(releases).contains(vllm)), None)
+    try:
+        version = Version(vllm)
+    except InvalidVersion:
+        return None
+    return next((found for releases, found in TRANSFORMERS_BY_VLLM if SpecifierSet(releases).contains(version)), None)
