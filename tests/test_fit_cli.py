@@ -124,12 +124,12 @@ def test_one_that_does_not_fit_says_so_and_what_to_change(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(profiles, model)
-    assert run(["fit", file, "--memory", "0.5"]) == 1
+    assert run(["fit", file, "--memory", "0.3"]) == 1
     out = capsys.readouterr().out
     assert "vllm 0.32.0: does NOT fit" in out
     assert "PROBLEM   nothing is left for the KV cache" in out
-    code, document = asked(capsys, file, "--memory", "0.5")
-    assert (code, document["ok"], document["machine"]["memory"]) == (1, False, 5 * 10**8)
+    code, document = asked(capsys, file, "--memory", "0.3")
+    assert (code, document["ok"], document["machine"]["memory"]) == (1, False, 3 * 10**8)
 
 
 def test_another_release_and_another_machine(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,11 +109,17 @@ def _utilization(plan: Plan) -> Iterator[Changed]:
     most = 0.95 if plan.device.free is None else min(0.95, plan.device.free / plan.device.memory)
     shares = [share / 100 for share in range(1, int(most * 100) + 1)]
     wanted = [share for share in shares if share > plan.flags.utilization or _too_much(plan)]
-    if wanted:
-        least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
-        share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
-        changed = _with(plan, utilization=share)
-        yield f"--set serve.gpu_memory_utilization={share:g}", changed, f"{share:.0%} of the memory for vLLM"
+    if not wanted:
+        return
+    least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
+    share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
+    changed = _with(plan, utilization=share)
+    change, effect = f"--set serve.gpu_memory_utilization={share:g}", f"{share:.0%} of the memory for vLLM"
+    yield change, changed, effect
+    longest = _safely(lambda: changed.longest)
+    if _too_much(plan) and changed.problems() and 0 < longest < plan.flags.max_model_len:
+        shorter = _with(plan, utilization=share, max_model_len=longest)
+        yield f"{change} --set serve.max_model_len={longest}", shorter, f"{effect}, and the longest that fits"
 
 
 def _too_much(plan: Plan) -> bool:

@@ -61,8 +61,8 @@ class Plan:
 
     @property
     def loading(self) -> int:
-        """The most that loading takes: the draft comes last, and its largest tensor is there twice for a moment."""
-        return self.weights + max(self.target.largest, self.draft.largest if self.draft else 0)
+        """The most that loading takes: the draft comes last, and its embeddings are there twice for a moment."""
+        return self.weights + (self.draft.embeddings if self.draft else 0)
 
     @property
     def requested(self) -> int:
