@@ -93,10 +93,13 @@ def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
     """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
     home = profile.caches.huggingface
     cache = Path(on_host(home, state=state_dir())) / "hub" if home else None
+    from gemmaspec.models.hub import Unreachable
+
     try:
         return _nearest(model, cache)
     except EnvironmentMissing as error:
-        hint = error.hint or f"gemmaspec pull {profile.name}    # or: gemmaspec inspect {model.model}"
+        fetch = f"gemmaspec pull {profile.name}    # with a network; from then on fit needs none"
+        hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
 
