@@ -182,6 +182,28 @@ def test_a_model_that_is_nowhere_says_how_to_get_it(
     assert "gemmaspec pull mine" in err
 
 
+def test_weights_of_unknown_size_are_no_weights_of_size_zero(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "model.safetensors").unlink()
+    assert run(["fit", write(profiles, model)]) == 4
+    assert "no weight file is here" in capsys.readouterr().err
+
+
+def test_flash_attention_is_pointed_out_where_it_may_differ(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, fp8 = write(profiles, model), "serve.kv_cache_dtype=fp8"
+    for arguments, said in (
+        (("--machine", "h200", "--set", fp8), True),
+        (("--machine", "h200"), False),
+        (("--machine", "h200", "--set", fp8, "--for", "0.23.0"), False),
+        (("--set", fp8), False),
+    ):
+        _, document = asked(capsys, file, *arguments)
+        assert any("FlashAttention" in note for note in document["notes"]) is said, arguments
+
+
 def test_any_nvidia_machine_needs_one_or_a_name(
     profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from packaging.version import Version
-
 from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.overhead import first_runner
 from gemmaspec.fit.plan import Plan
 
 
@@ -81,10 +80,9 @@ def _cache_fp8(plan: Plan) -> Iterator[Changed]:
 
 
 def _hybrid(plan: Plan) -> Iterator[Changed]:
-    """Not where a draft model's layers would come into several groups: only the second model runner takes those,
-    which runs draft models on GPUs from 0.31.0 on."""
-    second_runner = Version(plan.flags.vllm) >= Version("0.31.0") and not plan.device.cpu
-    may = plan.flags.method != "draft_model" or second_runner
+    """Not where a draft model's layers would come into several groups: the first model runner cannot take those."""
+    first = plan.device.cpu or first_runner(plan.models.target, plan.flags)
+    may = plan.flags.method != "draft_model" or not first
     if not plan.flags.hybrid and may:
         changed = _with(plan, hybrid=True)
         yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"
