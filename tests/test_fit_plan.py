@@ -266,3 +266,6 @@ def test_captured_batch_sizes(sequences: int, k: int, number: int) -> None:
 
 def test_the_cpu_takes_what_its_variable_says() -> None:
     assert plan_of("env.VLLM_CPU_KVCACHE_SPACE=3", device=CPU).available == 3 * GIB
+    busy = replace(CPU, free=2 * GIB)
+    (problem,) = plan_of("env.VLLM_CPU_KVCACHE_SPACE=3", "serve.max_model_len=128", device=busy).problems()
+    assert problem.startswith("2.00 GiB of 24.00 GiB are free now, and vLLM wants to find 3.00 GiB (VLLM_CPU_KV")
