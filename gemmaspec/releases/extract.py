@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from packaging.metadata import InvalidMetadata, Metadata
-
 from gemmaspec.releases import names
 from gemmaspec.releases.attention import Attention, attention_of
 from gemmaspec.releases.flags import Flag, flags_of
@@ -76,6 +74,8 @@ def cuda_of(dockerfile: str) -> str | None:
 
 
 def _metadata(content: bytes | None) -> dict[str, str]:
+    from packaging.metadata import InvalidMetadata, Metadata  # slow to import, and who only looks up needs none of it
+
     if content is None:
         return {"torch": "", "transformers": "", "python": ""}
     try:
