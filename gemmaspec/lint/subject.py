@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Role = Literal["target", "draft"]
 _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
-_BIG: Final = re.compile(r"(?<![a-z0-9])31b(?![a-z0-9])", re.IGNORECASE)
+_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _OFF: Final = ("0", "false", "off", "no")
 
