@@ -92,7 +92,7 @@ def draft_parallelism(subject: Subject) -> Iterator[Found]:
 def async_scheduling(subject: Subject) -> Iterator[Found]:
     """What asynchronous scheduling does not go together with, when it is asked for."""
     spec, given = subject.profile.speculative, subject.argument("--async-scheduling")
-    if not spec or not given or given.negated or (subject.runs(">=0.32") and subject.runner == "v2"):
+    if not spec or not given or given.negated or (subject.runs(">=0.33") and subject.runner == "v2"):
         return
     if spec.disable_padded_drafter_batch:
         refused = "disable_padded_drafter_batch"
