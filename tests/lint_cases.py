@@ -186,8 +186,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.31.0", *MTP, "serve.kv_cache_dtype=fp8", target=FP8_CACHE),
     ),
     "GS304": (
-        case("0.27.1", OFF, TRITON),
-        case("0.27.1", OFF, TRITON, "speculative.attention_backend=TRITON_ATTN"),
+        case("0.27.1", OFF),
+        case("0.27.1", OFF, "speculative.attention_backend=TRITON_ATTN"),
     ),
     "GS305": (case("0.26.0", TRITON), case("0.26.0", TRITON, "machine=dgx-spark")),
     "GS306": (

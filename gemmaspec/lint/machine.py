@@ -61,7 +61,7 @@ def many_tokens(subject: Subject) -> Iterator[Found]:
         yield Found(path=("speculative", "num_speculative_tokens"), why=why, mend="try 2, and measure")
 
 
-@rule("GS504", "warning")
+@rule("GS504", "warning", any_release=True)
 def unified_memory(subject: Subject) -> Iterator[Found]:
     """A share of unified memory that leaves the operating system too little."""
     share = subject.profile.serve.gpu_memory_utilization

@@ -135,7 +135,7 @@ def cache_dtype(subject: Subject) -> Iterator[Found]:
             yield Found(path=path, why=why, mend=_one_of(dtype, known))
 
 
-@rule("GS111", "warning")
+@rule("GS111", "warning", any_release=True)
 def given_twice(subject: Subject) -> Iterator[Found]:
     """A flag of `extra_args` that a key sets too: the last one wins, silently."""
     typed = {one.flag: one.path for one in subject.arguments if "extra_args" not in one.path}

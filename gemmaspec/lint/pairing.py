@@ -39,12 +39,17 @@ def detected_method(subject: Subject) -> Iterator[Found]:
 
 
 @rule("GS202", "warning")
-def assistant_as_draft_model(subject: Subject) -> Iterator[Found]:
-    """Google's -assistant checkpoints are MTP heads, whatever the method says."""
-    if subject.method == "draft_model" and "assistant" in subject.name("draft").lower():
+def made_for_another_method(subject: Subject) -> Iterator[Found]:
+    """A head is drafted with as it was made to; Google's -assistant checkpoints are MTP heads."""
+    method, path = subject.method, ("speculative", "method")
+    head = subject.draft.speculator if subject.draft else None
+    if head and method != head.method:
+        why = f"{subject.name('draft')} is made for {head.method}"
+        yield Found(path=path, why=why, mend=f"write method: {head.method}", severity="error")
+    elif method == "draft_model" and "assistant" in subject.name("draft").lower():
         does = "turns the method into mtp" if subject.runs(">=0.21") else "has no model for it and stops"
         why = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
-        yield Found(path=("speculative", "method"), why=why, mend="write method: mtp, with vLLM 0.21 or later")
+        yield Found(path=path, why=why, mend="write method: mtp, with vLLM 0.21 or later")
 
 
 @rule("GS203", "error")
@@ -129,7 +134,7 @@ def synthetic(subject: Subject) -> Iterator[Found]:
     yield Found(path=("speculative", path), why=why, mend=mend)
 
 
-@rule("GS209", "warning")
+@rule("GS209", "warning", any_release=True)
 def lossy(subject: Subject) -> Iterator[Found]:
     """Acceptance that does not keep the target's own answers."""
     spec = subject.profile.speculative
@@ -299,7 +304,7 @@ def _number(subject: Subject, key: str) -> int | None:
 
 RULES: Final = (
     detected_method,
-    assistant_as_draft_model,
+    made_for_another_method,
     method_for_gemma,
     head_missing,
     draft_parallelism,

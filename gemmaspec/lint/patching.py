@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from packaging.specifiers import SpecifierSet
-
 from gemmaspec.lint.finding import Found, Path, rule
 from gemmaspec.lint.subject import Subject
 
@@ -73,7 +71,7 @@ def needless(subject: Subject) -> Iterator[Found]:
         if not patch or (patch.text.speculation_only and not subject.method):
             continue
         ranges = [variant.specifier for variant in patch.variants]
-        if not any(SpecifierSet(versions).contains(subject.vllm, prereleases=True) for versions in ranges):
+        if not any(subject.runs(versions) for versions in ranges):
             why = f"{name} is not for vLLM {subject.vllm}, only for {' and '.join(ranges)}"
         elif patch.text.runner not in ("any", subject.runner):
             why = f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {subject.runner} here"

@@ -6,20 +6,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from packaging.specifiers import SpecifierSet
-
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.launcher import launch
 from gemmaspec.lint.command import Argument, arguments
-from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases.facts import Facts
 
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.patching.patch import Patch
+
 Role = Literal["target", "draft"]
 _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
-_BIG: Final = re.compile(r"(?<![a-z0-9])31b(?![a-z0-9])", re.IGNORECASE)
+_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _OFF: Final = ("0", "false", "off", "no")
 
@@ -37,8 +38,8 @@ class Subject:
     draft: Checkpoint | None = None
 
     def runs(self, versions: str) -> bool:
-        """Whether the vLLM is in a range such as >=0.25.0,<0.28."""
-        return SpecifierSet(versions).contains(self.vllm, prereleases=True)
+        """Whether the vLLM is in a range such as >=0.25.0,<0.28; a build counts as the release that it precedes."""
+        return launch.contains(versions, self.vllm)
 
     @property
     def method(self) -> str | None:
