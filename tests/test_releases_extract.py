@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from collections.abc import Mapping
@@ -342,3 +343,27 @@ def test_the_metadata_gives_the_packages() -> None:
         extract({METADATA: b"Metadata-Version: 2.1\nName: vllm\nRequires-Dist: ~~\n"}.get)
     with pytest.raises(Unexpected, match="make_arg_parser"):
         extract({METADATA: text.encode()}.get)
+
+
+@pytest.mark.network
+def test_a_new_release_is_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table without its newest release, and `make facts`: the shipped files come out, and what changed is said."""
+    by_release = {release: table.facts_of(whole_table(), release, releases()) for release in releases()}
+    spec = importlib.util.spec_from_file_location("facts_tool", Path(__file__).parent.parent / "tools/facts.py")
+    assert spec
+    assert spec.loader
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    newest = list(by_release)[-1]
+    monkeypatch.setattr(tool, "DATA", tmp_path)
+    monkeypatch.setattr(tool.facts, "releases", lambda: tuple(by_release)[:-1])
+    monkeypatch.setattr(tool, "_known", by_release.__getitem__)
+    monkeypatch.setattr(tool, "_final", lambda _: list(by_release))
+    assert tool.main([]) == 0
+    said = capsys.readouterr().out
+    assert f"vllm {newest} after {list(by_release)[-2]}: " in said
+    assert said.count("vllm ") == 1
+    for shipped in (Path(table.__file__).parent / "data").iterdir():
+        assert (tmp_path / shipped.name).read_text() == shipped.read_text()

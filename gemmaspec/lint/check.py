@@ -30,8 +30,10 @@ class Vllm:
     facts: Facts
 
 
-def vllm_for(loaded: Loaded, asked: str | None = None) -> Vllm:
-    """The vLLM that is `asked` for, else the profile's, else the newest of the table."""
+def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
+    """The vLLM that is `asked` for, or whose facts are given, else the profile's, else the newest of the table."""
+    if isinstance(asked, Facts):
+        return Vllm(version=asked.vllm, assumed=False, facts=asked)
     known = asked or vllm_of(loaded.profile)
     version = known or newest()
     facts = facts_for(nearest(version))
@@ -77,7 +79,7 @@ def check(
     loaded: Loaded,
     *,
     patches: Mapping[str, Patch],
-    asked: str | None = None,
+    asked: str | Facts | None = None,
     target: Checkpoint | None = None,
     draft: Checkpoint | None = None,
     notes: bool = True,

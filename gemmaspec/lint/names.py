@@ -45,7 +45,7 @@ def flag_value(subject: Subject) -> Iterator[Found]:
     """A value that is not among a flag's choices."""
     for given in subject.arguments:
         known = subject.facts.flags.get(given.flag)
-        if known and known.choices and given.value is not None and given.value not in known.choices:
+        if known and known.choices and given.value is not None and not known.takes(given.value):
             why = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
             yield Found(path=given.path, why=why, mend=_one_of(given.value, known.choices))
 
