@@ -211,6 +211,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.31.0", "patches.required=[draft-text-only]"),
         case("0.30.0", "patches.required=[draft-text-only]"),
     ),
+    "GS404": (
+        case("0.33.0", "patches.optional=[draft-text-onli]"),
+        case("0.33.0", "patches.optional=[draft-text-only]"),
+    ),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
     "GS502": (case("0.25.1"), case("0.26.0")),
     "GS503": (

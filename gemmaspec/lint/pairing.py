@@ -75,7 +75,7 @@ def head_missing(subject: Subject) -> Iterator[Found]:
 def draft_parallelism(subject: Subject) -> Iterator[Found]:
     """Under model runner v1 a draft model is spread over as many GPUs as the target."""
     spec = subject.profile.speculative
-    target = int(subject.value("--tensor-parallel-size") or 1)
+    target = subject.number("--tensor-parallel-size") or 1
     if not spec or spec.method != "draft_model" or subject.runner == "v2":
         return
     if spec.draft_tensor_parallel_size not in (None, target):
@@ -224,7 +224,7 @@ def adaptive_verification(subject: Subject) -> Iterator[Found]:
 @rule("GS216", "error")
 def context(subject: Subject) -> Iterator[Found]:
     """Contexts that are longer than a checkpoint was made for."""
-    spec, limit = subject.profile.speculative, int(subject.value("--max-model-len") or 0)
+    spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
     longest = subject.target.text.max_position_embeddings if subject.target else None
     if longest and limit > longest and subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
         why = f"is {limit}, and the target was made for {longest} tokens"
@@ -238,7 +238,7 @@ def context(subject: Subject) -> Iterator[Found]:
 @rule("GS217", "warning")
 def shortened_context(subject: Subject) -> Iterator[Found]:
     """0.33 lowers the target's context to the draft's (VllmConfig._limit_max_model_len_to_draft)."""
-    spec, limit = subject.profile.speculative, int(subject.value("--max-model-len") or 0)
+    spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
     if not spec or subject.method != "draft_model" or subject.runner == "v1" or subject.runs("<0.33"):
         return
     drafted = spec.max_model_len or (subject.draft.text.max_position_embeddings if subject.draft else None)
@@ -251,7 +251,7 @@ def shortened_context(subject: Subject) -> Iterator[Found]:
 @rule("GS218", "error")
 def pipeline(subject: Subject) -> Iterator[Found]:
     """Pipeline parallelism and speculation, up to 0.29."""
-    stages, method = int(subject.value("--pipeline-parallel-size") or 1), subject.method
+    stages, method = (subject.number("--pipeline-parallel-size") or 1), subject.method
     if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix"):
         return
     given = subject.argument("--pipeline-parallel-size")

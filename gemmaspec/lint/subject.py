@@ -70,6 +70,11 @@ class Subject:
         given = self.argument(flag)
         return given.value if given else None
 
+    def number(self, flag: str) -> int | None:
+        """The whole number that a flag is given; None as well for a text that is none, such as 128k."""
+        text = self.value(flag) or ""
+        return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
+
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
         """The hybrid KV cache manager, which vLLM leaves on for Gemma 4 unless it is told otherwise."""
@@ -106,7 +111,7 @@ class Subject:
             return None
         if spec.method in rule.v1_methods:
             return f"it cannot do {spec.method}"
-        stages = int(self.value("--pipeline-parallel-size") or 1)
+        stages = self.number("--pipeline-parallel-size") or 1
         if spec.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
             return "it cannot do eagle3 with pipeline parallelism"
         for key in ("parallel_drafting", "use_heterogeneous_vocab"):
