@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
@@ -134,7 +134,7 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     yield (
         "Where it is",
         [
-            f"vllm {variant.versions}: {', '.join(scope or 'the top level' for scope in dict.fromkeys(scopes))} in {path}"
+            f"vllm {variant.versions}: {_places(scopes)} in {path}"
             for variant in text.variants
             for path, scopes in variant.scopes.items()
         ],
@@ -152,6 +152,10 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
     yield "What upstream says", seen or ["no thread is known"]
     yield "When to drop it", [text.drop_when]
+
+
+def _places(scopes: Sequence[str]) -> str:
+    return ", ".join(scope or "the top level" for scope in dict.fromkeys(scopes))
 
 
 def _explanation(patch: Patch) -> dict[str, Any]:
