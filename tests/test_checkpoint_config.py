@@ -145,7 +145,9 @@ def text(**changes: Any) -> dict[str, Any]:
         (text(vocab_size=0), "vocab_size should be between 1 and"),
         (text(hidden_size=2**70), "hidden_size should be between 1 and"),
         (text(per_layer_config={"4": 7}), "4 should be an object"),
-        (text(per_layer_config={str(n): {} for n in range(70_000)}), "too many layers"),
+        (text(per_layer_config={str(n): {} for n in range(70_000)}), "'35' is none of the 35 layers"),
+        (text(per_layer_config={"-1": {}}), "'-1' is none of the 35 layers"),
+        (text(per_layer_config={"four": {}}), "'four' is none of the 35 layers"),
         ({**shapes.eagle3_config(), "transformer_layer_config": {"model_type": "llama"}}, "num_hidden_layers should be"),
     ],
 )  # fmt: skip
