@@ -98,16 +98,19 @@ def test_vocabularies_of_different_size_are_refused_as_vllm_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "code", "severity"),
+    ("digest", "words", "code", "severity"),
     [
-        ({"tokenizer_digest": "b"}, {}, "tokenizer-unknown", "note"),
-        ({"tokenizer_digest": "b", "vocabulary_digest": "v"}, {"vocabulary_digest": "v"}, "tokenizer", "note"),
-        ({"tokenizer_digest": "b", "vocabulary_digest": "v"}, {"vocabulary_digest": "w"}, "tokenizer-differs", "warning"),
-        ({}, {}, "tokenizer", "note"),
+        ("b", None, "tokenizer-unknown", "note"),
+        ("b", (262_144, 262_144), "tokenizer", "note"),
+        ("b", (262_000, 262_144), "tokenizer-differs", "warning"),
+        ("b", (1000, 262_144), "tokenizer-differs", "error"),
+        ("a" * 64, None, "tokenizer", "note"),
     ],
-)  # fmt: skip
-def test_tokenizers(target: dict[str, Any], draft: dict[str, Any], code: str, severity: str) -> None:
-    assert codes(pair(gemma("31B", **target), gemma("E2B", **draft)))[code].severity == severity
+)
+def test_tokenizers(digest: str, words: tuple[int, int] | None, code: str, severity: str) -> None:
+    pairing = pair(gemma("31B", tokenizer_digest=digest), gemma("E2B"), words=words)
+    assert codes(pairing)[code].severity == severity
+    assert pairing.works is (severity != "error")
 
 
 def test_nothing_is_said_of_tokenizers_that_are_not_there() -> None:

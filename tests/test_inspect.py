@@ -155,15 +155,16 @@ def test_a_mistake_as_json(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_two_folders_with_tokenizers_written_differently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     added = [{"id": number, "content": token, "special": True} for token, number in shapes.SPECIAL.items()]
-    content = {"added_tokens": added, "model": {"vocab": {"a": 5}, "merges": []}}
-    for name, size, indent, vocab in (("target", "31B", None, 5), ("same", "E2B", 1, 5), ("other", "E2B", None, 6)):
+    for name, size, indent, first in (("target", "31B", None, 5), ("same", "E2B", 1, 5), ("other", "E2B", None, 6)):
+        vocabulary = {f"word{number}": first + number for number in range(100)}
+        content = {"added_tokens": added, "model": {"vocab": vocabulary, "merges": []}}
         config = shapes.config(size)
-        tokens = json.dumps({**content, "model": {"vocab": {"a": vocab}, "merges": []}}, indent=indent).encode()
+        tokens = json.dumps(content, indent=indent).encode()
         shapes.write(tmp_path / name, shapes.model(config, shapes.tensors(config), tokens=tokens))
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "same")]) == 0
-    assert "written differently and have the same vocabulary" in capsys.readouterr().out
-    assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "other")]) == 0
-    assert "  WARNING  their tokenizers have other words, merges or added tokens" in capsys.readouterr().out
+    assert "written differently, and every token has the same number in both" in capsys.readouterr().out
+    assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "other")]) == 3
+    assert "  ERROR    100 of the target's 100 tokens have another number in the draft" in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_cannot_be_loaded_has_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
