@@ -186,6 +186,28 @@ def test_as_a_process_of_its_own_with_a_token(published: Hub, tmp_path: Path) ->
     assert not list(tmp_path.rglob("config.json"))
 
 
+def test_a_stranger_s_json_cannot_talk_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {**shapes.config("E2B"), "note": "\x9b2J\x7f\x1b[2J"}
+    folder = shapes.write(tmp_path / "model", shapes.model(config, shapes.tensors(shapes.config("E2B"))))
+    assert run(["inspect", str(folder), "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert not set("\x9b\x7f\x1b") & set(printed)
+    assert json.loads(printed)["target"]["config"]["note"] == config["note"]
+
+
+def test_findings_are_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gemmaspec.cli import showcheckpoint
+
+    text = "word " * 40
+    assert "\n" not in showcheckpoint._indented(text, "  note     ")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "70")
+    lines = showcheckpoint._indented(text, "  note     ").splitlines()
+    assert len(lines) > 2
+    assert all(len(line) <= 70 for line in lines)
+    assert all(line.startswith(" " * 11) for line in lines[1:])
+
+
 def test_profiles_complete(capsys: pytest.CaptureFixture[str]) -> None:
     from gemmaspec.cli.options import complete_profile
 

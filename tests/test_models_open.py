@@ -351,6 +351,22 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
         open_checkpoint(str(shapes.write(tmp_path / "model", files)))
 
 
+def test_too_many_headers_are_refused_before_they_are_read(hub: Hub) -> None:
+    first = (30 * 2**20).to_bytes(8, "little") + b"{"
+    files: dict[str, Body] = {"config.json": json.dumps(small_config()).encode()}
+    for number in range(1, 4):
+        files[f"model-{number:05d}-of-00003.safetensors"] = Zeros(first, 40 * 2**20)
+    hub.add("some/model", files)
+    with pytest.raises(CheckpointError, match="94371840 bytes of headers in 3 files; at most 67108864 are read"):
+        open_checkpoint("some/model")
+    assert hub.sent < 100_000
+
+
+def test_a_tokenizer_of_any_size_is_not_hashed(tmp_path: Path) -> None:
+    files = {**small(), "tokenizer.json": Zeros(shapes.tokenizer(more=10), 2**40)}
+    assert open_checkpoint(str(shapes.write(tmp_path / "model", files))).tokenizer_digest is None
+
+
 def test_state_folders_and_home_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes.write(tmp_path / "tiny" / "model", small())
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
