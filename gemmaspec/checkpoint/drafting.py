@@ -50,7 +50,7 @@ def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, aske
         yield Finding(
             code="path-decides",
             severity="error",
-            says=f"{taken[0]!r} in {draft.ref} makes vLLM take method {taken[1]} from {taken[2]} on, whatever is asked for",
+            says=f"{taken[0]!r} in {draft.ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
             mend="serve it from a folder with another name",
         )
 
