@@ -46,6 +46,12 @@ class Subject:
         """The speculative method; None when the target runs alone."""
         return self.profile.speculative.method if self.profile.speculative else None
 
+    @property
+    def tokens(self) -> int:
+        """num_speculative_tokens; 0 when it is not given."""
+        spec = self.profile.speculative
+        return (spec.num_speculative_tokens if spec else None) or 0
+
     @cached_property
     def machine(self) -> Machine:
         """The machine that the profile is for."""
