@@ -45,14 +45,20 @@ def lint(
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as errors do.")] = False,
+    models: Annotated[
+        bool, typer.Option("--models", help="Look into the checkpoints too: folder, cache, or a few reads of the Hub.")
+    ] = False,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     json: options.Json = False,
 ) -> None:
     """Check profiles against what the vLLM that they run accepts and does. Exit code 2 when there are errors."""
-    from gemmaspec.deploy.linting import lint as use_case
+    from gemmaspec.deploy import linting
 
-    found = use_case(profiles or (), release=release, overrides=set_ or (), no_spec=no_spec)
+    request = linting.Request(
+        names=profiles or (), release=release, overrides=set_ or (), no_spec=no_spec, models=models
+    )
+    found = linting.lint(request)
     wrong = any(one.count("error") or (strict and one.count("warning")) for one in found)
     if json:
         output.json_data({"ok": not wrong, "profiles": [_as_json(one) for one in found]})

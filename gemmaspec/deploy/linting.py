@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
@@ -14,7 +15,25 @@ from gemmaspec.lint.finding import Finding, Severity
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.facts import newest, releases
+
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `profile lint` was asked for."""
+
+    names: Sequence[str] = ()
+    """Profiles; all that can be run when empty."""
+    release: str | None = None
+    """The vLLM to check against; the profile's own when not given."""
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    models: bool = False
+    """Look into the checkpoints as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +55,17 @@ class Linted:
         return invalid + sum(1 for one in self.findings if one.severity == severity)
 
 
-def lint(
-    names: Sequence[str], *, release: str | None = None, overrides: Sequence[str] = (), no_spec: bool = False
-) -> tuple[Linted, ...]:
-    """Check profiles, all that can be run when none is named; for the vLLM `release` when one is given.
+def lint(request: Request) -> tuple[Linted, ...]:
+    """Check profiles.
 
-    Raises UsageError for a name that does not exist, and for a release that is none.
+    Raises UsageError for a name that does not exist, and for a release that is none; with `models`, what
+    open_checkpoint raises.
     """
-    if release is not None:
-        _refuse_no_release(release)
+    if request.release is not None:
+        _refuse_no_release(request.release)
     shelf = Shelf(data.patch_folders())
-    asked = names or [str(file) for file in profile_names(profile_folders()).values()]
-    return tuple(_linted(name, shelf, release=release, overrides=overrides, no_spec=no_spec) for name in asked)
+    names = request.names or [str(file) for file in profile_names(profile_folders()).values()]
+    return tuple(_linted(name, request, shelf) for name in names)
 
 
 def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
@@ -60,14 +78,25 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.profile.name}")
 
 
-def _linted(name: str, shelf: Shelf, *, release: str | None, overrides: Sequence[str], no_spec: bool) -> Linted:
+def _linted(name: str, request: Request, shelf: Shelf) -> Linted:
     try:
-        loaded = load_profile(name, overrides=overrides, no_spec=no_spec)
+        loaded = load_profile(name, overrides=request.overrides, no_spec=request.no_spec)
     except ProfileError as error:
         return Linted(name=name, vllm=None, invalid=error.message)
-    vllm = vllm_for(loaded, release)
-    findings = check(loaded, patches=shelf, asked=release)
-    return Linted(name=loaded.profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings)
+    profile, vllm = loaded.profile, vllm_for(loaded, request.release)
+    target, draft = _models(profile) if request.models else (None, None)
+    findings = check(loaded, patches=shelf, asked=request.release, target=target, draft=draft)
+    return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings)
+
+
+def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:
+    from gemmaspec.deploy.inspecting import hub_folder
+    from gemmaspec.models.open import open_checkpoint
+
+    def opened(model: Target | Draft) -> Checkpoint:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=hub_folder(profile))
+
+    return opened(profile.target), opened(profile.draft) if profile.draft else None
 
 
 def _of(findings: Iterable[Finding], severity: Severity) -> list[Finding]:

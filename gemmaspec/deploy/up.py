@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,9 +105,10 @@ def up(request: Request, progress: Progress) -> Running:
         return _wait(engine, started, request, progress, was_running=False)
 
 
-def dry_run(request: Request) -> DryRun:
+def dry_run(request: Request, note: Callable[[str], None]) -> DryRun:
     """What `up` would write and run; touches nothing but the engine's own answer."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    stop_on_errors(loaded, note)
     engine, why = choose_engine(request.engine)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     files = tuple(str(server.folder / name) for name in sorted(stack.files))

@@ -65,25 +65,17 @@ def fp8_with_mtp(subject: Subject) -> Iterator[Found]:
     yield Found(path=given.path if given else ("serve",), why=why, mend=mend)
 
 
-@rule("GS304", "error")
-def window_of_the_group(subject: Subject) -> Iterator[Found]:
-    """FlashAttention of 0.25 to 0.27 takes the group's window for every layer of it."""
-    if not subject.runs(">=0.25,<0.28") or subject.hybrid_manager == "on" or not subject.machine.gpus:
+@rule("GS304", "warning")
+def window_of_one_layer(subject: Subject) -> Iterator[Found]:
+    """FlashAttention of 0.25 to 0.27 gives all layers of a draft model one layer's sliding window."""
+    if subject.method != "draft_model" or not subject.runs(">=0.25,<0.28") or not subject.machine.gpus:
         return
-    for role in _attending(subject):
-        backend = attention_backend(subject, role)
-        if backend not in ("FLASH_ATTN", None):
-            continue
-        why = (
-            f"without the hybrid KV cache manager, FlashAttention of vLLM {subject.vllm} gives the {role}'s full "
-            "layers a sliding window, and long texts are answered wrongly"
-        )
-        yield Found(
-            path=_backend_path(role),
-            why=why if backend else why + ", where vLLM chooses it",
-            mend=f"write {'.'.join(map(str, _backend_path(role)))}: TRITON_ATTN, or run vLLM 0.28 or later",
-            severity=None if backend else "warning",
-        )
+    backend = attention_backend(subject, "draft")
+    if backend in ("FLASH_ATTN", None):
+        doubt = "" if backend else ", where vLLM chooses it"
+        why = f"FlashAttention of vLLM {subject.vllm} gives all of the draft's layers the window of one of them{doubt}"
+        mend = "write speculative.attention_backend: TRITON_ATTN, or run vLLM 0.28 or later"
+        yield Found(path=("speculative",), why=why + ", and it drafts badly", mend=mend)
 
 
 @rule("GS305", "warning")
@@ -191,7 +183,7 @@ RULES: Final = (
     several_groups,
     many_groups,
     fp8_with_mtp,
-    window_of_the_group,
+    window_of_one_layer,
     backend_not_inherited,
     key_without_effect,
     wide_heads,

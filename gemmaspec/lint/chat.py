@@ -9,7 +9,7 @@ from gemmaspec.lint.finding import Found, rule
 from gemmaspec.lint.subject import Subject
 
 
-@rule("GS601", "warning")
+@rule("GS601", "warning", any_release=True)
 def thoughts_leak(subject: Subject) -> Iterator[Found]:
     """Thinking is on and nothing takes the thought out of the answer."""
     chat = subject.profile.chat
@@ -19,7 +19,7 @@ def thoughts_leak(subject: Subject) -> Iterator[Found]:
         yield Found(path=("chat", "template_kwargs", "enable_thinking"), why=why, mend=mend)
 
 
-@rule("GS602", "note")
+@rule("GS602", "note", any_release=True)
 def thoughts_on_request(subject: Subject) -> Iterator[Found]:
     """Thinking is off unless a request turns it on, and then nothing takes the thought out."""
     if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.value("--reasoning-parser"):
@@ -28,7 +28,7 @@ def thoughts_on_request(subject: Subject) -> Iterator[Found]:
         yield Found(path=("chat",), why=why, mend=mend)
 
 
-@rule("GS603", "warning")
+@rule("GS603", "warning", any_release=True)
 def foreign_parser(subject: Subject) -> Iterator[Found]:
     """Parsers that read another model's marks."""
     for path, flag in ((("chat", "reasoning_parser"), "--reasoning-parser"), (_TOOLS, "--tool-call-parser")):
@@ -38,7 +38,7 @@ def foreign_parser(subject: Subject) -> Iterator[Found]:
             yield Found(path=path, why=why, mend="write gemma4")
 
 
-@rule("GS604", "note")
+@rule("GS604", "note", any_release=True)
 def tools_without_template(subject: Subject) -> Iterator[Found]:
     """Tool calls with a template that is not known to write tools as Gemma 4 knows them."""
     chat = subject.profile.chat

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from gemmaspec.checkpoint.model import Checkpoint
-from gemmaspec.lint import cache, chat, machine, names, pairing, patching, runtime
+from gemmaspec.lint import acceptance, cache, chat, machine, names, pairing, parallel, patching, runtime
 from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
 from gemmaspec.lint.subject import Subject
-from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases
+
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.patching.patch import Patch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,8 @@ ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
     *names.RULES,
     *pairing.RULES,
+    *acceptance.RULES,
+    *parallel.RULES,
     *cache.RULES,
     *patching.RULES,
     *machine.RULES,
@@ -118,26 +122,30 @@ def _found(subject: Subject, rules: Iterable[Rule]) -> list[tuple[Rule, Found]]:
 
 def _doubted(subject: Subject, found: Sequence[tuple[Rule, Found]]) -> list[tuple[Rule, Found]]:
     """Findings that not every release would give, one severity lower: it may be another one that runs."""
-    certain = {_key(one): one for one in found}
+    doubtful = {_key(one): one for one in found if not one[0].any_release and _severity(one) != "note"}
+    everywhere = dict(doubtful)
     for release in releases():
-        rules = {one.code: one for one, _ in certain.values() if one not in ABOUT_THE_RELEASE}
-        if not rules:
+        if not everywhere:
             break
         facts = facts_for(release)
         assert facts, "every release of the table has facts"
+        rules = {one.code: one for one, _ in everywhere.values()}
         there = {_key(one) for one in _found(replace(subject, facts=facts, vllm=release), rules.values())}
-        certain = {key: one for key, one in certain.items() if key in there}
-    return [one if one[0] in ABOUT_THE_RELEASE or _key(one) in certain else _lower(one) for one in found]
+        everywhere = {key: one for key, one in everywhere.items() if key in there}
+    return [_lower(one) if _key(one) in doubtful and _key(one) not in everywhere else one for one in found]
 
 
 def _key(one: tuple[Rule, Found]) -> tuple[str, Path]:
     return one[0].code, one[1].path
 
 
+def _severity(one: tuple[Rule, Found]) -> Severity:
+    return one[1].severity or one[0].severity
+
+
 def _lower(one: tuple[Rule, Found]) -> tuple[Rule, Found]:
-    rule_, found = one
-    step: Severity = SEVERITIES[min(SEVERITIES.index(found.severity or rule_.severity) + 1, len(SEVERITIES) - 1)]
-    return rule_, replace(found, severity=step)
+    step = SEVERITIES[SEVERITIES.index(_severity(one)) + 1]
+    return one[0], replace(one[1], severity=step)
 
 
 def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Found]]) -> tuple[Finding, ...]:
@@ -148,7 +156,7 @@ def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Found]]) -> tuple[Findin
         placed.append(
             Finding(
                 code=rule_.code,
-                severity=one.severity or rule_.severity,
+                severity=_severity((rule_, one)),
                 file=place.file,
                 line=place.line,
                 key=".".join(map(str, one.path)),

@@ -36,11 +36,13 @@ class Rule:
     code: str
     severity: Severity
     check: Check
+    any_release: bool = False
+    """What it finds is so whatever vLLM runs."""
 
 
-def rule(code: str, severity: Severity) -> Callable[[Check], Rule]:
+def rule(code: str, severity: Severity, *, any_release: bool = False) -> Callable[[Check], Rule]:
     """Make a rule of a check."""
-    return lambda check: Rule(code=code, severity=severity, check=check)
+    return lambda check: Rule(code=code, severity=severity, check=check, any_release=any_release)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ def cache_dtype(subject: Subject) -> Iterator[Found]:
             yield Found(path=path, why=why, mend=_one_of(dtype, known))
 
 
-@rule("GS111", "warning")
+@rule("GS111", "warning", any_release=True)
 def given_twice(subject: Subject) -> Iterator[Found]:
     """A flag of `extra_args` that a key sets too: the last one wins, silently."""
     typed = {one.flag: one.path for one in subject.arguments if "extra_args" not in one.path}
@@ -178,7 +178,7 @@ def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str
     if given and given.value and not subject.facts.flags[given.flag].choices:
         yield given.path, given.value
     spec = subject.profile.speculative
-    if spec and spec.kv_cache_dtype:
+    if spec and spec.kv_cache_dtype and "kv_cache_dtype" not in subject.facts.speculative_values:
         yield ("speculative", "kv_cache_dtype"), spec.kv_cache_dtype
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
-
-from packaging.specifiers import SpecifierSet
 
 from gemmaspec.lint.finding import Found, Path, rule
 from gemmaspec.lint.subject import Subject
@@ -73,13 +72,23 @@ def needless(subject: Subject) -> Iterator[Found]:
         if not patch or (patch.text.speculation_only and not subject.method):
             continue
         ranges = [variant.specifier for variant in patch.variants]
-        if not any(SpecifierSet(versions).contains(subject.vllm, prereleases=True) for versions in ranges):
+        if not any(subject.runs(versions) for versions in ranges):
             why = f"{name} is not for vLLM {subject.vllm}, only for {' and '.join(ranges)}"
         elif patch.text.runner not in ("any", subject.runner):
             why = f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {subject.runner} here"
         else:
             continue
         yield Found(path=path, why=why, mend="it does no harm; take it out once no other vLLM is meant")
+
+
+@rule("GS404", "error", any_release=True)
+def unknown(subject: Subject) -> Iterator[Found]:
+    """A listed patch that does not exist."""
+    for path, name in _places(subject):
+        if name not in subject.patches:
+            near = difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6)
+            mend = f"did you mean {near[0]}?" if near else "gemmaspec patch list names those that exist"
+            yield Found(path=path, why=f"there is no patch {name}", mend=mend)
 
 
 def _for_method(subject: Subject) -> Iterator[Need]:
@@ -157,4 +166,4 @@ def _places(subject: Subject) -> Iterator[tuple[Path, str]]:
             yield ("patches", kind, index), name
 
 
-RULES: Final = (missing, only_optional, needless)
+RULES: Final = (missing, only_optional, needless, unknown)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
-
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from typing import TYPE_CHECKING, Final
 
 from gemmaspec.lint.finding import Found, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.runs import vllm_of
 
+if TYPE_CHECKING:
+    from packaging.version import Version
+
 _ASSISTANT: Final = "5.8.0"
 """The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
 
 
-@rule("GS702", "warning")
+@rule("GS702", "warning", any_release=True)
 def moving_tag(subject: Subject) -> Iterator[Found]:
     """An image whose tag moves: what starts today may be another vLLM tomorrow."""
     image = subject.profile.image or ""
@@ -27,7 +27,7 @@ def moving_tag(subject: Subject) -> Iterator[Found]:
         yield Found(path=("image",), why=why, mend="use a release's tag, such as v0.33.0, or gemmaspec lock")
 
 
-@rule("GS704", "warning")
+@rule("GS704", "warning", any_release=True)
 def two_vllms(subject: Subject) -> Iterator[Found]:
     """The image and the process engine run different releases."""
     profile = subject.profile
@@ -69,18 +69,25 @@ def transformers_for_mtp(subject: Subject) -> Iterator[Found]:
 
 def _overlap(one: str, other: str) -> bool:
     """Whether two ranges have a version in common; if they do, a border or a hair beside one is in both."""
+    from packaging.specifiers import SpecifierSet
+
     both = SpecifierSet(f"{one},{other}")
     return any(both.contains(version, prereleases=True) for version in _borders(one, other))
 
 
 def _within(one: str, other: str) -> bool:
     """Whether every version of one range is in the other."""
+    from packaging.specifiers import SpecifierSet
+
     inner, outer = SpecifierSet(one), SpecifierSet(other)
     return not any(inner.contains(version) and not outer.contains(version) for version in _borders(one, other))
 
 
 def _borders(*ranges: str) -> Iterator[Version]:
     """Versions around every border of some ranges, and one beyond them all."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
     for specifier in SpecifierSet(",".join(ranges)):
         version = Version(specifier.version.removesuffix(".*"))
         yield version
@@ -92,6 +99,8 @@ def _borders(*ranges: str) -> Iterator[Version]:
 
 def _before(version: Version) -> Iterator[Version]:
     """A version right below another, as 5.14.999 is below 5.15."""
+    from packaging.version import Version
+
     parts = list(version.release)
     while parts and parts[-1] == 0:
         parts.pop()

@@ -6,20 +6,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from packaging.specifiers import SpecifierSet
-
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.launcher import launch
 from gemmaspec.lint.command import Argument, arguments
-from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases.facts import Facts
 
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.patching.patch import Patch
+
 Role = Literal["target", "draft"]
 _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
-_BIG: Final = re.compile(r"(?<![a-z0-9])31b(?![a-z0-9])", re.IGNORECASE)
+_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _OFF: Final = ("0", "false", "off", "no")
 
@@ -37,13 +38,19 @@ class Subject:
     draft: Checkpoint | None = None
 
     def runs(self, versions: str) -> bool:
-        """Whether the vLLM is in a range such as >=0.25.0,<0.28."""
-        return SpecifierSet(versions).contains(self.vllm, prereleases=True)
+        """Whether the vLLM is in a range such as >=0.25.0,<0.28; a build counts as the release that it precedes."""
+        return launch.contains(versions, self.vllm)
 
     @property
     def method(self) -> str | None:
         """The speculative method; None when the target runs alone."""
         return self.profile.speculative.method if self.profile.speculative else None
+
+    @property
+    def tokens(self) -> int:
+        """num_speculative_tokens; 0 when it is not given."""
+        spec = self.profile.speculative
+        return (spec.num_speculative_tokens if spec else None) or 0
 
     @cached_property
     def machine(self) -> Machine:
@@ -68,6 +75,11 @@ class Subject:
         """The text that a flag is given."""
         given = self.argument(flag)
         return given.value if given else None
+
+    def number(self, flag: str) -> int | None:
+        """The whole number that a flag is given; None as well for a text that is none, such as 128k."""
+        text = self.value(flag) or ""
+        return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
 
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
@@ -105,7 +117,7 @@ class Subject:
             return None
         if spec.method in rule.v1_methods:
             return f"it cannot do {spec.method}"
-        stages = int(self.value("--pipeline-parallel-size") or 1)
+        stages = self.number("--pipeline-parallel-size") or 1
         if spec.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
             return "it cannot do eagle3 with pipeline parallelism"
         for key in ("parallel_drafting", "use_heterogeneous_vocab"):

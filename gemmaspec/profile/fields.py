@@ -102,4 +102,4 @@ Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a f
 class Part(BaseModel):
     """A part of a profile: unknown keys are errors, nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -100,6 +100,8 @@ def _fields_of_method(profile: Profile) -> Iterator[Finding]:
         if spec.method not in methods and getattr(spec, field) is not None:
             known = " or ".join(sorted(methods))
             yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}")
+    if spec.parallel_drafting and spec.disable_padded_drafter_batch:
+        yield Finding(("speculative", "disable_padded_drafter_batch"), "vLLM cannot do it with parallel_drafting")
     for field, method in _FIELDS_OF_ACCEPTANCE.items():
         if spec.rejection_sample_method != method and getattr(spec, field) is not None:
             yield Finding(("speculative", field), f"belongs to rejection_sample_method: {method}")

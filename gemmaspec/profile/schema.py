@@ -6,9 +6,14 @@ and null takes a value away. It is written for YAML as editors read it, where 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from types import ModuleType
 from typing import Any, Final
 
+from gemmaspec.profile import model, speculation
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Measured, Profile
 
@@ -31,6 +36,10 @@ _EXTENDS: Final[Schema] = {
 def profile_schema() -> Schema:
     """The schema of a profile file."""
     written = Profile.model_json_schema(by_alias=True)
+    for module in (model, speculation):
+        for part, key, text in _docstrings(module):
+            definition = written if part == Profile.__name__ else written["$defs"][part]
+            definition["properties"][key.rstrip("_")]["description"] = text
     properties = _written_out(written, written["$defs"])["properties"]
     _let_numbers_be_text(properties)
     properties["machine"]["enum"] = [*MACHINES, None]
@@ -44,6 +53,19 @@ def profile_schema() -> Schema:
         "if": {"required": ["name"], "not": {"required": ["extends"]}},
         "then": {"required": list(_WHOLE)},
     }
+
+
+def _docstrings(module: ModuleType) -> Iterator[tuple[str, str, str]]:
+    """Class, field and the text below the field.
+
+    pydantic's use_attribute_docstrings gives the same, and parses the module once for each class at every import.
+    """
+    for part in ast.parse(inspect.getsource(module)).body:
+        for field, after in pairwise(part.body if isinstance(part, ast.ClassDef) else ()):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    assert isinstance(part, ast.ClassDef)
+                    yield part.name, key, inspect.cleandoc(text)
 
 
 def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:

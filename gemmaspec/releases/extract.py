@@ -74,7 +74,7 @@ def cuda_of(dockerfile: str) -> str | None:
 
 
 def _metadata(content: bytes | None) -> dict[str, str]:
-    from packaging.metadata import InvalidMetadata, Metadata
+    from packaging.metadata import InvalidMetadata, Metadata  # slow to import, and who only looks up needs none of it
 
     if content is None:
         return {"torch": "", "transformers": "", "python": ""}

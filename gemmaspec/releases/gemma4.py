@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from gemmaspec.launcher import launch
 
 HybridManager = Literal["on", "off", "any"]
 RunnerName = Literal["v1", "v2"]
@@ -171,9 +170,5 @@ def attention_for(vllm: str) -> AttentionRule:
 
 
 def _within(vllm: str, versions: str) -> bool:
-    """Whether a version is in a range; one that is no version is taken for a very new one."""
-    try:
-        version = Version(vllm)
-    except InvalidVersion:
-        version = Version("999")
-    return SpecifierSet(versions).contains(version, prereleases=True)
+    """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
+    return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")
