@@ -94,6 +94,8 @@ class Quantization:
     by_layer: Mapping[str, str] = field(default_factory=dict)
     """Module → algorithm of a MIXED_PRECISION checkpoint."""
     declared_in: str = "config.json"
+    contradicted_by: str | None = None
+    """The algorithm that hf_quant_config.json names, where config.json names another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +120,6 @@ class Checkpoint:
     """Token → id of the control tokens, from the tokenizer's files; empty when they were not read."""
     tokenizer_digest: str | None = None
     """sha256 of tokenizer.json as a file, which the Hub's listing tells without a download."""
-    vocabulary_digest: str | None = None
-    """sha256 over vocabulary, merges and added tokens, equal for files that are only written differently;
-    None where tokenizer.json was not read."""
     has_chat_template: bool | None = None
     """Base checkpoints of Gemma 4 have none; None when not looked for."""
     base_models: tuple[str, ...] = ()
