@@ -240,7 +240,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS703": (case("0.18.1"), case("0.19.0")),
     "GS704": (case(None, "runtime.vllm=0.32.0"), case(None, "runtime.vllm=0.33.0")),
     "GS705": (
-        case("0.30.0", "runtime.packages.transformers='>=5.17,<5.19'"),
+        case("0.27.1", "runtime.packages.transformers='>=5.17,<5.19'"),
         case("0.32.0", "runtime.packages.transformers='>=5.17,<5.19'"),
     ),
     "GS706": (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> int:
         there = {release: _known(release) for release in facts.releases()}
         again = "--all" in arguments
         named = [argument for argument in arguments if argument != "--all"]
+        listing, named = listing_of.choose(named, listing)
         wanted = named or [release for release in _final(listing) if again or release not in there]
         for release in wanted:
             there[release] = _read(release, listing)
@@ -93,7 +94,7 @@ def _write(by_release: Mapping[str, frozenset[Fact]]) -> None:
         write_whole(DATA / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _tell(wanted: Iterable[str], by_release: Mapping[str, frozenset[Fact]]) -> None:
+def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> None:
     """What changed in each release that was read, against the one before it."""
     order = list(by_release)
     for release in wanted:
@@ -106,6 +107,9 @@ def _tell(wanted: Iterable[str], by_release: Mapping[str, frozenset[Fact]]) -> N
             print(f"  {change}")
         if any(change.kind in BY_HAND for change in found):
             print("  look at gemmaspec/releases/gemma4.py: the rules there are written by hand")
+    if not wanted:
+        print(f"nothing new: the table goes up to vllm {order[-1]}")
+        return
     print("also by hand, for a new release: gemmaspec/releases/gemma4.py and transformers.py, docs/releases.md")
 
 
