@@ -12,8 +12,9 @@ from gemmaspec.cli import output
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
+    from gemmaspec.deploy.starting import Progress, Running
     from gemmaspec.deploy.status import Status
-    from gemmaspec.deploy.up import DryRun, Progress, Running
+    from gemmaspec.deploy.up import DryRun
     from gemmaspec.ready.phases import Phase
     from gemmaspec.ready.probe import Answer
 

@@ -16,12 +16,12 @@ import urllib3
 from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container
 
-from gemmaspec.engine import compose, endpoint, port
+from gemmaspec.engine import compose, endpoint, port, record
 from gemmaspec.engine.container import has_nvidia, log_start, publishes, state_of
 from gemmaspec.engine.image import ensure_image
 from gemmaspec.engine.lines import clean, lines
 from gemmaspec.engine.report import MAX_REPORT, parse_report
-from gemmaspec.engine.server import EngineName, Server, State
+from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 
 REPORT: Final = "/run/gemmaspec/report.json"
@@ -89,6 +89,15 @@ class DockerEngine:
         with _answering(self.endpoint):
             container = self._container(server)
             return state_of(container.attrs) if container else State(status="absent")
+
+    def runs(self, server: Server) -> Runs | None:
+        """The container's command and image."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+            if container is None or state_of(container.attrs).status not in ("running", "restarting"):
+                return None
+            command = (container.attrs["Path"], *container.attrs["Args"])
+            return Runs(command=record.without_key(command), image=str(container.attrs["Image"]))
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Clean lines of the container since its last start; with `follow`, until it stops."""

@@ -35,6 +35,11 @@ def ensure_image(client: docker.DockerClient, image: str) -> None:
     try:
         client.images.get(image)
     except ImageNotFound:
+        if image.startswith("sha256:"):
+            raise EnvironmentMissing(
+                f"the image with the id {image} is no longer on this machine, and in no registry that is known",
+                hint="docker images --no-trunc",
+            ) from None
         if image.startswith(OWN):
             raise EnvironmentMissing(
                 f"the image {image} is built on this machine, in no registry, and has not been built yet",
