@@ -89,7 +89,7 @@ def answered(model: str, revision: str | None, *, role: str) -> Iterator[None]:
 def _refused(model: str, status: int, role: str) -> EnvironmentMissing:
     if status in (401, 403):
         return EnvironmentMissing(
-            f"{role}.model: the Hub refuses this token for {model} ({status}): wrong, expired, or not allowed to read it",
+            f"{role}.model: the Hub refuses this token for {model} ({status}): wrong, expired, or without read access",
             hint="hf auth login    # or export HF_TOKEN=… with read access",
         )
     return Unreachable(
