@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec import __version__
-from gemmaspec.cli import lifecycle, output, patches, pinning, profiles, rendering
+from gemmaspec.cli import fetching, lifecycle, output, patches, pinning, profiles, rendering
 from gemmaspec.errors import GemmaspecError, Interrupted
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ def _root(
 lifecycle.add_to(app)
 rendering.add_to(app)
 pinning.add_to(app)
+fetching.add_to(app)
 profiles.add_to(app)
 patches.add_to(app)
 

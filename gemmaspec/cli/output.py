@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
+
+SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
+"""Variables whose values are never printed, whatever a text has picked up on its way."""
+
+
+def hidden(text: str) -> str:
+    """A text without secrets of this environment; values too short to be one are left alone."""
+    for name in SECRETS:
+        if len(value := os.environ.get(name, "").strip()) >= 6:
+            text = text.replace(value, "***")
+    return text
 
 
 def data(text: str) -> None:
     """What the command was asked for."""
+    text = hidden(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
@@ -23,7 +35,7 @@ def json_data(value: dict[str, Any]) -> None:
 
 def progress(text: str) -> None:
     """What is going on meanwhile."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(hidden(text) + "\n")
     sys.stderr.flush()
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from gemmaspec import data
 from gemmaspec.deploy.facts import cached, known_now, resolve, runtime_versions
-from gemmaspec.deploy.models import Model
+from gemmaspec.deploy.models import Model, models_of
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import write_whole
@@ -87,6 +87,26 @@ def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
         )
     _refuse(loaded, moved(lock.facts(), known_now(loaded, engine, lock)))
     return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
+
+
+def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """The profile with what its lock, if it has one, pins of image, target and draft; what has moved stays as it is."""
+    lock = read_lock(loaded)
+    if lock is None:
+        return loaded
+    image = lock.image if lock.image and lock.image.digest and lock.image.name == loaded.profile.image else None
+    models = {"target": lock.target, "draft": lock.draft}
+    fits = {
+        one.role: locked
+        for one in models_of(loaded.profile)
+        if (locked := models[one.role]) and (locked.model, locked.asked) == (one.model, one.revision)
+    }
+    for one in models_of(loaded.profile):
+        if one.role not in fits:
+            note(f"{one.role}: the lock has another model than the profile, which counts here")
+    return pinned(
+        loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
+    )
 
 
 def check_runtime(loaded: Loaded) -> None:

@@ -8,6 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, cast
 
 import docker
@@ -57,6 +58,12 @@ class DockerEngine:
         """The daemon's version. Raises EnvironmentMissing saying why it does not answer."""
         with _answering(self.endpoint):
             return str(self._client.version()["Version"])
+
+    def data_root(self) -> Path | None:
+        """Where the daemon keeps its images; None when that is not on this machine, or not to be seen."""
+        with _answering(self.endpoint):
+            root = Path(str(self._client.info().get("DockerRootDir", "")))
+        return root if root.is_absolute() and not self.remote and root.exists() else None
 
     def preflight(self, server: Server) -> None:
         """Raise EnvironmentMissing when the server could not start; pulls a missing image."""

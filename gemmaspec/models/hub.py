@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 
 TIMEOUT_S: Final = 10.0
+_DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 ON: Final = {"1", "ON", "YES", "TRUE"}
 """What huggingface_hub takes for yes in its variables."""
 
@@ -76,11 +78,16 @@ def answered(model: str, revision: str | None, *, role: str) -> Iterator[None]:
             f"{role}.model: the Hub knows no model {model}, or it is private and the token may not see it",
             hint="check the spelling; for a private model: export HF_TOKEN=…",
         ) from None
-    except EnvironmentMissing:
+    except GemmaspecError:
         raise
     except HfHubHTTPError as error:
         raise _refused(model, error.response.status_code, role) from None
     except Exception as error:  # the Hub's client brings its own HTTP library, and has changed it before
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise EnvironmentMissing(
+                f"{role}.model: {model} cannot be written to the cache: {error.strerror}",
+                hint="df -h ~/.cache/huggingface",
+            ) from None
         raise Unreachable(
             f"{role}.model: could not ask the Hub about {model} ({type(error).__name__})", hint=f"curl -I {page(model)}"
         ) from None
