@@ -114,7 +114,7 @@ def test_afterwards_up_checks_the_models_with_the_hub_gone(hub: Hub, call: Calle
     assert call.pull().returncode == 0
     up = ("up", str(call.profile), "--engine", "process", "--timeout", "20")
     gone = call(*up, HF_ENDPOINT="http://127.0.0.1:9")
-    assert "could not ask the Hub" not in gone.stderr
+    assert "the Hub cannot be asked" not in gone.stderr
     assert "vllm" in gone.stderr  # this Python has none, which comes after the models
     offline = "from huggingface_hub import snapshot_download as s; print(s('some/target', ignore_patterns='*'))"
     done = subprocess.run(
@@ -207,7 +207,7 @@ def test_a_hub_that_does_not_answer_is_told(call: Caller) -> None:
     call.env["HF_ENDPOINT"] = "http://127.0.0.1:9"
     done = call.pull()
     assert done.returncode == 4
-    assert "could not ask the Hub about some/target" in done.stderr
+    assert "the Hub cannot be asked about some/target" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -221,9 +221,9 @@ def test_the_disk_is_checked_before_anything_is_fetched(hub: Hub, call: Caller) 
 
 def test_a_bug_prints_a_traceback_without_the_token(call: Caller) -> None:
     broken = (
-        "import os, sys; from gemmaspec.cli.app import run; from gemmaspec.models import hub\n"
+        "import os, sys; from gemmaspec.cli.app import run; from gemmaspec.models import access\n"
         "def fail(*_, **__): raise ZeroDivisionError(f'Authorization: Bearer {os.environ[\"HF_TOKEN\"]}')\n"
-        "hub.check_access = fail\n"
+        "access.check_access = fail\n"
         f"sys.exit(run(['pull', {str(call.profile)!r}, '--engine', 'process']))"
     )
     done = subprocess.run([sys.executable, "-c", broken], env=call.env, capture_output=True, text=True, check=False)

@@ -129,10 +129,12 @@ def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
 def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     text = patch.text
     yield "The hole", [text.hole]
+    if text.errors:
+        yield "What the log says without it", list(text.errors)
     yield (
         "Where it is",
         [
-            f"vllm {variant.versions}: {', '.join(scopes)} in {path}"
+            f"vllm {variant.versions}: {', '.join(scope or 'the top level' for scope in dict.fromkeys(scopes))} in {path}"
             for variant in text.variants
             for path, scopes in variant.scopes.items()
         ],
@@ -142,6 +144,8 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     yield "Who needs it", [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}", _users(patch.id)]
     if text.needs:
         yield "What it needs", list(text.needs)
+    if text.until:
+        yield "Why not for later releases", [text.until]
     if text.superseded:
         rules = [f"{rule.scope or 'the file'} in {rule.path} contains {rule.contains}" for rule in text.superseded]
         yield "How a vLLM that closes it is known", rules
@@ -152,7 +156,18 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
 
 def _explanation(patch: Patch) -> dict[str, Any]:
     text = patch.text.model_dump(mode="json")
-    keys = ("hole", "required_by", "runner", "speculation_only", "needs", "superseded", "upstream", "drop_when")
+    keys = (
+        "hole",
+        "errors",
+        "required_by",
+        "runner",
+        "speculation_only",
+        "needs",
+        "until",
+        "superseded",
+        "upstream",
+        "drop_when",
+    )
     return {"where": {one["versions"]: one["scopes"] for one in text["variants"]}, **{key: text[key] for key in keys}}
 
 

@@ -13,7 +13,7 @@ from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.lock.model import NONE, Lock, LockedImage, LockedModel, Versions
-from gemmaspec.models import hub
+from gemmaspec.models import access
 from gemmaspec.models.digest import folder_digest
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded
@@ -63,7 +63,7 @@ def cached(profile: Profile, engine: EngineName) -> Commit:
     """Commits as the cache that the server uses knows them: no network."""
     if engine == "docker" and not profile.caches.huggingface:
         return lambda _: None  # it is a volume, and not to be looked into from here
-    return lambda model: hub.cached_commit(model.model, model.revision, cache=hub_cache(profile))
+    return lambda model: access.cached_commit(model.model, model.revision, cache=hub_cache(profile))
 
 
 def runtime_versions(loaded: Loaded) -> Versions:

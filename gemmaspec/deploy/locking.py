@@ -17,7 +17,8 @@ from gemmaspec.lock.model import Lock
 from gemmaspec.lock.moved import Moved, moved
 from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
-from gemmaspec.models import hub
+from gemmaspec.models import access
+from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.find import own_folder
 from gemmaspec.profile.load import Loaded
 
@@ -146,10 +147,10 @@ def _named(loaded: Loaded) -> str:
 def _commit(model: Model, in_cache: str | None, note: Callable[[str], None]) -> str:
     """As the Hub says it; when it does not answer, as the cache would."""
     try:
-        if hub.is_offline():
-            raise hub.Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set")
-        return hub.check_access(model.model, model.revision, role=model.role)
-    except hub.Unreachable as error:
+        if access.is_offline():
+            raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set")
+        return access.check_access(model.model, model.revision, role=model.role)
+    except Unreachable as error:
         if in_cache is None:
             raise EnvironmentMissing(
                 f"{error.message}, and the cache does not know which commit of {model.model} runs", hint=error.hint

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
-from gemmaspec.models import hub
+from gemmaspec.models import access
+from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
 
@@ -62,7 +63,7 @@ def check_models(profile: Profile, *, note: Callable[[str], None]) -> None:
             continue  # made when it is not there
         if one.local:
             check_folder(one)
-        elif not _offline(profile) and not hub.cached_commit(one.model, one.revision, cache=hub_cache(profile)):
+        elif not _offline(profile) and not access.cached_commit(one.model, one.revision, cache=hub_cache(profile)):
             _check_hub(one, note)
 
 
@@ -76,11 +77,11 @@ def check_folder(one: Model) -> None:
 
 def _offline(profile: Profile) -> bool:
     value = profile.env.get("HF_HUB_OFFLINE")
-    return value.upper() in hub.ON if value is not None else hub.is_offline()
+    return value.upper() in access.ON if value is not None else access.is_offline()
 
 
 def _check_hub(one: Model, note: Callable[[str], None]) -> None:
     try:
-        hub.check_access(one.model, one.revision, role=one.role)
-    except hub.Unreachable as error:
+        access.check_access(one.model, one.revision, role=one.role)
+    except Unreachable as error:
         note(f"{error.message.partition(': ')[2]}; going on, it may be in the cache")

@@ -12,17 +12,15 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import filelock
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
-from gemmaspec.models import hub
+from gemmaspec.models import access
+from gemmaspec.models.files import MOST_FILES
+from gemmaspec.models.hub import SECONDS, Unreachable, page
 from gemmaspec.models.needed import is_needed, is_weights
-
-MOST_FILES: Final = 10_000
-"""Of one model; the largest has some hundred."""
 
 OnBytes = Callable[[int], None]
 """Told how many bytes came; what it raises ends the transfer."""
@@ -58,18 +56,16 @@ def list_files(model: str, revision: str | None, *, role: str) -> Listing:
     """
     from huggingface_hub import HfApi
 
-    commit = hub.check_access(model, revision, role=role)
-    with hub.answered(model, revision, role=role):
-        found = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=hub.TIMEOUT_S).siblings or []
+    commit = access.check_access(model, revision, role=role)
+    with access.asked(model, revision, role=role):
+        found = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
         files = tuple(
             RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=one.lfs.sha256 if one.lfs else None)
             for one in found[:MOST_FILES]
             if is_needed(one.rfilename)
         )
     if not any(is_weights(file.path) for file in files):
-        raise EnvironmentMissing(
-            f"{role}.model: {model} has no .safetensors", hint=f"see {hub.page(model)}/tree/{commit}"
-        )
+        raise EnvironmentMissing(f"{role}.model: {model} has no .safetensors", hint=f"see {page(model)}/tree/{commit}")
     return Listing(role=role, model=model, asked=revision, commit=commit, files=files)
 
 
@@ -108,11 +104,11 @@ class Cache:
         from huggingface_hub import hf_hub_download
 
         try:
-            with hub.answered(listing.model, listing.commit, role=listing.role):
+            with access.asked(listing.model, listing.commit, role=listing.role):
                 if file.sha256:
                     self._fetch_blob(listing, file, file.sha256, on_bytes)
                 hf_hub_download(listing.model, file.path, revision=listing.commit, cache_dir=self.folder)
-        except hub.Unreachable:
+        except Unreachable:
             raise EnvironmentMissing(
                 f"{listing.role}.model: the Hub broke off in {file.path} of {listing.model}; what came is kept",
                 hint="run the same command again: it goes on from there",
@@ -126,7 +122,7 @@ class Cache:
 
         if listing.asked == listing.commit:
             return
-        with hub.answered(listing.model, listing.asked, role=listing.role):
+        with access.asked(listing.model, listing.asked, role=listing.role):
             found = hf_hub_download(listing.model, "config.json", revision=listing.asked, cache_dir=self.folder)
         if Path(found).parent.name != listing.commit:
             raise EnvironmentMissing(

@@ -1,29 +1,111 @@
-"""The Hugging Face Hub and its cache on this disk: may this user have a model, and which commit is it?"""
+"""A checkpoint on the Hugging Face Hub, read by range requests; nothing is left behind in the cache.
+
+huggingface_hub knows endpoint, token and proxies, and which host may see the token.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Final
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal
 
+from gemmaspec.checkpoint.card import hub_ids
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.models.files import MOST_FILES
 
-TIMEOUT_S: Final = 10.0
+ATTEMPTS: Final = 3
+"""How often one piece is asked for when the connection breaks off."""
+SECONDS: Final = 10.0
+"""Patience with a Hub that does not answer."""
+
+
 _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
-ON: Final = {"1", "ON", "YES", "TRUE"}
-"""What huggingface_hub takes for yes in its variables."""
 
 
 class Unreachable(EnvironmentMissing):
-    """The Hub did not answer, or answered what is none of its answers."""
+    """The Hub did not answer; what is in the cache may still do."""
 
 
-def is_offline() -> bool:
-    """Whether this user has switched the Hub off (HF_HUB_OFFLINE)."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ON
+class HubFiles:
+    """One model at one commit on the Hub."""
+
+    source: Literal["folder", "cache", "hub"] = "hub"
+
+    def __init__(self, model: str, info: Any) -> None:
+        self.model = model
+        self.revision: str | None = info.sha
+        siblings = [one for one in (info.siblings or [])[:MOST_FILES] if "/" not in one.rfilename]
+        self.sizes: Mapping[str, int] = {one.rfilename: one.size or 0 for one in siblings}
+        self._large = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
+        self._bases = hub_ids((info.card_data or {}).get("base_model"))
+        self._lock = threading.Lock()
+        self.bytes_read = 0
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Part of a file, asked for again when the connection breaks off."""
+        stop = min(stop, self.sizes[name])
+        with refusals(self.model, self.revision):
+            piece = self._asked(name, start, stop)
+        if len(piece) < stop - start:
+            raise Unreachable(f"the Hub broke off while sending {name} of {self.model}", hint="try again")
+        return piece
+
+    def sha256(self, name: str) -> str | None:
+        """As the Hub lists it for files in large-file storage."""
+        return self._large.get(name)
+
+    def base_models(self) -> tuple[str, ...]:
+        """From the model card, as the Hub has read it."""
+        return self._bases
+
+    def _asked(self, name: str, start: int, stop: int) -> bytes:
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._range(name, start, stop)
+            except Exception as error:
+                if attempt == ATTEMPTS - 1 or hasattr(error, "response"):
+                    raise
+        raise AssertionError  # the last attempt returns or raises
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented, and loaded on demand
+            build_hf_headers,
+            hf_raise_for_status,
+            http_stream_backoff,
+        )
+
+        if start >= stop:
+            return b""
+        url = hf_hub_url(self.model, name, revision=self.revision, endpoint=constants.ENDPOINT)
+        headers = {**build_hf_headers(), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        piece = bytearray()
+        with http_stream_backoff(
+            "GET", url, headers=headers, timeout=SECONDS, max_retries=2, follow_redirects=True
+        ) as response:
+            hf_raise_for_status(response)
+            if start and response.status_code != 206:
+                raise Unreachable(f"{constants.ENDPOINT} does not send parts of files: {name} of {self.model}")
+            for chunk in response.iter_bytes():
+                piece += chunk
+                self._count(len(chunk))
+                if len(piece) >= stop - start:
+                    break
+        return bytes(piece[: stop - start])
+
+    def _count(self, number: int) -> None:
+        with self._lock:
+            self.bytes_read += number
+
+
+def on_hub(model: str, revision: str | None) -> HubFiles:
+    """The model as the Hub has it now. Raises EnvironmentMissing, Unreachable where nobody answers."""
+    from huggingface_hub import HfApi
+
+    with refusals(model, revision):
+        return HubFiles(model, HfApi().model_info(model, revision=revision, files_metadata=True, timeout=SECONDS))
 
 
 def page(model: str) -> str:
@@ -33,78 +115,38 @@ def page(model: str) -> str:
     return f"{constants.ENDPOINT}/{model}"
 
 
-def check_access(model: str, revision: str | None, *, role: str) -> str:
-    """The commit that a revision means, of a model whose files this user may read.
-
-    Raises Unreachable, EnvironmentMissing with what to do for a model that is gated, private or not there.
-    """
-    from huggingface_hub import HfApi
-
-    with answered(model, revision, role=role):
-        HfApi().auth_check(model)
-        found = HfApi().model_info(model, revision=revision, timeout=TIMEOUT_S)
-    return _commit(found.sha, model)
-
-
-def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
-    """The commit under which the cache would answer for a revision; None when it has no config.json of it."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(model, "config.json", cache_dir=cache, revision=revision)
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
-@contextlib.contextmanager
-def answered(model: str, revision: str | None, *, role: str) -> Iterator[None]:
-    """The Hub's refusals as sentences. No text of its client is passed on: it may name what was sent."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+@contextmanager
+def refusals(model: str, revision: str | None) -> Iterator[None]:
+    """Turn what the Hub's client raises into one sentence, without the token and without a URL."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         yield
+    except GemmaspecError:
+        raise
     except GatedRepoError:
         raise EnvironmentMissing(
-            f"{role}.model: {model} is gated, and this token has not been let in",
+            f"{model} is gated, and this token has not been let in",
             hint=f"accept the terms at {page(model)}, then: hf auth login, or export HF_TOKEN=…",
         ) from None
     except RevisionNotFoundError:
-        raise EnvironmentMissing(f"{role}.model: {model} has no revision {revision}") from None
+        raise EnvironmentMissing(f"{model} has no revision {revision}") from None
     except RepositoryNotFoundError:
         raise EnvironmentMissing(
-            f"{role}.model: the Hub knows no model {model}, or it is private and the token may not see it",
-            hint="check the spelling; for a private model: export HF_TOKEN=…",
+            f"the Hub knows no model {model}, or it is private and the token may not see it",
+            hint=f"check the spelling; for a private model: export HF_TOKEN=…; for a folder: ./{model}",
         ) from None
-    except GemmaspecError:
-        raise
-    except HfHubHTTPError as error:
-        raise _refused(model, error.response.status_code, role) from None
     except Exception as error:  # the Hub's client brings its own HTTP library, and has changed it before
-        if isinstance(error, OSError) and error.errno in _DISK:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
             raise EnvironmentMissing(
-                f"{role}.model: {model} cannot be written to the cache: {error.strerror}",
-                hint="df -h ~/.cache/huggingface",
+                f"the Hub refuses this token for {model} ({status}): wrong, expired, or without read access",
+                hint="hf auth login    # or export HF_TOKEN=…",
             ) from None
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise EnvironmentMissing(f"the cache cannot be written: {error.strerror}", hint="df -h") from None
+        why = f"it answers {status}" if status else type(error).__name__
         raise Unreachable(
-            f"{role}.model: could not ask the Hub about {model} ({type(error).__name__})", hint=f"curl -I {page(model)}"
+            f"the Hub cannot be asked about {model}: {why}",
+            hint=f"curl -I {page(model)}    # what is in the cache may do: --offline",
         ) from None
-
-
-def _refused(model: str, status: int, role: str) -> EnvironmentMissing:
-    if status in (401, 403):
-        return EnvironmentMissing(
-            f"{role}.model: the Hub refuses this token for {model} ({status}): wrong, expired, or without read access",
-            hint="hf auth login    # or export HF_TOKEN=… with read access",
-        )
-    return Unreachable(
-        f"{role}.model: could not ask the Hub about {model} (it answers {status})", hint=f"curl -I {page(model)}"
-    )
-
-
-def _commit(sha: str | None, model: str) -> str:
-    if not sha or len(sha) != 40 or not set(sha) <= set("0123456789abcdef"):
-        raise Unreachable(f"the Hub names no commit of {model}")
-    return sha
