@@ -24,6 +24,7 @@ ROOMS = {
     "lint": 2,
     "stack": 2,
     "lock": 2,
+    "doctor": 2,
     "checkpoint": 1,
     "patching": 1,
     "profile": 1,
@@ -33,7 +34,7 @@ ROOMS = {
 }
 """Rooms by height: an import goes down, never up or sideways."""
 
-PURE = ("stack", "lock", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = ("stack", "lock", "doctor", "fit", "lint", "checkpoint", "patching", "profile", "releases")
 WORLD = {
     "docker",
     "httpx",

@@ -105,7 +105,7 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
         write(
             profile, "target: {model: some/tiny-target}\ndraft: {model: some/tiny-draft}\nenv: {HF_HUB_OFFLINE: null}\n"
         )
-        env = {**hub.environment(home), "HF_HUB_OFFLINE": ""}
+        env = {**hub.environment(home), "GEMMASPEC_STATE": str(STATE)}
         pulled = gemmaspec("pull", str(profile), "--engine", "process", env=env)
         assert pulled.code == 0, pulled.err
         locked = gemmaspec("lock", str(profile), "--engine", "process", "--json", env=env)
@@ -120,6 +120,7 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     assert done.code == 0, done.err
     assert done.json["answer"]["draft_tokens"] > 0
     assert "warning" not in done.err
+    assert "the Hub does not answer: the server takes the models from the cache" in done.err
 
     failed = gemmaspec(*up, "--set", "serve.max_num_seqs=3", "--timeout", "3", env=gone)
     assert failed.code == 7, failed.err

@@ -26,6 +26,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "status": "lifecycle",
     "logs": "lifecycle",
     "demo": "lifecycle",
+    "doctor": "examining",
     "pull": "fetching",
     "lock": "pinning",
     "diff": "pinning",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gemmaspec import data
-from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
+from gemmaspec.deploy.models import Model, check_folder, models_of, server_cache
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.server import EngineName
@@ -61,9 +61,8 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
 
 def cached(profile: Profile, engine: EngineName) -> Commit:
     """Commits as the cache that the server uses knows them: no network."""
-    if engine == "docker" and not profile.caches.huggingface:
-        return lambda _: None  # it is a volume, and not to be looked into from here
-    return lambda model: access.cached_commit(model.model, model.revision, cache=hub_cache(profile))
+    cache = server_cache(profile, docker=engine == "docker")
+    return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
 
 
 def runtime_versions(loaded: Loaded) -> Versions:

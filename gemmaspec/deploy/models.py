@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.models import access
+from gemmaspec.models.cache import is_commit
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
@@ -53,6 +54,15 @@ def hub_cache(profile: Profile) -> Path | None:
     return Path(on_host(home, state=state_dir())) / "hub" if home else None
 
 
+def server_cache(profile: Profile, *, docker: bool) -> Path | None:
+    """The same, seen from the server; None for a container's volume, which is not to be looked into from here."""
+    from huggingface_hub import constants
+
+    if docker and not profile.caches.huggingface:
+        return None
+    return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
+
+
 def check_models(profile: Profile, *, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a folder without a config, or a Hugging Face model this user cannot read.
 
@@ -65,6 +75,28 @@ def check_models(profile: Profile, *, note: Callable[[str], None]) -> None:
             check_folder(one)
         elif not _offline(profile) and not access.cached_commit(one.model, one.revision, cache=hub_cache(profile)):
             _check_hub(one, note)
+
+
+def needs_no_hub(models: Iterable[Model], *, cache: Path | None, note: Callable[[str], None]) -> bool:
+    """Whether a server of these models should be told to leave the Hub alone (HF_HUB_OFFLINE).
+
+    vLLM asks the Hub even for what the cache has, and dies where nobody answers. So: when all of them are whole in the
+    cache, and either pinned to a commit, which nothing can change, or the Hub does not answer now.
+    """
+    of_hub = [one for one in models if not one.local]
+    if not of_hub or not all(access.is_whole(one.model, one.revision, cache=cache) for one in of_hub):
+        return False
+    if all(is_commit(one.revision) for one in of_hub):
+        return True
+    try:
+        for one in of_hub:
+            access.check_access(one.model, one.revision, role=one.role)
+    except Unreachable:
+        note("the Hub does not answer: the server takes the models from the cache")
+        return True
+    except EnvironmentMissing:
+        return False  # it would be told in the server's own words, unless it is in the cache
+    return False
 
 
 def check_folder(one: Model) -> None:

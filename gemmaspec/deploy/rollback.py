@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from pathlib import Path
 
 from gemmaspec.deploy import knowngood, stacks
 from gemmaspec.deploy.knowngood import KnownGood
-from gemmaspec.deploy.models import Model, check_folder
+from gemmaspec.deploy.models import Model, check_folder, needs_no_hub
 from gemmaspec.deploy.starting import Progress, Running, make_room, start
 from gemmaspec.engine.choose import engine_named
 from gemmaspec.engine.identity import image_identity
@@ -32,7 +33,7 @@ def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: Pr
         if model:
             _check_folder(role, model)
     make_room(engine, good.started.server, progress)
-    running = start(engine, good.started, good.files(), timeout_s=timeout_s, progress=progress)
+    running = start(engine, good.started, good.files(), offline=_offline(good), timeout_s=timeout_s, progress=progress)
     stacks.save(dataclasses.replace(good.started, known_good=good.key))
     knowngood.renew(good)
     return running
@@ -66,6 +67,18 @@ def only_name() -> str:
     if len(names) == 1:
         return names[0]
     raise UsageError(f"name the stack to roll back: {', '.join(names) or 'none was ever ready here'}")
+
+
+def _offline(good: KnownGood) -> bool:
+    """Whether its models are pinned and in the cache, as far as that can be seen from here."""
+    models = [
+        Model(role=role, model=locked.model, revision=locked.revision)
+        for role, locked in (("target", good.facts.target), ("draft", good.facts.draft))
+        if locked
+    ]
+    cache = good.started.hub_cache
+    pins = all(model.local or model.revision for model in models)
+    return pins and cache is not None and needs_no_hub(models, cache=Path(cache), note=lambda _: None)
 
 
 def _check_image(image: LockedImage) -> None:

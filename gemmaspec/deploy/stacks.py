@@ -28,6 +28,8 @@ class Started:
     no_spec: bool = False
     locked: bool = False
     """Whether it was rendered by its lock."""
+    hub_cache: str | None = None
+    """The Hugging Face cache of its server; None where that cannot be looked into from here."""
     known_good: str | None = None
     """Its id among the known good, once it was ready."""
 
@@ -87,6 +89,7 @@ def read_record(record: Path) -> Started | None:
             overrides=tuple(content["overrides"]),
             no_spec=content["no_spec"],
             locked=content.get("locked", False),
+            hub_cache=content.get("hub_cache"),
             known_good=content.get("known_good"),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,18 +48,20 @@ def make_room(engine: Engine, server: Server, progress: Progress) -> None:
 
 
 def start(
-    engine: Engine, started: Started, files: Mapping[str, str], *, timeout_s: float, progress: Progress
+    engine: Engine, started: Started, files: Mapping[str, str], *, offline: bool, timeout_s: float, progress: Progress
 ) -> Running:
     """Replace what runs under this name by these files, and wait until it has answered.
 
-    A start that fails or is interrupted is stopped again, and its log kept.
+    `offline` tells the server to leave the Hugging Face Hub alone. A start that fails or is interrupted is stopped
+    again, and its log kept.
     """
     server = started.server
     _stop_before(server.name, progress)
     stack_files.write_files(files, server.folder)
     stacks.save(started)
     with _stopped_on_failure(engine, server):
-        engine.start(server)
+        with _exported("HF_HUB_OFFLINE", "1" if offline else None):
+            engine.start(server)
         return wait(engine, started, timeout_s=timeout_s, progress=progress, was_running=False)
 
 
@@ -89,6 +92,19 @@ def _stop_before(name: str, progress: Progress, *, unless_on: EngineName | None 
         if engine.state(before.server).status in ("running", "restarting"):
             progress.note(f"{name} runs as it was rendered before; stopping that one")
             engine.stop(before.server)
+
+
+@contextlib.contextmanager
+def _exported(name: str, value: str | None) -> Iterator[None]:
+    """As if the shell had exported it: both engines hand the environment on, and it is in no file of the stack."""
+    if value is None or name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 @contextlib.contextmanager

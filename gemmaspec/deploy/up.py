@@ -6,9 +6,10 @@ import contextlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gemmaspec.deploy import knowngood, locking, stacks
-from gemmaspec.deploy.models import check_models
+from gemmaspec.deploy.models import check_models, models_of, needs_no_hub, server_cache
 from gemmaspec.deploy.prepare import prepare, runtime_spec
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.starting import Progress, Running, make_room, start, wait
@@ -57,6 +58,7 @@ def up(request: Request, progress: Progress) -> Running:
     loaded = load_request(request, engine.name)
     progress.note(f"engine {why}")
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
+    cache = server_cache(loaded.profile, docker=engine.name == "docker")
     started = Started(
         engine=engine.name,
         server=server,
@@ -64,6 +66,7 @@ def up(request: Request, progress: Progress) -> Running:
         overrides=tuple(request.overrides),
         no_spec=request.no_spec,
         locked=request.locked,
+        hub_cache=str(cache) if cache else None,
     )
     if _runs_as_rendered(engine, started, stack):
         progress.note(f"{server.name} is already running; asking it")
@@ -75,7 +78,8 @@ def up(request: Request, progress: Progress) -> Running:
     if wants_tiny(loaded.profile):
         progress.note("making the tiny models")
         make_tiny(server)
-    running = start(engine, started, stack.files, timeout_s=request.timeout_s, progress=progress)
+    offline = cache is not None and _offline(loaded, cache, progress)
+    running = start(engine, started, stack.files, offline=offline, timeout_s=request.timeout_s, progress=progress)
     knowngood.keep(loaded, running, engine, stack, note=progress.note)
     return running
 
@@ -112,6 +116,13 @@ def again(name: str, *, timeout_s: float) -> Request:
         locked=started.locked,
         timeout_s=timeout_s,
     )
+
+
+def _offline(loaded: Loaded, cache: Path, progress: Progress) -> bool:
+    """Whether the server shall leave the Hub alone; a profile that says so itself has decided."""
+    if "HF_HUB_OFFLINE" in loaded.profile.env:
+        return False
+    return needs_no_hub(models_of(loaded.profile), cache=cache, note=progress.note)
 
 
 def _ensure_runtime(loaded: Loaded, request: Request, progress: Progress) -> None:

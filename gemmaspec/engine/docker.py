@@ -72,8 +72,8 @@ class DockerEngine:
         compose.ensure_compose_v2()
         with _answering(self.endpoint):
             if server.gpus:
-                self._ensure_nvidia()
-            self._ensure_port(server)
+                self.ensure_nvidia()
+            self.ensure_port(server)
             if server.image:
                 ensure_image(self._client, server.image)
 
@@ -163,8 +163,11 @@ class DockerEngine:
         found = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
         return max(found, key=lambda container: str(container.attrs["Created"]), default=None)
 
-    def _ensure_nvidia(self) -> None:
-        if has_nvidia(self._client.info()) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
+    def ensure_nvidia(self) -> None:
+        """Raise EnvironmentMissing when the daemon cannot hand out NVIDIA GPUs."""
+        with _answering(self.endpoint):
+            info = self._client.info()
+        if has_nvidia(info) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
             return
         raise EnvironmentMissing(
             f"docker at {self.endpoint} has no NVIDIA runtime, so no container can use the GPU",
@@ -172,9 +175,14 @@ class DockerEngine:
             "    # of the NVIDIA Container Toolkit",
         )
 
-    def _ensure_port(self, server: Server) -> None:
-        """Containers first: docker knows their names. A remote machine's other processes cannot be asked."""
-        for container in self._client.containers.list(ignore_removed=True):
+    def ensure_port(self, server: Server) -> None:
+        """Raise EnvironmentMissing when the server's port is another's.
+
+        Containers first: docker knows their names. A remote machine's other processes cannot be asked.
+        """
+        with _answering(self.endpoint):
+            running = self._client.containers.list(ignore_removed=True)
+        for container in running:
             if not publishes(container.attrs, bind=server.bind, port=server.port):
                 continue
             if container.labels.get("com.docker.compose.project") == server.project:

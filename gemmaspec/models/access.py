@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from gemmaspec.models.hub import SECONDS, Unreachable, refusals
 
 ON: Final = {"1", "ON", "YES", "TRUE"}
 """What huggingface_hub takes for yes in its variables."""
+
+
+_LARGEST_INDEX: Final = 64 * 1024 * 1024
 
 
 def is_offline() -> bool:
@@ -40,6 +44,22 @@ def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> st
     """The commit under which the cache would answer for a revision; None when it has no config.json of it."""
     found = cached_snapshot(model, revision, cache)
     return found.name if found else None
+
+
+def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
+    """Whether the cache has a configuration and all weights of a model, so that a server needs no Hub for it."""
+    folder = cached_snapshot(model, revision, cache)
+    if folder is None:
+        return False
+    index = folder / "model.safetensors.index.json"
+    try:
+        if not index.exists():
+            return any(folder.glob("*.safetensors"))
+        with index.open("rb") as file:
+            weights = json.loads(file.read(_LARGEST_INDEX))["weight_map"].values()
+        return all((folder / str(name)).is_file() for name in set(map(str, weights)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 @contextlib.contextmanager

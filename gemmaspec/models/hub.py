@@ -148,5 +148,5 @@ def refusals(model: str, revision: str | None) -> Iterator[None]:
         why = f"it answers {status}" if status else type(error).__name__
         raise Unreachable(
             f"the Hub cannot be asked about {model}: {why}",
-            hint=f"curl -I {page(model)}    # what is in the cache may do: --offline",
+            hint=f"curl -I {page(model)}",
         ) from None
