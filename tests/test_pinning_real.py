@@ -32,14 +32,14 @@ def write(file: Path, text: str = "") -> None:
     )
 
 
-def goods() -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = gemmaspec("rollback", "pinned", "--list", "--json").json["known_good"]
+def goods(name: str = "pinned") -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = gemmaspec("rollback", name, "--list", "--json").json["known_good"]
     return rows
 
 
-def running_flag(flag: str) -> str:
+def running_flag(flag: str, name: str = "pinned") -> str:
     """The value of a flag in the running server's own command, as its launcher reports it."""
-    (stack,) = gemmaspec("status", "pinned", "--json").json["stacks"]
+    (stack,) = gemmaspec("status", name, "--json").json["stacks"]
     command = stack["report"]["command"]
     return str(command[command.index(flag) + 1])
 
@@ -97,6 +97,7 @@ def test_a_stack_that_became_ready_can_be_gone_back_to(profile: Path) -> None:
 
 
 @pytest.mark.real_process
+@pytest.mark.parametrize("profile", ["pulled"], indirect=True)
 def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Path, tmp_path: Path) -> None:
     pair = tiny_pair()
     home = tmp_path / "hf"
@@ -124,11 +125,11 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
 
     failed = gemmaspec(*up, "--set", "serve.max_num_seqs=3", "--timeout", "3", env=gone)
     assert failed.code == 7, failed.err
-    assert [row["current"] for row in goods()] == [False]
-    back = gemmaspec("rollback", "pinned", "--json", env=gone)
+    assert [row["current"] for row in goods("pulled")] == [False]
+    back = gemmaspec("rollback", "pulled", "--json", env=gone)
     assert back.code == 0, back.err
     assert back.json["answer"]["draft_tokens"] > 0
-    assert running_flag("--revision") == commits["target"]
+    assert running_flag("--revision", "pulled") == commits["target"]
 
 
 def tiny_pair() -> Path:

@@ -101,6 +101,7 @@ def client_version() -> str:
 
 def ensure_compose_v2() -> str:
     """The version of `docker compose`. Raises EnvironmentMissing when it is missing or older than 2."""
+    ensure_docker_cli()
     found = _version(("docker", "compose", "version", "--short"))
     if found is not None and _major(found) >= 2:
         return found
