@@ -63,4 +63,5 @@ def _rows(name: str, check: Check, subject: Subject) -> Iterator[Row]:
     try:
         yield from check(subject)
     except GemmaspecError as error:
-        yield failed(name, error.message, error.hint)
+        shown = f"gemmaspec profile show {subject.profile.name}" if subject.profile else "docker info"
+        yield failed(name, error.message, error.hint or shown)

@@ -77,14 +77,14 @@ def _of_the_hub(subject: Subject, one: Model) -> Row:
     cached = access.cached_commit(one.model, one.revision, cache=folder)
     try:
         if access.is_offline():
-            raise Unreachable("HF_HUB_OFFLINE is set")
+            raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
         listing = list_files(one.model, one.revision, role=one.role)
     except Unreachable as error:
         if cached is None:
             return failed(one.role, f"{error.message}, and it is not in the cache", error.hint)
         return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, maybe not whole", error.hint)
     except GemmaspecError as error:
-        return failed(one.role, error.message, error.hint)
+        return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.profile.name}")
     cache = Cache(folder)
     rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
     subject.to_fetch[one.role] = rest

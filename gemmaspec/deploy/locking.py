@@ -148,7 +148,7 @@ def _commit(model: Model, in_cache: str | None, note: Callable[[str], None]) -> 
     """As the Hub says it; when it does not answer, as the cache would."""
     try:
         if access.is_offline():
-            raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set")
+            raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
         return access.check_access(model.model, model.revision, role=model.role)
     except Unreachable as error:
         if in_cache is None:
