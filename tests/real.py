@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-STATE = Path("/tmp/w/state-fit")
+STATE = Path(__file__).parent.parent / ".tools" / "state"
 PORT = 8377
 H1, H2, H3A = "kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"
 

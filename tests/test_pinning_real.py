@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +19,19 @@ DEAD = "http://127.0.0.1:9"
 """Where nobody listens: any question over the network fails at once."""
 
 
-@pytest.fixture
-def profile(tmp_path: Path) -> Iterator[Path]:
-    """A profile of this suite's own, stopped at the end."""
-    file = tmp_path / "pinned.yaml"
-    yield file
-    gemmaspec("down", "pinned")
+@pytest.fixture(params=["pinned"])
+def profile(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A profile of this suite's own, never ready before, stopped at the end."""
+    name: str = request.param
+    shutil.rmtree(STATE / "known-good" / name, ignore_errors=True)
+    yield tmp_path / f"{name}.yaml"
+    gemmaspec("down", name)
 
 
 def write(file: Path, text: str = "") -> None:
-    file.write_text(
-        f"extends: tiny-cpu\nname: pinned\n{text}" + ("" if "serve:" in text else f"serve: {{port: {PORT}}}\n")
-    )
+    """A profile like tiny-cpu, on a port of this suite's own."""
+    port = "" if "serve:" in text else f"serve: {{port: {PORT}}}\n"
+    file.write_text(f"extends: tiny-cpu\nname: {file.stem}\n{text}{port}")
 
 
 def goods(name: str = "pinned") -> list[dict[str, object]]:
@@ -52,6 +54,7 @@ def test_a_stack_that_became_ready_can_be_gone_back_to(profile: Path) -> None:
     done = gemmaspec(*up)
     assert done.code == 0, done.err
     assert "warning" not in done.err
+    assert "not kept" not in done.err, done.err
     good = goods()[0]
     assert good["current"] is True
 
@@ -121,6 +124,7 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     assert done.code == 0, done.err
     assert done.json["answer"]["draft_tokens"] > 0
     assert "warning" not in done.err
+    assert "not kept" not in done.err, done.err
     assert "the Hub does not answer: the server takes the models from the cache" in done.err
 
     failed = gemmaspec(*up, "--set", "serve.max_num_seqs=3", "--timeout", "3", env=gone)
