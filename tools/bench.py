@@ -50,6 +50,13 @@ def cli() -> Iterator[tuple[str, str, str]]:
     yield row("`gemmaspec render` against `import typer`", render / base, 4, f"{ms(render)} / {ms(base)}")
 
 
+def fit() -> Iterator[tuple[str, str, str]]:
+    """How long the question takes whether the tiny pair fits, with nothing but what is on this machine."""
+    environment = {**os.environ, "GEMMASPEC_STATE": str(STATE), "HF_HUB_OFFLINE": "1"}
+    value = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "fit", "tiny-cpu"], env=environment), times=9)
+    yield row("`gemmaspec fit tiny-cpu`, whole command", value, 0.5, "median of 9, without network", unit="s")
+
+
 def overlay() -> Iterator[tuple[str, str, str]]:
     """The launcher against a start-up script that edits files and runs pip, in one container."""
     rendered = STATE / "bench"
@@ -159,7 +166,7 @@ def ms(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-SUITES = {"cli": cli, "overlay": overlay, "starts": starts, **bench_patches.SUITES}
+SUITES = {"cli": cli, "fit": fit, "overlay": overlay, "starts": starts, **bench_patches.SUITES}
 
 
 def main() -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "patch", "note"]
-"""error: it cannot work. warning: it works badly, or may not. patch: it works with what `mend` names. note: know it."""
+"""error: it cannot work. warning: it works badly, or on some releases not at all. patch: it works with what `mend`
+says. note: good to know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,4 +22,11 @@ class Finding:
     causes: str = ""
     """The effect in vLLM, with its own words where it has some, and the releases."""
     mend: str = ""
-    """What to do: patch ids, profile keys, another checkpoint."""
+    """What to do: profile keys, another checkpoint."""
+    patches: tuple[str, ...] = ()
+    """Patches that close it."""
+
+
+def impossible(findings: Iterable[Finding]) -> bool:
+    """Whether one of them says that it cannot work."""
+    return any(finding.severity == "error" for finding in findings)

@@ -35,6 +35,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "fit": "fitting",
     "profile": "profiles",
     "patch": "patches",
+    "inspect": "inspecting",
 }
 """Command → module of gemmaspec.cli that registers it, in the order of the help text."""
 

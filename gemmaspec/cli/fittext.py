@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.ceiling import Ceiling
+from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.plan import Plan
 from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
@@ -20,6 +22,7 @@ def lines(fit: Fit) -> Iterator[str]:
     plan = fit.plan
     verdict = "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
+    yield f"  flags     {flags_text(plan.flags)}"
     for problem in fit.problems:
         yield f"  PROBLEM   {problem}"
     for note in fit.notes:
@@ -33,7 +36,19 @@ def lines(fit: Fit) -> Iterator[str]:
         yield from (advice_line(one) for one in fit.advice)
     yield from ("", "speed: no server can be faster")
     yield from speed_lines(fit.ceiling)
-    yield from (measured_line(one, fit.ceiling) for one in fit.measured)
+    yield from (measured_line(one, fit) for one in fit.measured)
+
+
+def flags_text(flags: Flags) -> str:
+    """The flags that the memory depends on; a star marks vLLM's own default."""
+    named = {
+        "max_model_len": flags.max_model_len,
+        "max_num_seqs": flags.max_num_seqs,
+        "max_num_batched_tokens": flags.max_num_batched_tokens,
+        "block_size": flags.block_size,
+    }
+    values = [f"{name} {value:,}{'*' if name in flags.defaults else ''}" for name, value in named.items()]
+    return ", ".join([*values, f"hybrid manager {'on' if flags.hybrid else 'off'}"])
 
 
 def size(nbytes: float) -> str:
@@ -67,14 +82,7 @@ def cache_lines(plan: Plan) -> Iterator[str]:
         return
     flags, available = plan.flags, plan.available
     for row in layer_rows(plan):
-        held = f"window {row['window']}" if row["window"] else "every token"
-        kept = held if row["keeps_window_alone"] or not row["window"] else f"{held}, kept whole"
-        shape = f"{row['kv_heads']} x {row['head_dim']}"
-        sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
-        yield (
-            f"  {row['role']:<7}{row['kind']:<8} {row['layers']:>3} layers{sharing}, {shape} {flags.cache_dtype}: "
-            f"{row['token_bytes']:,} bytes a token, blocks of {row['block_size']} ({kept})"
-        )
+        yield layer_line(row, flags.cache_dtype if row["role"] == "target" else flags.draft_cache_dtype)
     groups = "1 group" if len(cache.groups) == 1 else f"{len(cache.groups)} groups"
     yield f"  {groups}, {cache.block_bytes:,} bytes a block, {cache.num_blocks(available):,} blocks"
     if available <= 0:
@@ -89,9 +97,25 @@ def cache_lines(plan: Plan) -> Iterator[str]:
     yield f"  largest sequences x max_model_len: {best or 'none'}"
 
 
+def layer_line(row: Mapping[str, Any], dtype: str) -> str:
+    """The layers of one model that have one kind of attention."""
+    kind = f"  {row['role']:<7}{row['kind']:<8} {row['layers']:>3} layers"
+    if not row["with_cache"]:
+        return f"{kind}, none with a cache of its own"
+    held = f"window {row['window']}" if row["window"] else "every token"
+    kept = held if row["keeps_window_alone"] or not row["window"] else f"{held}, kept whole"
+    sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
+    return (
+        f"{kind}{sharing}, {row['kv_heads']} x {row['head_dim']} {dtype}: "
+        f"{row['token_bytes']:,} bytes a token, blocks of {row['block_size']} ({kept})"
+    )
+
+
 def advice_line(one: Advice) -> str:
     """One change and what it brings."""
-    outcome = f"1 x {one.longest:,}, max_num_seqs x {one.longest_for_all:,}"
+    outcome = f"then 1 x {one.longest:,}"
+    if one.sequences > 1:
+        outcome += f" or {one.sequences} x {one.longest_for_all:,}"
     return f"  {one.change}\n            {one.effect}; {outcome}{'' if one.starts else '; alone not enough'}"
 
 
@@ -117,14 +141,19 @@ def speed_lines(ceiling: Ceiling | None) -> Iterator[str]:
         )
 
 
-def measured_line(one: Measured, ceiling: Ceiling | None) -> str:
-    """One published figure beside the ceiling."""
-    figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else f"{one.speedup or 'no speed'}"
+def measured_line(one: Measured, fit: Fit) -> str:
+    """One published figure, and what it, or the one without speculation, is of the ceiling."""
+    figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else None
+    length = f"acceptance length {one.acceptance_length:g}" if one.acceptance_length else None
+    speedup = f"{one.speedup} times" if one.speedup else None
+    said = ", ".join(text for text in (figure, speedup, length) if text)
     baseline = f", {one.baseline:g} without" if one.baseline else ""
-    share = ""
-    if ceiling and one.baseline and one.concurrency == ceiling.concurrency:
-        share = f" ({one.baseline / ceiling.alone:.0%} of the ceiling)"
-    return f"  measured  {figure}{baseline}{share}, {one.concurrency} at once, {one.machine}, {one.source}"
+    alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
+    share, ceiling = "", fit.ceiling
+    same = one.machine == fit.plan.device.name and ceiling and one.concurrency == ceiling.concurrency
+    if alone and ceiling and same:
+        share = f" ({alone / ceiling.alone:.0%} of the ceiling)"
+    return f"  measured  {said}{baseline}{share}, {one.concurrency} at once, {one.machine}, {one.source}"
 
 
 def _row(name: str, nbytes: int, how: str) -> str:

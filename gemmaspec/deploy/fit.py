@@ -21,7 +21,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.profile.runs import vllm_of
-from gemmaspec.stack.paths import on_host
+from gemmaspec.stack.paths import is_local, on_host
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -91,18 +91,28 @@ def _models(profile: Profile) -> Models:
 
 def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
     """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
-    from gemmaspec.models.open import open_checkpoint
-
     home = profile.caches.huggingface
     cache = Path(on_host(home, state=state_dir())) / "hub" if home else None
     try:
-        try:
-            return open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True)
-        except EnvironmentMissing:
-            return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+        return _nearest(model, cache)
     except EnvironmentMissing as error:
         hint = error.hint or f"gemmaspec pull {profile.name}    # or: gemmaspec inspect {model.model}"
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
+
+
+def _nearest(model: Target | Draft, cache: Path | None) -> Checkpoint:
+    from gemmaspec.models.open import open_checkpoint
+
+    try:
+        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True)
+    except EnvironmentMissing:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+    if (here.tensors and not here.missing_files) or is_local(model.model):
+        return here
+    try:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+    except EnvironmentMissing:
+        return here
 
 
 def _device(profile: Profile, request: Request) -> Device:
@@ -129,7 +139,7 @@ def _found(name: str) -> Device:
     if known is None:
         return here or Device(name=name, memory=0)
     if here and here.capability == known.capability:
-        return dataclasses.replace(here, bandwidth=known.bandwidth)
+        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
     return known
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -21,8 +22,10 @@ class Advice:
     starts: bool
     longest: int
     """max_model_len for one request."""
+    sequences: int
+    """max_num_seqs after it."""
     longest_for_all: int
-    """The same for max_num_seqs requests at once."""
+    """The same for that many requests at once."""
 
 
 Changed = tuple[str, Plan, str]
@@ -37,7 +40,14 @@ def advice(plan: Plan) -> list[Advice]:
         starts = not changed.problems()
         if after > before or (starts and plan.problems()):
             found.append(
-                Advice(change=change, effect=effect, starts=starts, longest=after[0], longest_for_all=after[1])
+                Advice(
+                    change=change,
+                    effect=effect,
+                    starts=starts,
+                    longest=after[0],
+                    sequences=changed.flags.max_num_seqs,
+                    longest_for_all=after[1],
+                )
             )
     return found
 
@@ -71,8 +81,10 @@ def _cache_fp8(plan: Plan) -> Iterator[Changed]:
 
 
 def _hybrid(plan: Plan) -> Iterator[Changed]:
-    """Not for a draft model before 0.31.0: its layers would come into several groups, which ends the start."""
-    may = plan.flags.method != "draft_model" or Version(plan.flags.vllm) >= Version("0.31.0")
+    """Not where a draft model's layers would come into several groups: only the second model runner takes those,
+    which runs draft models on GPUs from 0.31.0 on."""
+    second_runner = Version(plan.flags.vllm) >= Version("0.31.0") and not plan.device.cpu
+    may = plan.flags.method != "draft_model" or second_runner
     if not plan.flags.hybrid and may:
         changed = _with(plan, hybrid=True)
         yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"
@@ -91,14 +103,17 @@ def _batch(plan: Plan) -> Iterator[Changed]:
 
 
 def _utilization(plan: Plan) -> Iterator[Changed]:
-    """Up to what is free now, or to 0.95; down to it where vLLM would find too little."""
+    """As little as lets it start, else all that may be given: what is free now, and never more than 0.95."""
     if plan.flags.cpu_cache is not None:
         return
-    limit = 0.95 if plan.device.free is None else min(0.95, plan.device.free / plan.device.memory)
-    limit = int(limit * 100) / 100
-    if limit != plan.flags.utilization and limit > 0 and (limit > plan.flags.utilization or _too_much(plan)):
-        changed = _with(plan, utilization=limit)
-        yield f"--set serve.gpu_memory_utilization={limit:g}", changed, f"{limit:.0%} of the memory for vLLM"
+    most = 0.95 if plan.device.free is None else min(0.95, plan.device.free / plan.device.memory)
+    shares = [share / 100 for share in range(1, int(most * 100) + 1)]
+    wanted = [share for share in shares if share > plan.flags.utilization or _too_much(plan)]
+    if wanted:
+        least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
+        share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
+        changed = _with(plan, utilization=share)
+        yield f"--set serve.gpu_memory_utilization={share:g}", changed, f"{share:.0%} of the memory for vLLM"
 
 
 def _too_much(plan: Plan) -> bool:
@@ -106,10 +121,14 @@ def _too_much(plan: Plan) -> bool:
 
 
 def _sequences(plan: Plan) -> Iterator[Changed]:
-    fits = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
-    if 0 < fits < plan.flags.max_num_seqs:
-        changed = _with(plan, max_num_seqs=fits)
-        yield f"--set serve.max_num_seqs={fits}", changed, "no request waits for another's cache"
+    """As many as fit at once; where nothing fits, half as many again and again until it starts."""
+    number = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
+    if number == 0:
+        halves = [plan.flags.max_num_seqs >> step for step in range(1, plan.flags.max_num_seqs.bit_length())]
+        number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
+    if 0 < number < plan.flags.max_num_seqs:
+        changed = _with(plan, max_num_seqs=number)
+        yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits for another"
 
 
 def _length(plan: Plan) -> Iterator[Changed]:
