@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.tiny import MAKER
+from gemmaspec.deploy.models import MAKER
 from tests import hub as hub_of
 from tests import real
 from tests.real import STATE, gemmaspec

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from gemmaspec.deploy.models import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
-from gemmaspec.deploy.tiny import MAKER
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
 from tests.real import STATE

@@ -14,6 +14,7 @@ from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
 
+MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 TINY = "state:tiny/"
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
-from gemmaspec.deploy.models import models_of
+from gemmaspec.deploy.models import MAKER, models_of
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.profile.model import Profile
-
-MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 
 
 def wants_tiny(profile: Profile) -> bool:
