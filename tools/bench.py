@@ -46,8 +46,10 @@ def cli() -> Iterator[tuple[str, str, str]]:
         version = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "--version"]), times=9)
         command = [PYTHON, "-m", "gemmaspec", "render", "spark-31b-e2b", "--out", folder]
         render = median(lambda: seconds(command), times=9)
+        lint = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "profile", "lint"]), times=9)
     yield row("`gemmaspec --version` against `import typer`", version / base, 2, f"{ms(version)} / {ms(base)}")
     yield row("`gemmaspec render` against `import typer`", render / base, 4, f"{ms(render)} / {ms(base)}")
+    yield row("`gemmaspec profile lint` over all shipped profiles, seconds", lint, 1, "whole command", unit="s")
 
 
 def fit() -> Iterator[tuple[str, str, str]]:

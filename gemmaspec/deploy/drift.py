@@ -11,7 +11,7 @@ import yaml
 
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.prepare import prepare
-from gemmaspec.deploy.up import again, load_request
+from gemmaspec.deploy.up import again, as_asked, load_request
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Engine, Runs, Server
@@ -53,7 +53,7 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
         raise GemmaspecError(f"{name} is not running, so there is nothing to compare", hint=f"gemmaspec up {profile}")
     request = again(name, timeout_s=0)
     asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
-    loaded = load_request(asked, started.engine)
+    loaded = as_asked(load_request(asked), asked, started.engine)
     server, stack = prepare(loaded, engine=started.engine, remote=engine.remote)
     return Drift(
         name=name,

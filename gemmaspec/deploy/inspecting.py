@@ -108,13 +108,18 @@ def _wanted(request: Request) -> _Wanted:
     profile = load_profile(request.target).profile
     own = (profile.draft.model, profile.draft.revision) if profile.draft else None
     method = profile.speculative.method if profile.speculative and draft is None else None
-    home = profile.caches.huggingface
     return _Wanted(
         target=(profile.target.model, profile.target.revision),
         draft=draft or own,
         method=method,
-        cache_dir=Path(on_host(home, state=state_dir())) / "hub" if home else None,
+        cache_dir=hub_folder(profile),
     )
+
+
+def hub_folder(profile: Profile) -> Path | None:
+    """Where a profile keeps models of the Hub; None for Hugging Face's own folder."""
+    home = profile.caches.huggingface
+    return Path(on_host(home, state=state_dir())) / "hub" if home else None
 
 
 def _opened(model: tuple[str, str | None], wanted: _Wanted, request: Request) -> Checkpoint:

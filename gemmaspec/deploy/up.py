@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.deploy import knowngood, locking, stacks
+from gemmaspec.deploy.linting import stop_on_errors
 from gemmaspec.deploy.models import check_models, models_of, needs_no_hub, server_cache
 from gemmaspec.deploy.prepare import prepare, runtime_spec
 from gemmaspec.deploy.stacks import Started, stack_folder
@@ -54,8 +55,10 @@ def up(request: Request, progress: Progress) -> Running:
     Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py says, DifferencesFound
     when it is not as locked.
     """
+    loaded = load_request(request)
+    stop_on_errors(loaded, progress.note)
     engine, why = choose_engine(request.engine)
-    loaded = load_request(request, engine.name)
+    loaded = as_asked(loaded, request, engine.name)
     progress.note(f"engine {why}")
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     cache = server_cache(loaded.profile, docker=engine.name == "docker")
@@ -84,16 +87,22 @@ def up(request: Request, progress: Progress) -> Running:
     return running
 
 
-def load_request(request: Request, engine: EngineName) -> Loaded:
-    """The profile that is asked for, pinned by its lock if that is asked for too."""
-    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+def load_request(request: Request) -> Loaded:
+    """The profile that is asked for, as it is written."""
+    return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+
+
+def as_asked(loaded: Loaded, request: Request, engine: EngineName) -> Loaded:
+    """The same, pinned by its lock if that is asked for too."""
     return locking.as_locked(loaded, engine) if request.locked else loaded
 
 
-def dry_run(request: Request) -> DryRun:
+def dry_run(request: Request, note: Callable[[str], None]) -> DryRun:
     """What `up` would write and run; touches nothing but the engine's own answer."""
+    loaded = load_request(request)
+    stop_on_errors(loaded, note)
     engine, why = choose_engine(request.engine)
-    loaded = load_request(request, engine.name)
+    loaded = as_asked(loaded, request, engine.name)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     files = tuple(str(server.folder / name) for name in sorted(stack.files))
     return DryRun(engine=engine.name, why=why, files=files, command=shlex.join(engine.start_command(server)))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from packaging.metadata import Metadata
 
 from gemmaspec.releases import names
 from gemmaspec.releases.attention import Attention, attention_of
 from gemmaspec.releases.flags import Flag, flags_of
 from gemmaspec.releases.runner import Runner, runner_of
-from gemmaspec.releases.sources import Read, Sources
+from gemmaspec.releases.sources import Read, Sources, Unexpected
 
 METADATA: Final = "METADATA"
 """The path that `read` is asked for to get the METADATA of vLLM's dist-info; None where there is none."""
@@ -44,8 +43,13 @@ class Extracted:
 
 def extract(read: Read) -> Extracted:
     """Raises Unexpected, with the place, where vLLM's code is not as it was in any release so far."""
-    sources = Sources(read)
-    metadata = _metadata(read(METADATA))
+    try:
+        return _extract(Sources(read), _metadata(read(METADATA)))
+    except RecursionError:
+        raise Unexpected("classes, aliases or expressions of this vLLM refer to each other without end") from None
+
+
+def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
     return Extracted(
         flags=flags_of(sources),
         speculative=names.speculative_of(sources),
@@ -70,10 +74,14 @@ def cuda_of(dockerfile: str) -> str | None:
 
 
 def _metadata(content: bytes | None) -> dict[str, str]:
+    from packaging.metadata import InvalidMetadata, Metadata  # slow to import, and who only looks up needs none of it
+
     if content is None:
         return {"torch": "", "transformers": "", "python": ""}
-    found = Metadata.from_email(content, validate=False)
-    wanted = {
-        one.name: str(one.specifier) for one in found.requires_dist or [] if one.name in ("torch", "transformers")
-    }
-    return {"python": str(found.requires_python or ""), "torch": "", "transformers": ""} | wanted
+    try:
+        found = Metadata.from_email(content, validate=False)
+        requires, python = found.requires_dist or [], str(found.requires_python or "")
+    except (InvalidMetadata, ValueError):
+        raise Unexpected("METADATA is none") from None
+    wanted = {one.name: str(one.specifier) for one in requires if one.name in ("torch", "transformers")}
+    return {"python": python, "torch": "", "transformers": ""} | wanted

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Final
 
 from packaging.version import InvalidVersion, Version
@@ -21,7 +21,7 @@ from gemmaspec.releases.transformers import transformers_for
 
 __all__ = ["Facts", "Flag", "facts_for", "facts_from", "nearest", "newest", "releases", "spans"]
 
-_DATA: Final = resources.files("gemmaspec.releases") / "data"
+_DATA: Final = Path(__file__).parent / "data"
 _KINDS: Final = {
     "flag": "flags",
     "speculative key": "speculative",
@@ -94,9 +94,15 @@ def newest() -> str:
 @functools.cache
 def facts_for(vllm: str) -> Facts | None:
     """The facts of a release; None for one that the table does not have."""
+    found = extracted_for(vllm)
+    return facts_from(vllm, found) if found else None
+
+
+def extracted_for(vllm: str) -> Extracted | None:
+    """What was extracted from a release of the table; None for another."""
     if vllm not in _releases():
         return None
-    return facts_from(vllm, table.extracted(table.facts_of(whole_table(), vllm, _releases())))
+    return table.extracted(table.facts_of(whole_table(), vllm, _releases()))
 
 
 def facts_from(vllm: str, found: Extracted) -> Facts:

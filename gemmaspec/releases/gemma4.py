@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from packaging.specifiers import SpecifierSet
+from gemmaspec.launcher import launch
 
 HybridManager = Literal["on", "off", "any"]
 RunnerName = Literal["v1", "v2"]
@@ -76,7 +76,7 @@ gemma4_dspark.py from 0.26.0. The rest: the literal SpeculativeMethod and the pr
 
 def methods_for(vllm: str) -> tuple[Method, ...]:
     """What works under one vLLM."""
-    return tuple(row for row in METHODS if SpecifierSet(row.versions).contains(vllm, prereleases=True))
+    return tuple(row for row in METHODS if _within(vllm, row.versions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class RunnerRule:
 
 
 _ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
-"""parallel_drafting: of dflash and dspark not."""
+"""The latter for heads only: dflash and dspark, which always draft in parallel, run under v2."""
 _NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
 _NEVER: Final = frozenset({"suffix", "custom_class"})
 
@@ -142,8 +142,8 @@ RUNNERS: Final = (
 
 
 def runner_for(vllm: str) -> RunnerRule:
-    """The rule of one vLLM; of the newest, for one that is older than all."""
-    matching = (rule for rule in RUNNERS if SpecifierSet(rule.versions).contains(vllm, prereleases=True))
+    """The rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
+    matching = (rule for rule in RUNNERS if _within(vllm, rule.versions))
     return next(matching, RUNNERS[-1])
 
 
@@ -165,5 +165,10 @@ ATTENTION: Final = (
 
 def attention_for(vllm: str) -> AttentionRule:
     """The rule of one vLLM."""
-    matching = (rule for rule in ATTENTION if SpecifierSet(rule.versions).contains(vllm, prereleases=True))
+    matching = (rule for rule in ATTENTION if _within(vllm, rule.versions))
     return next(matching, ATTENTION[-1])
+
+
+def _within(vllm: str, versions: str) -> bool:
+    """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
+    return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")

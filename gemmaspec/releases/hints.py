@@ -45,7 +45,8 @@ def hints_of(sources: Sources, path: str, node: ast.expr) -> tuple[Hint, ...]:
 def _subscript(sources: Sources, path: str, name: str, inner: ast.expr) -> tuple[Hint, ...]:
     inside = inner.elts if isinstance(inner, ast.Tuple) else [inner]
     if name == "Literal":
-        return (Hint(kind="literal", values=tuple(value for one in inside for value in _values(sources, path, one))),)
+        values = dict.fromkeys(value for one in inside for value in _values(sources, path, one))
+        return (Hint(kind="literal", values=tuple(values)),)
     if name == "Union":
         return tuple(hint for one in inside for hint in hints_of(sources, path, one))
     if name in _WRAPPERS:
@@ -80,6 +81,14 @@ def _attribute(sources: Sources, path: str, node: ast.expr, name: str) -> tuple[
 
 
 def _name(sources: Sources, path: str, name: str) -> tuple[Hint, ...]:
+    """A class, or an alias, which is followed once: aliases of aliases could double without end."""
+    known = sources.aliases
+    if (path, name) not in known:
+        known[path, name] = tuple(dict.fromkeys(_defined(sources, path, name)))
+    return known[path, name]
+
+
+def _defined(sources: Sources, path: str, name: str) -> tuple[Hint, ...]:
     found = sources.find(path, name)
     if found is None:
         return (Hint(kind=name),)

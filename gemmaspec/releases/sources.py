@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gemmaspec.releases.hints import Hint
 
 Read = Callable[[str], bytes | None]
 """From a path as vllm/….py to its content; None for a file that is not there."""
@@ -24,6 +27,8 @@ class Sources:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._parsed: dict[str, ast.Module | None] = {}
+        self.aliases: dict[tuple[str, str], tuple[Hint, ...]] = {}
+        """Types that names of a file stand for, as far as they were asked for (hints.py)."""
 
     def parsed(self, path: str) -> ast.Module | None:
         """A file's syntax tree; None when there is no such file. Raises Unexpected when it is no Python."""
