@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -66,13 +67,13 @@ class File:
     def large(self) -> bool:
         return self.size >= LARGE or self.path.endswith((".safetensors", "tokenizer.json"))
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         """Of the content; of a Zeros, only of what makes it different from others."""
         first = self.body if isinstance(self.body, bytes) else self.body.first + str(self.body.size).encode()
         return hashlib.sha256(first).hexdigest()
 
-    @property
+    @functools.cached_property
     def blob(self) -> str:
         """Git's name for it: of the content, or of the pointer to large-file storage."""
         pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n".encode()
@@ -208,6 +209,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Hub
     protocol_version = "HTTP/1.1"
     timeout = 30
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)

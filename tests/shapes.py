@@ -135,7 +135,7 @@ def per_layer_form(config: Mapping[str, Any]) -> dict[str, Any]:
     if text["attention_k_eq_v"] and heads is not None:
         own["num_key_value_heads"] = heads
     full = [index for index, kind in enumerate(text["layer_types"]) if kind == "full_attention"]
-    text["per_layer_config"] = {str(index): own for index in full}
+    text["per_layer_config"] = {f"{index:02d}": own for index in full}
     return changed
 
 

@@ -24,6 +24,8 @@ COMMANDS = (
     "profile",
     "patch",
     "demo",
+    "inspect",
+    "fit",
     "doctor",
     "lock",
     "diff",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import bench_inspect
 import bench_patches
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +169,14 @@ def ms(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-SUITES = {"cli": cli, "fit": fit, "overlay": overlay, "starts": starts, **bench_patches.SUITES}
+SUITES = {
+    "cli": cli,
+    "fit": fit,
+    "overlay": overlay,
+    "starts": starts,
+    **bench_patches.SUITES,
+    **bench_inspect.SUITES,
+}
 
 
 def main() -> int:

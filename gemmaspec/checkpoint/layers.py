@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gemmaspec.checkpoint.fields import MOST_ITEMS, Fields
+from gemmaspec.checkpoint.fields import Fields, printable
 from gemmaspec.checkpoint.model import Layer, LayerKind, TextModel
 from gemmaspec.errors import CheckpointError
 
@@ -30,7 +30,8 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
         raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, and there are {total} layers")
     moe = text.flag("enable_moe_block")
     per_layer = text.count("hidden_size_per_layer_input", 256)
-    layers = [_gemma_layer(text, index, kind) for index, kind in enumerate(kinds)]
+    own, nothing = _overrides(text, total), Fields({}, text.where)
+    layers = [_gemma_layer(text, own.get(index, nothing), kind) for index, kind in enumerate(kinds)]
     return TextModel(
         layers=_with_sharing(layers, shared, reads_target=reads_target),
         hidden_size=text.count("hidden_size", 2304, least=1),
@@ -91,9 +92,9 @@ def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
     return [*(_KINDS[name] for name in names[:-1]), "full"]
 
 
-def _gemma_layer(text: Fields, index: int, kind: LayerKind) -> Layer:
+def _gemma_layer(text: Fields, own: Fields, kind: LayerKind) -> Layer:
+    """One layer; `own` is what it has otherwise than the rest."""
     heads_in_common = text.flag("attention_k_eq_v")
-    own = _overrides(text, index)
     head_dim, kv_heads = text.count("head_dim", 256, least=1), text.count("num_key_value_heads", 4, least=1)
     if kind == "full" and "per_layer_config" not in text:
         head_dim = text.count("global_head_dim", 512, least=1)
@@ -109,14 +110,15 @@ def _gemma_layer(text: Fields, index: int, kind: LayerKind) -> Layer:
     )
 
 
-def _overrides(text: Fields, index: int) -> Fields:
-    """What `per_layer_config` says of one layer."""
+def _overrides(text: Fields, total: int) -> dict[int, Fields]:
+    """What `per_layer_config` says of single layers; its keys are numbers as text, with zeros before them or not."""
     table = text.section("per_layer_config")
     if table is None:
-        return Fields({}, text.where)
-    if len(table.content) > MOST_ITEMS:
-        raise CheckpointError(f"{table.where}: too many layers")
-    return table.section(str(index)) or Fields({}, text.where)
+        return {}
+    wrong = next((key for key in table.content if not key.isdecimal() or len(key) > 6 or int(key) >= total), None)
+    if wrong is not None:
+        raise CheckpointError(f"{table.where}: {printable(wrong, 40)!r} is none of the {total} layers")
+    return {int(key): layer for key in table.content if (layer := table.section(key))}
 
 
 def _with_sharing(layers: list[Layer], shared: int, *, reads_target: bool) -> tuple[Layer, ...]:

@@ -118,9 +118,6 @@ class Checkpoint:
     """Token → id of the control tokens, from the tokenizer's files; empty when they were not read."""
     tokenizer_digest: str | None = None
     """sha256 of tokenizer.json as a file, which the Hub's listing tells without a download."""
-    vocabulary_digest: str | None = None
-    """sha256 over vocabulary, merges and added tokens, equal for files that are only written differently;
-    None where tokenizer.json was not read."""
     has_chat_template: bool | None = None
     """Base checkpoints of Gemma 4 have none; None when not looked for."""
     base_models: tuple[str, ...] = ()

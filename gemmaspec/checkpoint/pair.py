@@ -49,16 +49,24 @@ class Pairing:
 
 
 def pair(
-    target: Checkpoint, draft: Checkpoint, *, method: str | None = None, known: Sequence[KnownPair] = ()
+    target: Checkpoint,
+    draft: Checkpoint,
+    *,
+    method: str | None = None,
+    words: tuple[int, int] | None = None,
+    known: Sequence[KnownPair] = (),
 ) -> Pairing:
-    """Judge a pair; `method` is the one a profile names, else the one that the draft is made for."""
+    """Judge a pair; `method` is the one a profile names, else the one that the draft is made for.
+
+    `words`, where both tokenizers were read: how many tokens have the same number in both, and all of the target's.
+    """
     fitting = draft.speculator.method if draft.speculator else "draft_model"
     asked = method or fitting
     matching = own_head_findings(target, draft) if draft.speculator else own_cache_findings(target, draft)
     match = next((one for one in known if (one.target, one.draft) == (target.ref, draft.ref)), None)
     findings = (
         *method_findings(target, draft, fitting=fitting, asked=asked),
-        *vocabulary_findings(target, draft),
+        *vocabulary_findings(target, draft, words),
         *matching,
         *likeness_findings(target, draft),
         *_known(match, target, draft, known),

@@ -6,7 +6,6 @@ tokenizer.json of a Gemma 4 has about 32 MB. Its control tokens stand at its beg
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -39,23 +38,15 @@ def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
     return {_token(config.content.get(name)) or name: number for name, number in ids.items()}
 
 
-def vocabulary_digest(raw: bytes, where: str) -> str:
-    """sha256 over vocabulary, merges and added tokens of a tokenizer.json, however it is written.
-
-    Raises CheckpointError.
-    """
-    content = load_object(raw, where)
-    model = content.get("model")
-    if not isinstance(model, dict):
-        raise CheckpointError(f"{where}: no model in it")
-    merges = model.get("merges") or []
-    joined = [merge if isinstance(merge, str) else " ".join(map(str, merge)) for merge in merges]
-    added = [entry for entry in content.get("added_tokens") or [] if isinstance(entry, dict)]
-    tokens = sorted((str(entry.get("content")), str(entry.get("id"))) for entry in added)
-    digest = hashlib.sha256()
-    for part in (model.get("vocab"), joined, tokens):
-        digest.update(json.dumps(part, sort_keys=True, ensure_ascii=False).encode())
-    return digest.hexdigest()
+def words(raw: bytes, where: str) -> dict[str, int]:
+    """Every token of a whole tokenizer.json → its number. Raises CheckpointError."""
+    model = load_object(raw, where).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):  # a Unigram model has pairs of token and score
+        vocabulary = {str(entry[0]): at for at, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        raise CheckpointError(f"{where}: no vocabulary in it")
+    return vocabulary
 
 
 def _whole_entries(text: str, at: int) -> Iterator[dict[str, Any]]:

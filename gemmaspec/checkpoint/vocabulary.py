@@ -7,18 +7,21 @@ compares the two but the size of the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
 
-_OTHER_WORDS = "The draft's tokens are read as other words, without an error: almost nothing is accepted."
+MOSTLY: Final = 0.99
+"""From this share of equal tokens on, a pair is worth trying."""
+_OTHER_WORDS: Final = "The draft's tokens are read as other words, without an error: almost nothing is accepted."
 
 
-def vocabulary_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """Vocabulary, tokenizer and control tokens."""
+def vocabulary_findings(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
+    """Vocabulary, tokenizer and control tokens; `words` as pair.py has them."""
     yield from _sizes(target, draft)
     if target.tokenizer_digest and draft.tokenizer_digest:
-        yield from _tokenizers(target, draft)
+        yield from _tokenizers(target, draft, words)
     yield from _control_tokens(target, draft)
 
 
@@ -46,27 +49,28 @@ def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     )
 
 
-def _tokenizers(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
     if target.tokenizer_digest == draft.tokenizer_digest:
         yield Finding(code="tokenizer", severity="note", says="both bring the same tokenizer.json")
-    elif not target.vocabulary_digest or not draft.vocabulary_digest:
+    elif words is None:
         yield Finding(
             code="tokenizer-unknown",
             severity="note",
-            says="their tokenizer.json are different files; whether they have the same words can be told only from "
-            "whole files on this machine",
+            says="their tokenizer.json are different files; whether the same words have the same numbers can be told "
+            "only from whole files on this machine",
             mend=f"hf download {draft.ref} tokenizer.json, the same for {target.ref}, then ask again",
         )
-    elif target.vocabulary_digest == draft.vocabulary_digest:
-        says = "their tokenizer.json are written differently and have the same vocabulary, merges and added tokens"
+    elif words[0] == words[1]:
+        says = "their tokenizer.json are written differently, and every token has the same number in both"
         yield Finding(code="tokenizer", severity="note", says=says)
     else:
+        share = words[0] / max(words[1], 1)
         yield Finding(
             code="tokenizer-differs",
-            severity="warning" if target.text.vocab_size == draft.text.vocab_size else "error",
-            says="their tokenizers have other words, merges or added tokens",
-            causes=_OTHER_WORDS,
-            mend="a draft of the same family, with the target's tokenizer",
+            severity="warning" if share >= MOSTLY else "error",
+            says=f"{words[1] - words[0]} of the target's {words[1]} tokens have another number in the draft, or none",
+            causes="What is drafted with them is never accepted." if share >= MOSTLY else _OTHER_WORDS,
+            mend="a draft with the target's tokenizer",
         )
 
 

@@ -11,7 +11,8 @@ from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.pair import KnownPair, Pairing, pair
 from gemmaspec.errors import UsageError
 from gemmaspec.files import state_dir
-from gemmaspec.models.open import open_checkpoint, with_vocabulary
+from gemmaspec.models.open import open_checkpoint
+from gemmaspec.models.vocabulary import same_words
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Profile
@@ -74,10 +75,9 @@ def inspect(request: Request) -> Inspection:
     if wanted.draft is None:
         return Inspection(target=_look(target), draft=None, pairing=None)
     draft = _opened(wanted.draft, wanted, request)
-    if target.tokenizer_digest != draft.tokenizer_digest:
-        target = with_vocabulary(target, cache_dir=wanted.cache_dir)
-        draft = with_vocabulary(draft, cache_dir=wanted.cache_dir)
-    pairing = pair(target, draft, method=wanted.method, known=known_pairs())
+    differ = target.tokenizer_digest != draft.tokenizer_digest
+    words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
+    pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
     return Inspection(target=_look(target), draft=_look(draft), pairing=pairing)
 
 

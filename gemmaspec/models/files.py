@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from gemmaspec.errors import CheckpointError, EnvironmentMissing
 
-MOST_FILES = 10_000
+MOST_FILES: Final = 10_000
+LARGEST_HASHED: Final = 256 * 2**20
+"""Bytes."""
 
 
 class Files(Protocol):
@@ -64,8 +66,8 @@ class Folder:
         return piece
 
     def sha256(self, name: str) -> str | None:
-        """Of a file of the folder: it is read once, without being kept."""
-        if name not in self.sizes:
+        """Of a file of the folder, unless it is larger than any tokenizer: it is read once, without being kept."""
+        if not 0 < self.sizes.get(name, 0) <= LARGEST_HASHED:
             return None
         try:
             with (self.path / name).open("rb") as file:

@@ -10,7 +10,7 @@ from gemmaspec.checkpoint.config import describe
 from gemmaspec.checkpoint.fields import Fields, load_object
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import declared
-from gemmaspec.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens, vocabulary_digest
+from gemmaspec.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.errors import CheckpointError, EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.models.cache import cached_snapshot, is_commit
@@ -22,7 +22,6 @@ from gemmaspec.stack.paths import is_local, on_host
 CONFIG_LIMIT: Final = 4 * 2**20
 TOKENIZER_CONFIG_LIMIT: Final = 1_300_000
 """Bytes. Older exports list 6,000 unused tokens in tokenizer_config.json, 1.1 MB; a larger one is not read."""
-TOKENIZER_LIMIT: Final = 128 * 2**20
 _TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
 
 
@@ -46,19 +45,6 @@ def open_checkpoint(
         return _read(ref, files)
     except CheckpointError as error:
         raise CheckpointError(f"{ref}: {error.message}", hint=error.hint) from None
-
-
-def with_vocabulary(checkpoint: Checkpoint, *, cache_dir: Path | None = None) -> Checkpoint:
-    """The same with `vocabulary_digest`, where tokenizer.json is on this machine: it is read whole."""
-    if is_local(checkpoint.ref):
-        folder: Path | None = Path(on_host(checkpoint.ref, state=state_dir()))
-    else:
-        folder = cached_snapshot(checkpoint.ref, checkpoint.revision, cache_dir)
-    if folder is None or not (folder / "tokenizer.json").is_file():
-        return checkpoint
-    raw = whole(_folder(folder), "tokenizer.json", most=TOKENIZER_LIMIT)
-    digest = vocabulary_digest(raw, f"{checkpoint.ref}: tokenizer.json") if raw else None
-    return dataclasses.replace(checkpoint, vocabulary_digest=digest)
 
 
 def _switched_off() -> bool:

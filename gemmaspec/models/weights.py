@@ -14,8 +14,10 @@ from gemmaspec.errors import CheckpointError
 from gemmaspec.models.files import Files, whole
 
 INDEX: Final = "model.safetensors.index.json"
-FIRST_PIECE: Final = 64 * 1024
-"""Bytes asked for first: the header of a small file is whole in them."""
+FIRST_PIECE: Final = 16 * 1024
+"""Bytes asked for first: the header of one of many BF16 files, some 90 tensors, is whole in them."""
+MOST_HEADERS: Final = 64 * 2**20
+"""Bytes of headers that are read of one checkpoint."""
 _INDEX_LIMIT: Final = 32 * 2**20
 _MOST_FILES: Final = 512
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
@@ -35,23 +37,29 @@ def weight_files(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def read_tensors(files: Files, names: tuple[str, ...]) -> tuple[Tensor, ...]:
-    """Every tensor, from the headers alone. Raises CheckpointError."""
+    """Every tensor, from the headers alone. Raises CheckpointError, before reading what is too much altogether."""
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = list(pool.map(lambda name: _tensors(files, name), names))
+        pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
+        lengths = [_length(files, name, piece) for name, piece in zip(names, pieces, strict=True)]
+        if sum(lengths) > MOST_HEADERS:
+            raise CheckpointError(
+                f"{sum(lengths)} bytes of headers in {len(names)} files; at most {MOST_HEADERS} are read"
+            )
+        found = list(pool.map(lambda name, piece, length: _tensors(files, name, piece, length), names, pieces, lengths))
     tensors = tuple(tensor for some in found for tensor in some)
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise CheckpointError("a tensor is stored in two weight files")
     return tensors
 
 
-def _tensors(files: Files, name: str) -> tuple[Tensor, ...]:
-    size = files.sizes[name]
-    piece = files.read(name, 0, min(size, FIRST_PIECE))
-    length = header_length(piece, file_size=size, where=name)
-    missing = PREFIX + length - len(piece)
-    if missing > 0:
+def _length(files: Files, name: str, piece: bytes) -> int:
+    return header_length(piece, file_size=files.sizes[name], where=name)
+
+
+def _tensors(files: Files, name: str, piece: bytes, length: int) -> tuple[Tensor, ...]:
+    if len(piece) < PREFIX + length:
         piece += files.read(name, len(piece), PREFIX + length)
-    return parse_header(piece[PREFIX : PREFIX + length], file_size=size, where=name)
+    return parse_header(piece[PREFIX : PREFIX + length], file_size=files.sizes[name], where=name)
 
 
 def _numbered(there: set[str]) -> set[str]:
