@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,8 @@ def _need(needed: dict[Path, int], folder: Path, size: int) -> None:
 
 def _run(jobs: Sequence[Job], progress: Progress) -> None:
     """All jobs at once; the first failure, or Ctrl-C, ends the others at their next bytes."""
-    for part in dict.fromkeys(job.part for job in jobs):
+    left = Counter(job.part for job in jobs)
+    for part in left:
         progress.begin(part.role, part.name, part.to_fetch)
     stopped = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="gemmaspec-pull") as pool:
@@ -194,7 +196,8 @@ def _run(jobs: Sequence[Job], progress: Progress) -> None:
         try:
             for future in concurrent.futures.as_completed(futures):
                 future.result()
-                if all(other.done() for other, part in futures.items() if part is futures[future]):
+                left[futures[future]] -= 1
+                if not left[futures[future]]:
                     progress.end(futures[future].role)
         except BaseException:
             stopped.set()
