@@ -126,6 +126,7 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     assert "warning" not in done.err
     assert "not kept" not in done.err, done.err
     assert "the Hub does not answer: the server takes the models from the cache" in done.err
+    assert gemmaspec("diff", str(profile), env=gone).code == 0
 
     failed = gemmaspec(*up, "--set", "serve.max_num_seqs=3", "--timeout", "3", env=gone)
     assert failed.code == 7, failed.err
@@ -134,6 +135,9 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     assert back.code == 0, back.err
     assert back.json["answer"]["draft_tokens"] > 0
     assert running_flag("--revision", "pulled") == commits["target"]
+    drift = gemmaspec("diff", str(profile), "--json", env=gone)
+    assert drift.code == 3
+    assert f"-{commits['target']}" in drift.json["command"].splitlines()
 
 
 def tiny_pair() -> Path:

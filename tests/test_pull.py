@@ -219,6 +219,23 @@ def test_the_disk_is_checked_before_anything_is_fetched(hub: Hub, call: Caller) 
     assert not (call.home / "hub").exists() or not list((call.home / "hub").glob("*/blobs/*"))
 
 
+def test_no_other_command_shows_the_token_either(hub: Hub, call: Caller) -> None:
+    hub.add("some/draft", FILES, gated="auto")
+    for command in ("lock", "doctor", "up", "fit"):
+        call(command, str(call.profile), *(() if command == "fit" else ("--engine", "process")))
+        call(command, str(call.profile), "--json")
+    assert "gated" in call.said
+
+
+def test_a_token_that_was_stored_by_a_login_is_hidden_too(hub: Hub, call: Caller) -> None:
+    call.home.mkdir()
+    (call.home / "token").write_text("hf_StoredByALogin\n")
+    call.env["HF_TOKEN"] = ""
+    done = call("pull", "hf_StoredByALogin")
+    assert done.returncode == 2
+    assert "there is no profile called '***'" in done.stderr
+
+
 def test_a_bug_prints_a_traceback_without_the_token(call: Caller) -> None:
     broken = (
         "import os, sys; from gemmaspec.cli.app import run; from gemmaspec.models import access\n"

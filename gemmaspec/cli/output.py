@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
@@ -18,11 +20,24 @@ SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
 
 
 def hidden(text: str) -> str:
-    """A text without secrets of this environment; values too short to be one are left alone."""
-    for name in SECRETS:
-        if len(value := os.environ.get(name, "").strip()) >= 6:
-            text = text.replace(value, "***")
+    """A text without this user's secrets; values too short to be one are left alone."""
+    for secret in (*(os.environ.get(name, "").strip() for name in SECRETS), _stored_token()):
+        if len(secret) >= 6:
+            text = text.replace(secret, "***")
     return text
+
+
+@functools.cache
+def _stored_token() -> str:
+    """The token that `hf auth login` has kept."""
+    caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    file = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(4096).strip()
+    except OSError:
+        return ""
 
 
 def data(text: str) -> None:

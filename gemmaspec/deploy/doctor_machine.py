@@ -22,6 +22,7 @@ from gemmaspec.engine import port as ports
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
+from gemmaspec.fit.report import Fit
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable
@@ -47,9 +48,15 @@ def memory(subject: Subject) -> Iterator[Row]:
     here = "" if device.here else f", taken as a {device.name}"
     if answer.fits:
         yield ok("memory", f"it fits into {device.memory / 1e9:.1f} GB{here}")
-    mend = next((one.change for one in answer.advice if one.starts), f"gemmaspec fit {subject.loaded.profile.name}")
+    mend = _mending(answer)
     for problem in answer.problems:
         yield failed("memory", f"{problem}{here}", mend)
+
+
+def _mending(answer: Fit) -> str:
+    """The first change that lets it start."""
+    change = next((one.change for one in answer.advice if one.starts), None)
+    return f"gemmaspec up {answer.profile} {change}" if change else f"gemmaspec fit {answer.profile}"
 
 
 def models(subject: Subject) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine import pulling
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.image import not_pulled_here
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing, Interrupted, UsageError
 from gemmaspec.models.download import Cache, Listing, RemoteFile, list_files
@@ -140,6 +141,8 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
         raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
     if pulling.is_here(image):
         return Job(part=Part(role="image", name=image), run=lambda _: None)
+    if missing := not_pulled_here(image):
+        raise missing
     size = pulling.download_bytes(image, pulling.architecture())
     if size is None:
         note(f"image: the registry does not say how large {image} is")
