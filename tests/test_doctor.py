@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemmaspec.doctor import machine
 from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks, parse
@@ -86,6 +88,17 @@ def test_the_driver_against_the_image_s_cuda(
     assert row.state == state
     assert said in row.says
     assert (row.do is None) == (state == "ok")
+
+
+@given(st.text(max_size=120), st.text(max_size=120))
+def test_no_answer_of_nvidia_smi_is_a_crash(query: str, summary: str) -> None:
+    parse(query, summary)
+    parse(f"NVIDIA H200, 570.86.15, {query}", f"CUDA Version: {summary}")
+
+
+@given(st.text(max_size=200) | st.just("cuda>=" + "9" * 5000), st.text(max_size=20) | st.just("1" * 5000))
+def test_no_condition_of_an_image_is_a_crash(require: str, cuda: str) -> None:
+    assert driver_row(H200, require=require, cuda=cuda, where="the image").state in ("ok", "warning", "failed")
 
 
 def test_a_driver_that_does_not_name_its_cuda_is_a_warning() -> None:

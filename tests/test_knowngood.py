@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,26 @@ def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys:
     rows = json.loads(capsys.readouterr().out)["known_good"]
     assert [row["current"] for row in rows] == [True, False]
     assert rows[0]["facts"]["target.revision"] == "c" * 40
+
+
+def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
+    for words, found in (
+        ("gemmaspec rollback mine --to 2026", known_goods("mine")[0].id),
+        ("gemmaspec rollback other --to 2026", ""),
+    ):
+        command = [sys.executable, "-m", "gemmaspec"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**environment, "COMP_WORDS": words}, check=False
+        )
+        assert done.stdout.strip() == found
+    for command in ("lock", "diff", "pull", "doctor"):
+        asked = {**environment, "COMP_WORDS": f"gemmaspec {command} spark-31b-e2", "COMP_CWORD": "2"}
+        done = subprocess.run(
+            [sys.executable, "-m", "gemmaspec"], capture_output=True, text=True, env=asked, check=False
+        )
+        assert done.stdout.strip() == "spark-31b-e2b"
 
 
 def test_a_changed_model_folder_stops_a_rollback(

@@ -23,6 +23,7 @@ from gemmaspec.lock.text import lock_text, parse_lock
 from gemmaspec.models.digest import folder_digest
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
+from gemmaspec.trees.versions import interpreter_versions
 
 SHA, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 COMMIT = "c" * 40
@@ -71,6 +72,12 @@ def test_a_lock_that_was_edited_is_refused_with_its_line(before: str, after: str
     assert "gemmaspec lock" in (caught.value.hint or "") or ":" in caught.value.message
 
 
+@given(st.text(max_size=200))
+def test_any_other_text_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ProfileError):
+        parse_lock(text, file="x.lock")
+
+
 def test_a_lock_of_a_thousand_pages_is_not_read() -> None:
     with pytest.raises(ProfileError, match="larger than"):
         parse_lock("a: b\n" * 100_000, file="x.lock")
@@ -116,6 +123,15 @@ def test_the_digest_of_an_image_is_that_of_its_own_repository(name: str, reposit
     assert repository_of(name) == repository
     assert digest_of(name, [f"another/name@{OTHER}", f"{repository}@{SHA}"]) == SHA
     assert digest_of(name, [f"another/name@{OTHER}"]) is None
+
+
+def test_a_vllm_that_states_nonsense_has_no_known_version(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.12" / "site-packages" / "vllm"
+    site.mkdir(parents=True)
+    (site / "__init__.py").touch()
+    (site / "_version.py").write_text("__version__ = '\\x1b[2J'")
+    found = interpreter_versions(tmp_path / "bin" / "python")
+    assert found["vllm"] == "unknown"
 
 
 def safetensors(header: bytes, body: bytes) -> bytes:

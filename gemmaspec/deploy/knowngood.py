@@ -72,7 +72,7 @@ def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note
         if same:
             good = dataclasses.replace(started, server=server)
             stacks.save(dataclasses.replace(started, known_good=_store(good, kept.files, facts)))
-    except (GemmaspecError, OSError) as error:
+    except (GemmaspecError, OSError, ValueError) as error:
         note(f"this stack is not kept as known good: {error}")
 
 

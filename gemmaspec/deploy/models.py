@@ -85,6 +85,8 @@ def needs_no_hub(models: Iterable[Model], *, cache: Path | None, note: Callable[
     cache, and either pinned to a commit, which nothing can change, or the Hub does not answer now.
     """
     of_hub = [one for one in models if not one.local]
+    if access.is_offline():
+        return False  # the shell says so already, and the server hears it
     if not of_hub or not all(access.is_whole(one.model, one.revision, cache=cache) for one in of_hub):
         return False
     if all(is_commit(one.revision) for one in of_hub):

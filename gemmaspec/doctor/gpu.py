@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from gemmaspec.doctor.row import Row, failed, ok, warning
 from gemmaspec.releases.facts import Facts
@@ -139,5 +139,5 @@ def _has_native_fp4(facts: Facts) -> bool:
 def _version(text: str | None) -> Version | None:
     try:
         return Version(text or "")
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of thousands of digits
         return None

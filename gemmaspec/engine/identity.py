@@ -22,7 +22,7 @@ class Identity:
     digest: str | None
     """sha256:… of its manifest in the registry that the name means; None when it was built or imported here."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    """What it sets for every container; fit to be printed."""
 
 
 def image_identity(ref: str) -> Identity | None:
@@ -52,8 +52,7 @@ def identity(client: docker.DockerClient, ref: str) -> Identity | None:
     return Identity(
         id=str(attributes["Id"]),
         digest=digest_of(ref, attributes.get("RepoDigests") or ()),
-        environment=dict(str(entry).partition("=")[::2] for entry in config.get("Env") or ()),
-        labels={str(name): str(value) for name, value in (config.get("Labels") or {}).items()},
+        environment=dict(clean(str(entry)).partition("=")[::2] for entry in config.get("Env") or ()),
     )
 
 

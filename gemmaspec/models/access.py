@@ -43,7 +43,7 @@ def check_access(model: str, revision: str | None, *, role: str) -> str:
 def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
     """The commit under which the cache would answer for a revision; None when it has no config.json of it."""
     found = cached_snapshot(model, revision, cache)
-    return found.name if found else None
+    return found.name if found and is_commit(found.name) else None
 
 
 def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:

@@ -12,7 +12,8 @@ from gemmaspec.models.needed import is_needed, is_weights
 
 LARGEST_HEADER: Final = 100 * 1024 * 1024
 """Bytes; the safetensors library refuses longer headers."""
-_BLOCK: Final = 1024 * 1024
+LARGEST_TEXT: Final = 512 * 1024 * 1024
+"""Bytes; Gemma 4's tokenizer.json has 32 million."""
 
 
 def folder_digest(folder: Path) -> str:
@@ -26,18 +27,17 @@ def folder_digest(folder: Path) -> str:
         names = sorted(path.name for path in folder.iterdir() if path.is_file() and is_needed(path.name))
         for name in names:
             with (folder / name).open("rb") as file:
-                part = _header_digest(file, folder / name) if is_weights(name) else _content_digest(file)
+                part = _header_digest(file, folder / name) if is_weights(name) else _content_digest(file, folder / name)
             whole.update(f"{name}\0{part}\n".encode())
     except OSError as error:
         raise EnvironmentMissing(f"{error.filename or folder} cannot be read: {error.strerror}") from None
     return f"sha256:{whole.hexdigest()}"
 
 
-def _content_digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(_BLOCK):
-        digest.update(block)
-    return digest.hexdigest()
+def _content_digest(file: IO[bytes], path: Path) -> str:
+    if path.stat().st_size > LARGEST_TEXT:
+        raise EnvironmentMissing(f"{path} is larger than {LARGEST_TEXT} bytes, which no such file of a model is")
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type] # a real file
 
 
 def _header_digest(file: IO[bytes], path: Path) -> str:

@@ -13,7 +13,8 @@ from gemmaspec.launcher import launch
 from gemmaspec.trees.image import Archive, answering, candidates, find_package, looking_into
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN
 
-_STATED: Final = re.compile(rb"^__version__\s*=\s*[\"']([0-9A-Za-z.+!_-]{1,64})[\"']", re.MULTILINE)
+_VERSION: Final = re.compile(r"[0-9A-Za-z.+!_-]{1,64}")
+_STATED: Final = re.compile(rb"^__version__\s*=\s*[\"'](" + _VERSION.pattern.encode() + rb")[\"']", re.MULTILINE)
 _FILES: Final = {"torch": "torch/version.py", "transformers": "transformers/__init__.py"}
 
 
@@ -54,6 +55,7 @@ def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str
             hint="set container.python (for an image) or runtime.python to the interpreter that has vllm",
         )
     vllm = launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
+    vllm = vllm if _VERSION.fullmatch(vllm) else UNKNOWN  # an image may state anything
     # A vllm that is installed as a checkout lies elsewhere than its dependencies.
     sites = [str(PurePosixPath(folder).parent) for folder in dict.fromkeys([package, *folders])]
     return {"vllm": vllm, **{name: _stated(sites, path, archive) for name, path in _FILES.items()}}
