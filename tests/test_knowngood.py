@@ -137,7 +137,7 @@ def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None
     environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
     for words, found in (
         ("gemmaspec rollback mine --to 2026", known_goods("mine")[0].id),
-        ("gemmaspec rollback other --to 2026", ""),
+        ("gemmaspec rollback mine --to 2025", ""),
     ):
         command = [sys.executable, "-m", "gemmaspec"]
         done = subprocess.run(

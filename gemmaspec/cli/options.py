@@ -36,12 +36,11 @@ def complete_stack(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def complete_good(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of known good stacks, of the one that was named or of all."""
+def complete_good(incomplete: str) -> list[str]:
+    """Ids of known good stacks, the newest first."""
     from gemmaspec.files import state_dir
 
-    name = ctx.params.get("name") or "*"
-    ids = (folder.name for folder in (state_dir() / "known-good").glob(f"{name}/[0-9]*"))
+    ids = (folder.name for folder in (state_dir() / "known-good").glob("*/[0-9]*"))
     return sorted((id_ for id_ in ids if id_.startswith(incomplete)), reverse=True)
 
 
