@@ -117,7 +117,7 @@ class _Bars:
         self._bars.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(output.hidden(text), markup=False)
 
     def begin(self, role: str, name: str, total: int | None) -> None:
         self._tasks[role] = self._bars.add_task(f"{role} {name}", total=total)

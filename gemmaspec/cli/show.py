@@ -50,7 +50,7 @@ class TerminalProgress:
         self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(output.hidden(text), markup=False)
 
     def phase(self, phase: Phase, elapsed: float) -> None:
         self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
