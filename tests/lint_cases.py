@@ -107,8 +107,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS108": (case("0.33.0", "serve.attention_backend=TRITON"), case("0.33.0", "serve.attention_backend=triton_attn")),
     "GS109": (case("0.33.0", "draft.quantization=nvfp5"), case("0.33.0", "draft.quantization=modelopt")),
     "GS110": (
-        case("0.26.0", "speculative.kv_cache_dtype=fp9"),
-        case("0.26.0", "speculative.kv_cache_dtype=fp8"),
+        case("0.33.0", "serve.kv_cache_dtype=fp9"),
+        case("0.33.0", "serve.kv_cache_dtype=fp8"),
     ),
     "GS111": (case("0.33.0", extra("--max-model-len", "8192")), case("0.33.0", extra("--max-logprobs", "5"))),
     "GS201": (
@@ -123,8 +123,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.31.0", "serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=1"),
     ),
     "GS206": (
-        case("0.31.0", *NGRAM, "serve.async_scheduling=true"),
         case("0.32.0", *NGRAM, "serve.async_scheduling=true"),
+        case("0.33.0", *NGRAM, "serve.async_scheduling=true"),
     ),
     "GS207": (
         case("0.33.0", *MTP, "speculative.disable_padded_drafter_batch=true"),
@@ -211,6 +211,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.31.0", "patches.required=[draft-text-only]"),
         case("0.30.0", "patches.required=[draft-text-only]"),
     ),
+    "GS404": (
+        case("0.33.0", "patches.optional=[draft-text-onli]"),
+        case("0.33.0", "patches.optional=[draft-text-only]"),
+    ),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
     "GS502": (case("0.25.1"), case("0.26.0")),
     "GS503": (
@@ -236,7 +240,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS703": (case("0.18.1"), case("0.19.0")),
     "GS704": (case(None, "runtime.vllm=0.32.0"), case(None, "runtime.vllm=0.33.0")),
     "GS705": (
-        case("0.30.0", "runtime.packages.transformers='>=5.17,<5.19'"),
+        case("0.27.1", "runtime.packages.transformers='>=5.17,<5.19'"),
         case("0.32.0", "runtime.packages.transformers='>=5.17,<5.19'"),
     ),
     "GS706": (

@@ -67,6 +67,18 @@ def test_a_text_only_model_has_its_decoder_at_the_top() -> None:
     assert (described.architecture, len(described.text.layers)) == ("Gemma4ForCausalLM", 60)
 
 
+def test_a_unified_model_has_defaults_of_its_own() -> None:
+    config = {
+        "architectures": ["Gemma4UnifiedForConditionalGeneration"],
+        "model_type": "gemma4_unified",
+        "vision_config": {},
+    }
+    described = read({**config, "text_config": {"model_type": "gemma4_unified_text"}})
+    assert described.modalities == {"text", "image", "video"}
+    assert {layer.window for layer in described.text.layers} == {1024, None}
+    assert (described.text.hidden_size_per_layer_input, described.text.max_position_embeddings) == (0, 262_144)
+
+
 def test_experts_count_only_when_they_are_switched_on() -> None:
     config = shapes.config("26B-A4B")
     assert (read(config).text.experts, read(config).text.experts_per_token) == (128, 8)

@@ -11,7 +11,7 @@ import pytest
 
 from gemmaspec.checkpoint.examine import examine
 from gemmaspec.checkpoint.pair import pair
-from gemmaspec.checkpoint.stored import parameters
+from gemmaspec.checkpoint.stored import parameters, parts
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.models import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
@@ -27,9 +27,13 @@ pytestmark = [pytest.mark.real_process, pytest.mark.network]
 
 BUILD = """
 import json, sys, torch
-from transformers import Gemma4Config, Gemma4ForConditionalGeneration
-found = {}
-for size, given in json.load(sys.stdin).items():
+from transformers import (
+    Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4Config, Gemma4ForConditionalGeneration, Gemma4TextConfig,
+    Gemma4UnifiedConfig, Gemma4UnifiedForConditionalGeneration,
+)
+found, sizes = {}, json.load(sys.stdin)
+assistant = sizes.pop("assistant")
+for size, given in sizes.items():
     config = Gemma4Config(**{name: given[name] for name in ("text_config", "vision_config", "audio_config")})
     with torch.device("meta"):
         model = Gemma4ForConditionalGeneration(config)
@@ -40,6 +44,14 @@ for size, given in json.load(sys.stdin).items():
         "layers": [[kind, layer.num_key_value_heads, layer.head_dim] for kind, layer in zip(text.layer_types, layers)],
         "written": config.to_dict(),
     }
+unified = Gemma4UnifiedConfig(text_config={}, vision_config={}, audio_config={})
+text = Gemma4TextConfig(**assistant["text_config"])
+config = Gemma4AssistantConfig(text_config=text.to_dict(), backbone_hidden_size=assistant["backbone_hidden_size"])
+with torch.device("meta"):
+    models = {"unified": Gemma4UnifiedForConditionalGeneration(unified), "assistant": Gemma4AssistantForCausalLM(config)}
+for name, model in models.items():
+    tensors = {tensor: list(value.shape) for tensor, value in model.state_dict().items()}
+    found[name] = {"tensors": tensors, "written": model.config.to_dict()}
 print(json.dumps(found, default=str))
 """
 
@@ -64,7 +76,7 @@ def state(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(python: Path) -> dict[str, Any]:
     """The published sizes, as transformers builds them."""
-    configs = {size: shapes.config(size) for size in shapes.TEXTS}
+    configs = {**{size: shapes.config(size) for size in shapes.TEXTS}, "assistant": shapes.assistant_config("31B")}
     done = subprocess.run(
         [str(python), "-c", BUILD], input=json.dumps(configs), capture_output=True, text=True, check=False
     )
@@ -87,6 +99,36 @@ def test_both_forms_of_a_config_have_the_layers_that_transformers_reads(built: d
     for config in (shapes.config(size), shapes.per_layer_form(shapes.config(size)), written):
         layers = checkpoint(config, {}).text.layers
         assert [[f"{one.kind}_attention", one.kv_heads, one.head_dim] for one in layers] == built[size]["layers"]
+
+
+def test_an_assistant_is_that_of_transformers(built: dict[str, Any]) -> None:
+    config = shapes.assistant_config("31B")
+    theirs = {name: tuple(shape) for name, shape in built["assistant"]["tensors"].items() if name != "lm_head.weight"}
+    assert {name: shape for name, (_, shape) in shapes.assistant_tensors(config).items()} == theirs
+    written = {**built["assistant"]["written"], "architectures": config["architectures"]}
+    assert checkpoint(written, {}).text.layers == checkpoint(config, {}).text.layers
+
+
+def test_a_unified_model_is_read_with_transformers_defaults(built: dict[str, Any]) -> None:
+    written = {**built["unified"]["written"], "architectures": ["Gemma4UnifiedForConditionalGeneration"]}
+    bare = {
+        "architectures": written["architectures"],
+        "model_type": "gemma4_unified",
+        "vision_config": {},
+        "audio_config": {},
+    }
+    tensors = {name: ("BF16", tuple(shape)) for name, shape in built["unified"]["tensors"].items()}
+    found = checkpoint(written, tensors)
+    assert found.text == checkpoint({**bare, "text_config": {"model_type": "gemma4_unified_text"}}, {}).text
+    assert {part.name for part in parts(found.tensors)} == {
+        "decoder layers",
+        "embeddings",
+        "lm_head",
+        "vision",
+        "audio",
+        "other",
+    }
+    assert not {finding.code for finding in examine(found)} & {"vision-tower-missing", "audio-tower-missing"}
 
 
 def test_the_tiny_pair_is_what_its_maker_says(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,31 @@ def test_mixed_precision_names_its_layers() -> None:
     assert dict(found.by_layer) == {"model.layers.0.mlp.up_proj": "FP8", "model.layers.1.mlp.up_proj": "NVFP4"}
 
 
+def mixed(layers: dict[str, str]) -> Checkpoint:
+    own = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    own["quantized_layers"] = {name: {"quant_algo": algorithm} for name, algorithm in layers.items()}  # type: ignore[assignment]
+    tensors = shapes.nvfp4(shapes.tensors(shapes.config("E2B")))
+    return checkpoint({**shapes.config("E2B"), "quantization_config": own}, tensors)
+
+
+def test_mixed_precision_is_held_against_each_module() -> None:
+    module = "model.language_model.layers.0.mlp.up_proj"
+    assert set(codes(mixed({module: "NVFP4"}))) == {"nvfp4-types"}
+    finding = codes(mixed({module: "FP8"}))["mixed-differs"]
+    assert finding.severity == "error"
+    assert f"{module} is declared FP8 and stored as NVFP4" in finding.says
+    assert codes(mixed({module: "NVFP4_AWQ"}))["mixed-awq"].severity == "error"
+
+
+def test_two_declarations_that_differ() -> None:
+    own = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    tensors = shapes.nvfp4(shapes.tensors(shapes.config("E2B")))
+    config = {**shapes.config("E2B"), "quantization_config": own}
+    finding = codes(checkpoint(config, tensors, separate=shapes.modelopt("FP8")))["declarations-differ"]
+    assert finding.says.startswith("config.json declares NVFP4, hf_quant_config.json FP8")
+    assert "declarations-differ" not in codes(checkpoint(config, tensors, separate=shapes.modelopt("NVFP4")))
+
+
 def test_plain_fp8() -> None:
     found = quantized({"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]})
     assert (found.method, found.algorithm, found.excluded) == ("fp8", "FP8", ("lm_head",))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemmaspec import data
 from gemmaspec.lint.check import CODES, check
@@ -242,6 +245,22 @@ def test_a_flag_is_known_however_it_is_written(written: str, flag: str, negated:
     facts = facts_for("0.33.0")
     assert facts
     assert resolve(written, facts.flags) == (flag, negated)
+
+
+WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=0x24F, exclude_characters="\x7f"), min_size=1)
+FLAGS = st.sampled_from(
+    ["--pipeline-parallel-size", "-pp=", "--max-model-len", "--no-", "--", "-", "-O", "--a.b.c=", "-sp"]
+)
+
+
+@given(words=st.lists(st.one_of(WORDS, FLAGS), max_size=6), release=st.sampled_from(releases()))
+@settings(max_examples=150, deadline=None)
+def test_no_argument_breaks_a_rule(words: list[str], release: str) -> None:
+    base = load_profile("spark-31b-e2b", folders=[data.PROFILES])
+    serve = base.profile.serve.model_copy(update={"extra_args": words})
+    env = {"VLLM_USE_V2_MODEL_RUNNER": words[0] if words else ""}
+    profile = base.profile.model_copy(update={"serve": serve, "env": env})
+    assert check(replace(base, profile=profile), patches=SHELF, asked=release)
 
 
 @pytest.mark.parametrize("words", [("-O3",), ("-O.mode=3",), ("--seed", "-1"), ("--enable-log-requests",)])

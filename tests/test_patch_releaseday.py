@@ -13,9 +13,11 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import releaseday
+from gemmaspec.deploy import releaseday, releasenames
 from gemmaspec.deploy.profiles import shipped
 from gemmaspec.profile.load import Loaded
+from gemmaspec.releases.facts import extracted_for, newest
+from gemmaspec.trees.reader import FolderReader
 from tests import vllm_trees as fake
 from tests.launching import CORE
 from tests.real import STATE
@@ -206,6 +208,21 @@ def test_a_vllm_whose_names_cannot_be_read_is_still_judged_by_its_patches(
     assert "vllm/entrypoints/cli/serve.py: there is no make_arg_parser" in names["why"]
     assert run(arguments) == 0
     assert "flags, variables and keys were not compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "before"), [(None, newest()), ("0.26.1.dev2+gabc", "0.26.0"), ("99.0", newest())])
+def test_a_build_is_compared_with_the_release_before_it(
+    version: str | None, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: Loaded
+) -> None:
+    """Its files are taken for those of 0.33.0, whose parser and names they would be."""
+    fake.write_tree(tmp_path, version=version or "0")
+    if not version:
+        (tmp_path / "vllm/_version.py").unlink()
+    monkeypatch.setattr(releasenames, "extract_from", lambda _: extracted_for("0.33.0"))
+    names = releasenames.compare(FolderReader(tmp_path), [profile], {})
+    assert names.before == before
+    assert bool(names.gone) == (before != "0.33.0")
+    assert set(names.findings) == {"tiny-cpu"}
 
 
 @pytest.fixture

@@ -13,9 +13,15 @@ from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint, Layer
 from gemmaspec.checkpoint.stored import parts
 
-_BY_PATH: Final = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
-"""Part of a draft's path → the method that vLLM then takes, whatever was asked for (config/speculative.py)."""
-_SINCE: Final = {"mtp": "0.21.0", "dflash": "0.20.0", "dspark": "0.26.0", "draft_model": "0.19.0", "eagle3": "0.19.0"}
+_BY_PATH: Final = (
+    ("eagle-", "eagle", "0.19.0"),
+    ("eagle3", "eagle3", "0.19.0"),
+    ("dflash", "dflash", "0.20.0"),
+    ("dspark", "dspark", "0.25.0"),
+)
+"""Part of a draft's path, the method that vLLM then takes, whatever was asked for, and since when
+(config/speculative.py)."""
+_SINCE: Final = {"mtp": "0.21.0", "dflash": "0.21.0", "dspark": "0.26.0", "draft_model": "0.19.0", "eagle3": "0.19.0"}
 """First release in which the method drafts for a Gemma 4 target."""
 _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 
@@ -39,14 +45,23 @@ def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, aske
             mend=f"speculative.method: {fitting}",
         )
     yield from _since(target, draft, fitting)
-    taken = next((method for part, method in _BY_PATH if part in draft.ref.lower()), None)
-    if taken and fitting in ("draft_model", "mtp"):
-        yield Finding(
-            code="path-decides",
-            severity="error",
-            says=f"the name {draft.ref} makes vLLM take method {taken}, whatever is asked for",
-            mend="serve it from a folder with another name",
-        )
+    if fitting in ("draft_model", "mtp"):
+        yield from _path(draft.ref)
+
+
+def _path(ref: str) -> Iterator[Finding]:
+    """A folder's name matters only to the process engine: a container sees it as /models/draft."""
+    taken = next((one for one in _BY_PATH if one[0] in ref.lower()), None)
+    if taken is None:
+        return
+    folder = ref.startswith(("/", "~", ".", "state:"))
+    yield Finding(
+        code="path-decides",
+        severity="warning" if folder else "error",
+        says=f"{taken[0]!r} in {ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
+        causes="In a container the folder is /models/draft, and its own name does not matter." if folder else "",
+        mend="serve it from a folder with another name",
+    )
 
 
 def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Finding]:

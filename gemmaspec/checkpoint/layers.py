@@ -14,6 +14,9 @@ from gemmaspec.checkpoint.model import Layer, LayerKind, TextModel
 from gemmaspec.errors import CheckpointError
 
 _KINDS: Final[dict[str, LayerKind]] = {"sliding_attention": "sliding", "full_attention": "full"}
+_UNIFIED: Final = {"window": 1024, "context": 262_144, "per_layer": 0}
+_OTHERS: Final = {"window": 512, "context": 131_072, "per_layer": 256}
+"""transformers' defaults for gemma4_unified_text, and for gemma4_text."""
 _PATTERN: Final = 6
 """Without `layer_types`, every sixth layer has full attention."""
 
@@ -29,15 +32,17 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
     if shared > total:
         raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, and there are {total} layers")
     moe = text.flag("enable_moe_block")
-    per_layer = text.count("hidden_size_per_layer_input", 256)
+    defaults = _UNIFIED if "unified" in text.text("model_type", "") else _OTHERS
+    per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
     own, nothing = _overrides(text, total), Fields({}, text.where)
-    layers = [_gemma_layer(text, own.get(index, nothing), kind) for index, kind in enumerate(kinds)]
+    window = text.count("sliding_window", defaults["window"], least=1)
+    layers = [_gemma_layer(text, own.get(index, nothing), kind, window) for index, kind in enumerate(kinds)]
     return TextModel(
         layers=_with_sharing(layers, shared, reads_target=reads_target),
         hidden_size=text.count("hidden_size", 2304, least=1),
         intermediate_size=text.count("intermediate_size", 9216, least=1),
         vocab_size=text.count("vocab_size", 262_144, least=1),
-        max_position_embeddings=text.count("max_position_embeddings", 131_072, least=1),
+        max_position_embeddings=text.count("max_position_embeddings", defaults["context"], least=1),
         hidden_size_per_layer_input=per_layer,
         vocab_size_per_layer_input=text.count("vocab_size_per_layer_input", 262_144) if per_layer else 0,
         experts=text.count("num_experts", 0) if moe else 0,
@@ -92,20 +97,19 @@ def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
     return [*(_KINDS[name] for name in names[:-1]), "full"]
 
 
-def _gemma_layer(text: Fields, own: Fields, kind: LayerKind) -> Layer:
+def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Layer:
     """One layer; `own` is what it has otherwise than the rest."""
     heads_in_common = text.flag("attention_k_eq_v")
     head_dim, kv_heads = text.count("head_dim", 256, least=1), text.count("num_key_value_heads", 4, least=1)
     if kind == "full" and "per_layer_config" not in text:
         head_dim = text.count("global_head_dim", 512, least=1)
         kv_heads = text.count("num_global_key_value_heads", kv_heads, least=1) if heads_in_common else kv_heads
-    window = own.count("sliding_window", text.count("sliding_window", 512, least=1), least=1)
     return Layer(
         kind=kind,
         heads=own.count("num_attention_heads", text.count("num_attention_heads", 8, least=1), least=1),
         kv_heads=own.count("num_key_value_heads", kv_heads, least=1),
         head_dim=own.count("head_dim", head_dim, least=1),
-        window=window if kind == "sliding" else None,
+        window=own.count("sliding_window", window, least=1) if kind == "sliding" else None,
         keys_are_values=heads_in_common and kind == "full",
     )
 

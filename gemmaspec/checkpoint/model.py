@@ -94,6 +94,8 @@ class Quantization:
     by_layer: Mapping[str, str] = field(default_factory=dict)
     """Module → algorithm of a MIXED_PRECISION checkpoint."""
     declared_in: str = "config.json"
+    contradicted_by: str | None = None
+    """The algorithm that hf_quant_config.json names, where config.json names another."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ entry in config.json wins, the separate file is ModelOpt's older way.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from gemmaspec.checkpoint.fields import MOST_ITEMS, Fields
@@ -21,8 +22,16 @@ def declared(config: Fields, separate: Fields | None) -> Quantization | None:
     """What the checkpoint declares; None when it declares nothing. Raises CheckpointError for wrong types."""
     text = config.section("text_config")
     own = config.section("quantization_config") or (text and text.section("quantization_config"))
+    own = own or config.section("compression_config")  # compressed-tensors' older name for it
     if own is None:
         return _modelopt(separate, "hf_quant_config.json") if separate else None
+    found = _in_config(own)
+    other = _modelopt(separate, "hf_quant_config.json").algorithm if separate else found.algorithm
+    return replace(found, contradicted_by=other if other != found.algorithm else None)
+
+
+def _in_config(own: Fields) -> Quantization:
+    """`quantization_config`."""
     method = own.text("quant_method", "compressed-tensors" if "config_groups" in own else "unknown").lower()
     if method.startswith("modelopt"):
         return _modelopt(own, "config.json")

@@ -14,6 +14,7 @@ from typing import Final
 from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
+from gemmaspec.checkpoint.scales import scale_findings
 from gemmaspec.checkpoint.stored import Stored, part_of, stored
 
 _PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
@@ -25,8 +26,9 @@ _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Every finding about a checkpoint's quantization."""
     found = stored(checkpoint.tensors)
-    for rule in (_types, _declared, _packed, _scales, _unquantized, _awq, _weight_only, _kv_scales):
+    for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
         yield from rule(checkpoint, found)
+    yield from scale_findings(checkpoint, found)
 
 
 def stored_as(algorithm: str) -> str:
@@ -70,16 +72,7 @@ def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
 def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
     """Declared, and nothing of it stored."""
     quantization = checkpoint.quantization
-    if quantization is None or not checkpoint.tensors or not quantization.algorithm:
-        return
-    if quantization.algorithm == MIXED:
-        if quantization.method == "modelopt" and not quantization.by_layer:
-            yield Finding(
-                code="mixed-without-layers",
-                severity="error",
-                says=f"{quantization.declared_in} declares {MIXED} and lists no quantized_layers",
-                causes="vLLM refuses it: MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
-            )
+    if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
         return
     kind = stored_as(quantization.algorithm)
     if kind in _PACKED and not found.count(kind):
@@ -96,6 +89,54 @@ def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
+def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    """Each module of a MIXED_PRECISION checkpoint has its own algorithm."""
+    quantization = checkpoint.quantization
+    if quantization is None or quantization.algorithm != MIXED or quantization.method != "modelopt":
+        return
+    if not quantization.by_layer:
+        yield Finding(
+            code="mixed-without-layers",
+            severity="error",
+            says=f"{quantization.declared_in} declares {MIXED} and lists no quantized_layers",
+            causes="vLLM refuses it: MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
+        )
+    if AWQ in quantization.by_layer.values():
+        yield Finding(
+            code="mixed-awq",
+            severity="error",
+            says=f"some modules of a {MIXED} checkpoint are {AWQ}",
+            causes="vLLM takes them for unquantized, and their shapes do not fit; no patch covers it.",
+        )
+    is_stored = {module: kind for kind, modules in found.formats.items() for module in modules}
+    wrong = [
+        (module, algorithm, is_stored[module])
+        for module, algorithm in quantization.by_layer.items()
+        if module in is_stored and is_stored[module] != stored_as(algorithm)
+    ]
+    if wrong:
+        module, algorithm, kind = wrong[0]
+        yield Finding(
+            code="mixed-differs",
+            severity="error",
+            says=f"{len(wrong)} modules are stored otherwise than declared; {module} is declared {algorithm} and "
+            f"stored as {kind}",
+            causes="vLLM makes parameters of other shapes for them.",
+        )
+
+
+def _contradicted(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    quantization = checkpoint.quantization
+    if quantization and quantization.contradicted_by:
+        yield Finding(
+            code="declarations-differ",
+            severity="warning",
+            says=f"config.json declares {quantization.algorithm}, hf_quant_config.json {quantization.contradicted_by} "
+            f"({_counts(found)})",
+            causes="vLLM takes config.json's word.",
+        )
+
+
 def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
     """Stored, and not declared."""
     kinds = [kind for kind in _PACKED if found.count(kind)]
@@ -108,20 +149,6 @@ def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             causes="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
             "their scales are other weights.",
             mend="the export's hf_quant_config.json, or quantization_config in config.json, was left behind: get it",
-        )
-
-
-def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Packed weights come with a scale each."""
-    names = {tensor.name for tensor in checkpoint.tensors}
-    modules = found.formats.get("NVFP4", ())
-    bare = [one for one in modules if not {f"{one}.weight_scale_2", f"{one}.weight_global_scale"} & names]
-    if bare:
-        yield Finding(
-            code="nvfp4-scale-missing",
-            severity="error",
-            says=f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first",
-            causes="vLLM would multiply with whatever is in memory.",
         )
 
 
@@ -153,68 +180,6 @@ def _unread(checkpoint: Checkpoint, module: str) -> bool:
     match = re.search(r"\.layers\.(\d{1,4})\.self_attn\.[kv]_proj$", module)
     layers = checkpoint.text.layers
     return match is not None and int(match[1]) < len(layers) and layers[int(match[1])].shares_with is not None
-
-
-def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    algorithm = checkpoint.quantization.algorithm if checkpoint.quantization else None
-    if algorithm == AWQ:
-        factors = f"{found.pre_quant_scales} modules have a pre_quant_scale"
-        yield Finding(
-            code="awq",
-            severity="patch",
-            says=f"declares {AWQ}; {factors if found.pre_quant_scales else 'its factors are folded into the norms'}",
-            causes="vLLM up to 0.33.0 refuses the name: ModelOpt currently only supports: […] quantizations in vLLM",
-            patches=("nvfp4-awq",),
-        )
-    elif found.pre_quant_scales:
-        yield Finding(
-            code="awq-not-declared",
-            severity="error",
-            says=f"{found.pre_quant_scales} modules have a pre_quant_scale, and {algorithm or 'nothing'} is declared",
-            causes="pre_quant_scale belongs to NVFP4_AWQ; vLLM has no parameter for it, and without it the weights "
-            "are other weights.",
-            mend=f"declare quant_algo: {AWQ}, and require the patch",
-            patches=("nvfp4-awq",),
-        )
-
-
-def _weight_only(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    algorithm = checkpoint.quantization.algorithm if checkpoint.quantization else None
-    method = checkpoint.quantization.method if checkpoint.quantization else None
-    if algorithm == WEIGHT_ONLY and method == "modelopt":
-        yield Finding(
-            code="w4a16",
-            severity="warning",
-            says=f"declares {WEIGHT_ONLY}: 4-bit weights, 16-bit activations",
-            causes="vLLM knows the name from 0.21.0 on; older ones refuse: ModelOpt currently only supports: […]",
-        )
-    elif algorithm in ("NVFP4", AWQ) and found.count("NVFP4") and not found.input_scales:
-        yield Finding(
-            code="no-input-scales",
-            severity="warning",
-            says=f"declares {algorithm}, 4-bit activations included, and stores no scale for them",
-            causes="Kernels that leave activations in 16 bits (Marlin) do not need one; every other quantizes the "
-            "activations with a scale that was never loaded.",
-            mend="serve.linear_backend: marlin (0.22 and later), VLLM_NVFP4_GEMM_BACKEND=marlin (up to 0.23)",
-        )
-
-
-def _kv_scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    declared = checkpoint.quantization.kv_cache if checkpoint.quantization else None
-    if declared and not found.kv_scales:
-        yield Finding(
-            code="kv-scales-missing",
-            severity="note",
-            says=f"declares a KV cache in {declared}, and stores no k_scale or v_scale",
-            causes="vLLM takes 1.0 and says: Using KV cache scaling factor 1.0 for fp8_e4m3.",
-        )
-    elif found.kv_scales and not declared:
-        yield Finding(
-            code="kv-scales-not-declared",
-            severity="note",
-            says=f"stores {found.kv_scales} KV cache scales, and declares no KV cache format",
-            causes="They are used only with serve.kv_cache_dtype: fp8.",
-        )
 
 
 def _counts(found: Stored) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from gemmaspec.lint.check import check
 from gemmaspec.lint.finding import Finding
@@ -15,7 +15,7 @@ from gemmaspec.profile.load import Loaded
 from gemmaspec.releases import table
 from gemmaspec.releases.changes import Change, changes
 from gemmaspec.releases.extract import Extracted
-from gemmaspec.releases.facts import Facts, extracted_for, facts_from, nearest, releases
+from gemmaspec.releases.facts import Facts, extracted_for, facts_from, nearest, newest, releases
 from gemmaspec.trees.extracting import extract_from
 from gemmaspec.trees.reader import Reader
 
@@ -38,15 +38,13 @@ def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Pa
     """Raises EnvironmentMissing when the vLLM cannot be read. A release of the table is not read again."""
     before = _before(reader.vllm)
     old, new = _known(before), _found(reader)
+    facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
     found = [one for one in changes(table.facts_in(old), table.facts_in(new)) if one.kind in NAMES]
     return Names(
         before=before,
         gone=tuple(one for one in found if not one.came and " " not in one.name),
         came=sum(one.came and " " not in one.name for one in found),
-        findings={
-            loaded.profile.name: _new(loaded, facts_from(before, old), facts_from(reader.vllm, new), patches)
-            for loaded in profiles
-        },
+        findings={loaded.profile.name: _new(loaded, *facts, patches) for loaded in profiles},
     )
 
 
@@ -60,6 +58,14 @@ def _known(release: str) -> Extracted:
     found = extracted_for(release)
     assert found, f"{release} is one of the table"
     return found
+
+
+def _version(vllm: str) -> str:
+    """A version that rules can be asked about: a build that states none counts as the newest release."""
+    try:
+        return str(Version(vllm))
+    except InvalidVersion:
+        return newest()
 
 
 def _before(vllm: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from gemmaspec.lint import cache, chat, machine, names, pairing, patching, runtime
+from gemmaspec.lint import acceptance, cache, chat, machine, names, pairing, parallel, patching, runtime
 from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.load import Loaded
@@ -66,6 +66,8 @@ ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
     *names.RULES,
     *pairing.RULES,
+    *acceptance.RULES,
+    *parallel.RULES,
     *cache.RULES,
     *patching.RULES,
     *machine.RULES,

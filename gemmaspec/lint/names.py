@@ -178,7 +178,7 @@ def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str
     if given and given.value and not subject.facts.flags[given.flag].choices:
         yield given.path, given.value
     spec = subject.profile.speculative
-    if spec and spec.kv_cache_dtype:
+    if spec and spec.kv_cache_dtype and "kv_cache_dtype" not in subject.facts.speculative_values:
         yield ("speculative", "kv_cache_dtype"), spec.kv_cache_dtype
 
 

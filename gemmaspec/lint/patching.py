@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -80,6 +81,16 @@ def needless(subject: Subject) -> Iterator[Found]:
         yield Found(path=path, why=why, mend="it does no harm; take it out once no other vLLM is meant")
 
 
+@rule("GS404", "error", any_release=True)
+def unknown(subject: Subject) -> Iterator[Found]:
+    """A listed patch that does not exist."""
+    for path, name in _places(subject):
+        if name not in subject.patches:
+            near = difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6)
+            mend = f"did you mean {near[0]}?" if near else "gemmaspec patch list names those that exist"
+            yield Found(path=path, why=f"there is no patch {name}", mend=mend)
+
+
 def _for_method(subject: Subject) -> Iterator[Need]:
     """What the table of methods asks for, but for what the models' layers show to be needless."""
     for row in subject.facts.methods_named(subject.method) if subject.method else ():
@@ -155,4 +166,4 @@ def _places(subject: Subject) -> Iterator[tuple[Path, str]]:
             yield ("patches", kind, index), name
 
 
-RULES: Final = (missing, only_optional, needless)
+RULES: Final = (missing, only_optional, needless, unknown)

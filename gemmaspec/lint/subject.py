@@ -46,6 +46,12 @@ class Subject:
         """The speculative method; None when the target runs alone."""
         return self.profile.speculative.method if self.profile.speculative else None
 
+    @property
+    def tokens(self) -> int:
+        """num_speculative_tokens; 0 when it is not given."""
+        spec = self.profile.speculative
+        return (spec.num_speculative_tokens if spec else None) or 0
+
     @cached_property
     def machine(self) -> Machine:
         """The machine that the profile is for."""
@@ -69,6 +75,11 @@ class Subject:
         """The text that a flag is given."""
         given = self.argument(flag)
         return given.value if given else None
+
+    def number(self, flag: str) -> int | None:
+        """The whole number that a flag is given; None as well for a text that is none, such as 128k."""
+        text = self.value(flag) or ""
+        return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
 
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
@@ -106,7 +117,7 @@ class Subject:
             return None
         if spec.method in rule.v1_methods:
             return f"it cannot do {spec.method}"
-        stages = int(self.value("--pipeline-parallel-size") or 1)
+        stages = self.number("--pipeline-parallel-size") or 1
         if spec.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
             return "it cannot do eagle3 with pipeline parallelism"
         for key in ("parallel_drafting", "use_heterogeneous_vocab"):

@@ -160,10 +160,10 @@ _CONFIGURATION: Final = (
 
 _TRANSFORMERS: Final = (
     _known(
-        "transformers-too-new",  # vLLM 0.20-0.26 with transformers 5.16 and later
+        "transformers-too-new",  # vLLM up to 0.27.1 with transformers 5.15.0 and later
         r"AmbiguousGlobalPerLayerAttributeError: |KeyError: 'axial'",
         "The installed transformers is newer than this vLLM can read Gemma 4's configuration with.",
-        "Set an upper bound in runtime.packages.transformers: below 5.15 for vLLM up to 0.30.",
+        "Set an upper bound in runtime.packages.transformers: below 5.15 for vLLM up to 0.27.",
     ),
     _known(
         "transformers-too-old",  # transformers, AutoConfig

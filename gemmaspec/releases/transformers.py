@@ -7,16 +7,21 @@ from typing import Final
 from gemmaspec.launcher import launch
 
 TRANSFORMERS_BY_VLLM: Final = (
-    (">=0.19.0,<0.29.0", ">=5.5.0,<5.15"),
-    (">=0.29.0,<0.31.0", ">=5.10.4,<5.15"),
-    (">=0.31.0,<0.32.0", ">=5.10.4,<5.18"),
+    (">=0.19.0,<0.28.0", ">=5.5.0,<5.15"),
+    (">=0.28.0,<0.29.0", ">=5.5.3,<5.18"),
+    (">=0.29.0,<0.32.0", ">=5.10.4,<5.18"),
     (">=0.32.0,<0.33.0", ">=5.16.1,<5.20"),
     (">=0.33.0,<0.34.0", ">=5.16.1,<5.21"),
 )
-"""(vLLM releases, transformers releases). Lower bounds: Gemma 4's model code, and each wheel's METADATA.
-Upper bounds: from 5.16 on the config keeps head sizes by layer, and vLLM up to 0.30 dies on it with
-AmbiguousGlobalPerLayerAttributeError (5.17 under 0.26.0 and 5.23 under 0.20.0 were run; 5.15 was not tried);
-from 0.31.0 the wheel's METADATA has its own bound. vLLM 0.19.0's METADATA says <5, which has no Gemma 4."""
+"""(vLLM releases, transformers releases). Lower bounds: Gemma 4's model code, and each wheel's METADATA; 0.19.0's says
+<5, which has no Gemma 4.
+
+Upper bounds: from 5.15.0 on transformers keeps Gemma 4's head sizes by layer (per_layer_config). vLLM up to 0.27.1
+reads them from the whole config and dies with AmbiguousGlobalPerLayerAttributeError: 0.27.1 with 5.15.1 and 5.17.0,
+0.26.0 with 5.17, 0.20.0 with 5.23 were run. From 0.28.0 on gemma4_layer_config in
+vllm/transformers_utils/configs/gemma4.py reads both forms: 0.28.0, 0.29.0 and 0.30.0 take the tiny pair's config from
+5.14.1, 5.15.1 and 5.17.0 alike, and 0.30.0 serves the tiny target with 5.17.0. 0.31.0, with the same code, is the first
+whose METADATA has an upper bound, and it is taken for those before it too."""
 
 
 def transformers_for(vllm: str) -> str | None:
