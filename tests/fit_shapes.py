@@ -22,6 +22,10 @@ WIDTHS: dict[str, dict[str, Any]] = {
     "E2B": {"hidden_size": 1536, "intermediate_size": 6144, "hidden_size_per_layer_input": 256},
     "E4B": {"hidden_size": 2560, "intermediate_size": 10240, "hidden_size_per_layer_input": 256},
 }
+TOWERS = {"31B": 1_153_000_000, "E2B": 990_000_000}
+"""Bytes of image and audio towers, as vLLM held them."""
+DOUBLE_WIDE = ("E2B",)
+"""Layers that share a cache have twice the inner width."""
 HEADS = {"31B": 32, "26B-A4B": 16, "E2B": 8, "E4B": 8}
 
 
@@ -44,12 +48,12 @@ def checkpoint(name: str, *, nvfp4: bool = False, towers: bool = True) -> Checkp
         text=text,
         modalities=frozenset({"text", "image"} if towers else {"text"}),
         quantization=Quantization(method="modelopt", algorithm="NVFP4") if nvfp4 else None,
-        tensors=tuple(_tensors(text, nvfp4=nvfp4, towers=towers)),
-        config={"text_config": {"use_bidirectional_attention": both}},
+        tensors=tuple(_tensors(text, nvfp4=nvfp4, towers=towers, double=name in DOUBLE_WIDE)),
+        config={"text_config": {"use_bidirectional_attention": both, "use_double_wide_mlp": name in DOUBLE_WIDE}},
     )
 
 
-def _tensors(text: TextModel, *, nvfp4: bool, towers: bool) -> Iterator[Tensor]:
+def _tensors(text: TextModel, *, nvfp4: bool, towers: bool, double: bool) -> Iterator[Tensor]:
     prefix = "model.language_model"
     yield _plain(f"{prefix}.embed_tokens.weight", text.vocab_size, text.hidden_size)
     if text.hidden_size_per_layer_input:
@@ -57,7 +61,10 @@ def _tensors(text: TextModel, *, nvfp4: bool, towers: bool) -> Iterator[Tensor]:
         yield _plain(f"{prefix}.embed_tokens_per_layer.weight", *rows)
     for index, layer in enumerate(text.layers):
         queries, keys = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        inner, hidden = text.intermediate_size, text.hidden_size
+        inner, hidden = (
+            text.intermediate_size * (2 if double and layer.shares_with is not None else 1),
+            text.hidden_size,
+        )
         linear = {"q_proj": (queries, hidden), "k_proj": (keys, hidden), "o_proj": (hidden, queries)}
         if not layer.keys_are_values:
             linear["v_proj"] = (keys, hidden)
@@ -69,7 +76,9 @@ def _tensors(text: TextModel, *, nvfp4: bool, towers: bool) -> Iterator[Tensor]:
             yield _plain(f"{prefix}.layers.{index}.experts.gate_up_proj", text.experts, 2 * 704, hidden)
             yield _plain(f"{prefix}.layers.{index}.experts.down_proj", text.experts, hidden, 704)
     if towers:
-        yield _plain("model.vision_tower.encoder.layers.0.mlp.weight", 1152, 250_000)
+        yield _plain(
+            "model.vision_tower.encoder.layers.0.mlp.weight", TOWERS["31B" if text.hidden_size > 2560 else "E2B"] // 2
+        )
 
 
 def _plain(name: str, *shape: int) -> Tensor:

@@ -124,12 +124,12 @@ def test_one_that_does_not_fit_says_so_and_what_to_change(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(profiles, model)
-    assert run(["fit", file, "--memory", "0.5"]) == 1
+    assert run(["fit", file, "--memory", "0.3"]) == 1
     out = capsys.readouterr().out
     assert "vllm 0.32.0: does NOT fit" in out
     assert "PROBLEM   nothing is left for the KV cache" in out
-    code, document = asked(capsys, file, "--memory", "0.5")
-    assert (code, document["ok"], document["machine"]["memory"]) == (1, False, 5 * 10**8)
+    code, document = asked(capsys, file, "--memory", "0.3")
+    assert (code, document["ok"], document["machine"]["memory"]) == (1, False, 3 * 10**8)
 
 
 def test_another_release_and_another_machine(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +180,28 @@ def test_a_model_that_is_nowhere_says_how_to_get_it(
     err = capsys.readouterr().err
     assert "target.model: nobody/nothing" in err
     assert "gemmaspec pull mine" in err
+
+
+def test_weights_of_unknown_size_are_no_weights_of_size_zero(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "model.safetensors").unlink()
+    assert run(["fit", write(profiles, model)]) == 4
+    assert "no weight file is here" in capsys.readouterr().err
+
+
+def test_flash_attention_is_pointed_out_where_it_may_differ(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, fp8 = write(profiles, model), "serve.kv_cache_dtype=fp8"
+    for arguments, said in (
+        (("--machine", "h200", "--set", fp8), True),
+        (("--machine", "h200"), False),
+        (("--machine", "h200", "--set", fp8, "--for", "0.23.0"), False),
+        (("--set", fp8), False),
+    ):
+        _, document = asked(capsys, file, *arguments)
+        assert any("FlashAttention" in note for note in document["notes"]) is said, arguments
 
 
 def test_any_nvidia_machine_needs_one_or_a_name(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.model import Layer
+from gemmaspec.checkpoint.model import Layer, TextModel
 from gemmaspec.fit.kvcache import KvCache
 from gemmaspec.fit.kvgroups import NOT_DIVISIBLE, TWO_BLOCKS, TWO_WINDOWS, Unplannable, groups_of
 from gemmaspec.fit.kvspec import layer_caches, sliding_block
@@ -97,6 +97,39 @@ def test_what_ends_a_start_before_memory_is_looked_at() -> None:
 def _case(**values: Any) -> dict[str, Any]:
     common = {"target": published("31B"), "draft": None, "device": "gpu", "block_size": 16, "dtype": "auto"}
     return {**common, **values}
+
+
+TINY_TARGET = gemma(count=6, every=6, window=1024, kv_heads=(2, 1))
+TINY_DRAFT = gemma(count=10, every=5, window=512, kv_heads=(1, 1), shared=5)
+ASSISTANT = text_model([Layer(kind="full", heads=4, kv_heads=1, head_dim=512, shares_target=True)])
+EAGLE3 = text_model([Layer(kind="full", heads=4, kv_heads=2, head_dim=32)])
+
+
+@pytest.mark.parametrize(
+    ("draft", "hybrid", "blocks", "tokens", "concurrency"),
+    [
+        (TINY_DRAFT, False, 455, 58_240, "56.88"),
+        (None, True, 4096, 79_137, "77.28"),
+        (ASSISTANT, True, 4096, 79_137, "77.28"),
+        (EAGLE3, True, 4096, 77_672, "75.85"),
+    ],
+    ids=["draft_model", "alone", "mtp", "eagle3"],
+)
+def test_what_0_32_0_logged_on_a_cpu(
+    draft: TextModel | None, hybrid: bool, blocks: int, tokens: int, concurrency: str
+) -> None:
+    """The tiny target with each kind of draft: 1 GiB, blocks of 128, 1,024 tokens long, 1,024 in a batch."""
+    rules = kv_rules("0.32.0", cpu=True)
+    layers = [
+        layer
+        for role, model in (("target", TINY_TARGET), ("draft", draft))
+        if model
+        for layer in layer_caches(model, role=role, rules=rules, block_size=128, dtype="bfloat16")
+    ]
+    groups = groups_of(layers, rules, hybrid=hybrid, joins_windows=True)
+    cache = KvCache(groups=tuple(groups), rules=rules, in_flight=1024)
+    assert (cache.num_blocks(2**30), cache.logged_tokens(2**30, 1024)) == (blocks, tokens)
+    assert f"{cache.concurrency(2**30, 1024):.2f}" == concurrency
 
 
 @given(seed=st.integers(0, 10_000), vllm=st.sampled_from(RELEASES))

@@ -169,14 +169,7 @@ def ms(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-SUITES = {
-    "cli": cli,
-    "fit": fit,
-    "overlay": overlay,
-    "starts": starts,
-    **bench_patches.SUITES,
-    **bench_inspect.SUITES,
-}
+SUITES = {"cli": cli, "overlay": overlay, "starts": starts, "fit": fit, **bench_patches.SUITES, **bench_inspect.SUITES}
 
 
 def main() -> int:

@@ -66,7 +66,11 @@ def memory_lines(plan: Plan) -> Iterator[str]:
     yield _row("target", plan.target.total, plan.models.target.ref)
     if plan.draft and plan.models.draft:
         yield _row("draft", plan.draft.total, plan.models.draft.ref)
-    yield _row("loading peak", plan.loading, "both models and the largest tensor once more")
+    yield _row(
+        "loading peak",
+        plan.loading,
+        "the draft last, its embeddings twice for a moment" if plan.draft else "the weights",
+    )
     for one in plan.overheads:
         yield _row(one.name, one.nbytes, f"estimate: {one.formula}")
     how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "what is left"

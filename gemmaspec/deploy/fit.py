@@ -21,6 +21,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.stack.paths import is_local, on_host
 
 if TYPE_CHECKING:
@@ -93,10 +94,16 @@ def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
     """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
     home = profile.caches.huggingface
     cache = Path(on_host(home, state=state_dir())) / "hub" if home else None
+    from gemmaspec.models.hub import Unreachable
+
+    fetch = f"gemmaspec pull {profile.name}    # with a network; from then on fit needs none"
     try:
-        return _nearest(model, cache)
+        found = _nearest(model, cache)
+        if not found.tensors:
+            raise EnvironmentMissing(f"of {model.model} no weight file is here, and how large they are is not known")
+        return found
     except EnvironmentMissing as error:
-        hint = error.hint or f"gemmaspec pull {profile.name}    # or: gemmaspec inspect {model.model}"
+        hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
 
@@ -151,8 +158,9 @@ def _notes(plan: Plan) -> list[str]:
             "CPU and GPU share this memory: vLLM takes its share of all of it, and at the start MemAvailable must be "
             "that large; the page cache counts as available, other programs do not"
         )
-    if plan.device.major in (9, 10, 11) and plan.flags.cache_dtype.startswith("fp8"):
-        found.append("FlashAttention 4 may choose larger blocks with an FP8 cache here; computed as with Triton's")
+    flash = plan.device.major in attention_for(plan.flags.vllm).flash_attention_on
+    if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
+        found.append("FlashAttention may choose larger blocks here; computed with those of Triton's kernels")
     if plan.flags.tensor_parallel > 1:
         found.append("weights are taken to divide evenly over the GPUs, and each to have the memory named here")
     if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):

@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from packaging.version import Version
-
 from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.overhead import first_runner
 from gemmaspec.fit.plan import Plan
 
 
@@ -81,10 +80,9 @@ def _cache_fp8(plan: Plan) -> Iterator[Changed]:
 
 
 def _hybrid(plan: Plan) -> Iterator[Changed]:
-    """Not where a draft model's layers would come into several groups: only the second model runner takes those,
-    which runs draft models on GPUs from 0.31.0 on."""
-    second_runner = Version(plan.flags.vllm) >= Version("0.31.0") and not plan.device.cpu
-    may = plan.flags.method != "draft_model" or second_runner
+    """Not where a draft model's layers would come into several groups: the first model runner cannot take those."""
+    first = plan.device.cpu or first_runner(plan.models.target, plan.flags)
+    may = plan.flags.method != "draft_model" or not first
     if not plan.flags.hybrid and may:
         changed = _with(plan, hybrid=True)
         yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"
@@ -109,11 +107,17 @@ def _utilization(plan: Plan) -> Iterator[Changed]:
     most = 0.95 if plan.device.free is None else min(0.95, plan.device.free / plan.device.memory)
     shares = [share / 100 for share in range(1, int(most * 100) + 1)]
     wanted = [share for share in shares if share > plan.flags.utilization or _too_much(plan)]
-    if wanted:
-        least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
-        share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
-        changed = _with(plan, utilization=share)
-        yield f"--set serve.gpu_memory_utilization={share:g}", changed, f"{share:.0%} of the memory for vLLM"
+    if not wanted:
+        return
+    least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
+    share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
+    changed = _with(plan, utilization=share)
+    change, effect = f"--set serve.gpu_memory_utilization={share:g}", f"{share:.0%} of the memory for vLLM"
+    yield change, changed, effect
+    longest = _safely(lambda: changed.longest)
+    if _too_much(plan) and changed.problems() and 0 < longest < plan.flags.max_model_len:
+        shorter = _with(plan, utilization=share, max_model_len=longest)
+        yield f"{change} --set serve.max_model_len={longest}", shorter, f"{effect}, and the longest that fits"
 
 
 def _too_much(plan: Plan) -> bool:

@@ -61,8 +61,8 @@ class Plan:
 
     @property
     def loading(self) -> int:
-        """The most that loading takes: the draft comes last, and its largest tensor is there twice for a moment."""
-        return self.weights + max(self.target.largest, self.draft.largest if self.draft else 0)
+        """The most that loading takes: the draft comes last, and its embeddings are there twice for a moment."""
+        return self.weights + (self.draft.embeddings if self.draft else 0)
 
     @property
     def requested(self) -> int:
@@ -114,13 +114,7 @@ class Plan:
 
     def problems(self) -> list[str]:
         """Why the server would not start; nothing when it would."""
-        found = []
-        if self.device.free is not None and self.flags.cpu_cache is None and self.device.free < self.requested:
-            share, all_of_it = gib(self.requested), gib(self.device.memory)
-            found.append(
-                f"{gib(self.device.free)} of {all_of_it} are free now, and vLLM wants to find {share} "
-                f"(gpu_memory_utilization {self.flags.utilization:g}) when it starts"
-            )
+        found = list(self._crowding())
         if not self.device.cpu and self.loading > self.device.memory:
             found.append(f"loading takes {gib(self.loading)}, the machine has {gib(self.device.memory)}")
         try:
@@ -134,3 +128,15 @@ class Plan:
             length = self.flags.max_model_len
             found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, {gib(left)} are left")
         return found
+
+    def _crowding(self) -> Iterator[str]:
+        """What vLLM wants to find free, where it is known what is."""
+        free, wanted = self.device.free, self.flags.cpu_cache or self.requested
+        if free is None or free >= wanted:
+            return
+        share = f"gpu_memory_utilization {self.flags.utilization:g}"
+        why = "VLLM_CPU_KVCACHE_SPACE" if self.flags.cpu_cache else share
+        yield (
+            f"{gib(free)} of {gib(self.device.memory)} are free now, and vLLM wants to find {gib(wanted)} "
+            f"({why}) when it starts"
+        )

@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.checkpoint.model import Checkpoint, Layer, Tensor
+from gemmaspec.checkpoint.model import Checkpoint, Layer, Tensor, TextModel
 from gemmaspec.checkpoint.stored import part_of
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]+)\.")
@@ -36,15 +36,17 @@ class Weights:
     """Per-layer embeddings of E2B and E4B: one row of each layer is read for a token."""
     towers: int
     """Image and audio towers."""
-    largest: int
-    """The largest single tensor: loading holds it twice while it is brought into its kernel's form."""
+    rotary: int
+    """Tables of the rotary embedding, one for each kind of attention: a row for every position of the model's own
+    longest context, however long `max_model_len` is."""
     experts_share: float
     """Part of the experts that one token uses."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.decoder + self.experts + self.embeddings + self.head + self.per_layer + self.towers
+        stored = self.decoder + self.experts + self.embeddings + self.head + self.per_layer + self.towers
+        return stored + self.rotary
 
     def read(self, tokens: int) -> int:
         """Bytes that one pass over `tokens` tokens reads: every layer, the head, and the experts that any token uses.
@@ -72,9 +74,15 @@ def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool =
         head=0 if text.tied_embeddings else sizes["lm_head"],
         per_layer=sizes["per-layer"],
         towers=sizes["towers"],
-        largest=max((tensor.nbytes for tensor in model.tensors), default=0),
+        rotary=rotary_tables(text),
         experts_share=text.experts_per_token / text.experts if text.experts else 0.0,
     )
+
+
+def rotary_tables(text: TextModel) -> int:
+    """Cosines and sines in bfloat16, shared by the layers of one kind (get_rope's cache)."""
+    widths = {layer.kind: layer.head_dim for layer in text.layers}
+    return 2 * text.max_position_embeddings * sum(widths.values())
 
 
 def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, int]]:
