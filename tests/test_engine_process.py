@@ -22,7 +22,8 @@ import pytest
 
 from gemmaspec.engine import process as process_module
 from gemmaspec.engine import record
-from gemmaspec.engine.process import ProcessEngine, environment, launch_args, without_key
+from gemmaspec.engine.process import ProcessEngine, environment, launch_args
+from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 

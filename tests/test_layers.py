@@ -23,6 +23,8 @@ ROOMS = {
     "fit": 2,
     "lint": 2,
     "stack": 2,
+    "lock": 2,
+    "doctor": 2,
     "checkpoint": 1,
     "patching": 1,
     "profile": 1,
@@ -32,7 +34,7 @@ ROOMS = {
 }
 """Rooms by height: an import goes down, never up or sideways."""
 
-PURE = ("stack", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = ("stack", "lock", "doctor", "fit", "lint", "checkpoint", "patching", "profile", "releases")
 WORLD = {
     "docker",
     "httpx",

@@ -72,7 +72,7 @@ def test_a_model_that_cannot_be_had_is_told_before_anything_starts(
 
 def test_a_hub_that_does_not_answer_is_noted_and_the_start_goes_on(profiles: Path, hub: str) -> None:
     done = up(profiles, "http://127.0.0.1:9", "--timeout", "30")
-    assert "could not ask the Hub about some/target" in done.stderr
+    assert "the Hub cannot be asked about some/target" in done.stderr
     assert "there is no program vllm" in done.stderr or "vllm" in done.stderr
     assert done.returncode != 0
 

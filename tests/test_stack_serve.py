@@ -15,6 +15,7 @@ def test_the_31b_with_its_e2b_gets_the_flags_of_its_source() -> None:
     paths = container_paths(profile)
     assert serve_command(profile, paths) == (
         *("vllm", "serve", "LilaRest/gemma-4-31B-it-NVFP4-turbo", "--host", "0.0.0.0", "--port", "8000"),
+        *("--served-model-name", "LilaRest/gemma-4-31B-it-NVFP4-turbo"),
         *("--quantization", "modelopt", "--max-model-len", "131072", "--max-num-seqs", "1"),
         *("--gpu-memory-utilization", "0.8", "--kv-cache-dtype", "fp8", "--enable-prefix-caching"),
         *("--disable-hybrid-kv-cache-manager", "--trust-remote-code"),

@@ -8,11 +8,6 @@ import typer
 
 from gemmaspec.cli import options, output
 
-Timeout = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up when it is not ready by then (exit 7)."),
-]
-
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
@@ -25,7 +20,8 @@ def up(
     engine: options.Engine = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
-    timeout: Timeout = 1800,
+    locked: options.Locked = False,
+    timeout: options.Timeout = 1800,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written and run.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -38,6 +34,7 @@ def up(
         overrides=tuple(set_ or ()),
         no_spec=no_spec,
         engine=options.engine_name(engine),
+        locked=locked,
         timeout_s=timeout,
     )
     if dry_run:
@@ -59,7 +56,7 @@ def down(name: options.Stack, json: options.Json = False) -> None:
     output.progress(f"{name} is stopped" if was_running else f"{name} was not running")
 
 
-def restart(name: options.Stack, timeout: Timeout = 1800, json: options.Json = False) -> None:
+def restart(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:
     """Stop a started profile, render it again, and start it with the options it was started with."""
     from gemmaspec.cli import show
     from gemmaspec.deploy import up as use_case

@@ -36,6 +36,14 @@ def complete_stack(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def complete_good(incomplete: str) -> list[str]:
+    """Ids of known good stacks, the newest first."""
+    from gemmaspec.files import state_dir
+
+    ids = (folder.name for folder in (state_dir() / "known-good").glob("*/[0-9]*"))
+    return sorted((id_ for id_ in ids if id_.startswith(incomplete)), reverse=True)
+
+
 Profile = Annotated[
     str,
     typer.Argument(
@@ -65,6 +73,13 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override one value, as in --set serve.port=8001. Repeatable."),
 ]
 NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target alone, without a draft.")]
+Locked = Annotated[
+    bool, typer.Option("--locked", help="Only what the profile's lock pins; if anything moved, say what, and exit 3.")
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up when it is not ready by then (exit 7)."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Engine = Annotated[
     str | None,

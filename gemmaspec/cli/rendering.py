@@ -24,6 +24,7 @@ def render(
     ] = False,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
+    locked: options.Locked = False,
     json: options.Json = False,
 ) -> None:
     """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template."""
@@ -34,6 +35,10 @@ def render(
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
+    if locked:
+        from gemmaspec.deploy.locking import as_locked
+
+        loaded = as_locked(loaded, "docker")
     stack = build_stack(loaded, form="single-file" if single_file else "folder")
     out = out or Path(stack.profile.name)
     if check:

@@ -12,8 +12,9 @@ from gemmaspec.cli import output
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
+    from gemmaspec.deploy.starting import Progress, Running
     from gemmaspec.deploy.status import Status
-    from gemmaspec.deploy.up import DryRun, Progress, Running
+    from gemmaspec.deploy.up import DryRun
     from gemmaspec.ready.phases import Phase
     from gemmaspec.ready.probe import Answer
 
@@ -49,7 +50,7 @@ class TerminalProgress:
         self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(output.hidden(text), markup=False)
 
     def phase(self, phase: Phase, elapsed: float) -> None:
         self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)

@@ -6,7 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from gemmaspec.deploy.up import Progress, Request, Running, down, up
+from gemmaspec.deploy.starting import Progress, Running
+from gemmaspec.deploy.up import Request, down, up
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.ready.probe import Answer, ask

@@ -1,14 +1,16 @@
-"""Are the models there? Asked before anything is started, since a server takes minutes to find out."""
+"""The models of a profile: which they are, where they lie, and whether they are there before a server is started."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
+from gemmaspec.models import access
+from gemmaspec.models.cache import is_commit
+from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
 
@@ -16,85 +18,105 @@ MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 TINY = "state:tiny/"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Target or draft, as a profile names it."""
+
+    role: str
+    model: str
+    revision: str | None
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return is_local(self.model)
+
+    @property
+    def folder(self) -> Path:
+        """That folder."""
+        return Path(on_host(self.model, state=state_dir()))
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether it is one of the pair that gemmaspec makes."""
+        return self.model.startswith(TINY)
+
+
+def models_of(profile: Profile) -> Iterator[Model]:
+    """The target, then the draft if there is one."""
+    yield Model(role="target", model=profile.target.model, revision=profile.target.revision)
+    if profile.draft:
+        yield Model(role="draft", model=profile.draft.model, revision=profile.draft.revision)
+
+
+def hub_cache(profile: Profile) -> Path | None:
+    """The Hugging Face cache that the profile's server uses; None for this user's own."""
+    home = profile.caches.huggingface
+    return Path(on_host(home, state=state_dir())) / "hub" if home else None
+
+
+def server_cache(profile: Profile, *, docker: bool) -> Path | None:
+    """The same, seen from the server; None for a container's volume, which is not to be looked into from here."""
+    from huggingface_hub import constants
+
+    if docker and not profile.caches.huggingface:
+        return None
+    return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
+
+
 def check_models(profile: Profile, *, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a folder without a config, or a Hugging Face model this user cannot read.
 
     A Hub that does not answer is only noted: the models may be in the cache.
     """
-    for role, model, revision in _models(profile):
-        if model.startswith(TINY):
+    for one in models_of(profile):
+        if one.is_tiny:
             continue  # made when it is not there
-        if is_local(model):
-            _check_folder(role, model)
-        elif not _offline(profile) and not _cached(profile, model, revision):
-            _check_hub(role, model, revision, note)
+        if one.local:
+            check_folder(one)
+        elif not _offline(profile) and not access.cached_commit(one.model, one.revision, cache=hub_cache(profile)):
+            _check_hub(one, note)
 
 
-def wants_tiny(profile: Profile) -> bool:
-    """Whether a profile uses the tiny pair and it has not been made yet."""
-    return any(
-        model.startswith(TINY) and not (Path(on_host(model, state=state_dir())) / "config.json").is_file()
-        for _, model, _ in _models(profile)
-    )
+def needs_no_hub(models: Iterable[Model], *, cache: Path | None, note: Callable[[str], None]) -> bool:
+    """Whether a server of these models should be told to leave the Hub alone (HF_HUB_OFFLINE).
+
+    vLLM asks the Hub even for what the cache has, and dies where nobody answers. So: when all of them are whole in the
+    cache, and either pinned to a commit, which nothing can change, or the Hub does not answer now.
+    """
+    of_hub = [one for one in models if not one.local]
+    if access.is_offline():
+        return False  # the shell says so already, and the server hears it
+    if not of_hub or not all(access.is_whole(one.model, one.revision, cache=cache) for one in of_hub):
+        return False
+    if all(is_commit(one.revision) for one in of_hub):
+        return True
+    try:
+        for one in of_hub:
+            access.check_access(one.model, one.revision, role=one.role)
+    except Unreachable:
+        note("the Hub does not answer: the server takes the models from the cache")
+        return True
+    except EnvironmentMissing:
+        return False  # it would be told in the server's own words, unless it is in the cache
+    return False
 
 
-def make_tiny(command: tuple[str, ...]) -> None:
-    """Make the tiny pair; `command` runs the maker with a Python that has torch and transformers."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise EnvironmentMissing(f"the tiny models could not be made:\n{last}")
-
-
-def _models(profile: Profile) -> Iterator[tuple[str, str, str | None]]:
-    yield "target", profile.target.model, profile.target.revision
-    if profile.draft:
-        yield "draft", profile.draft.model, profile.draft.revision
+def check_folder(one: Model) -> None:
+    """Raise EnvironmentMissing for a model's folder that is not there or has no config."""
+    if not one.folder.is_dir():
+        raise EnvironmentMissing(f"{one.role}.model: there is no folder {one.folder}")
+    if not (one.folder / "config.json").is_file():
+        raise EnvironmentMissing(f"{one.role}.model: {one.folder} holds no config.json, so it is not a model")
 
 
 def _offline(profile: Profile) -> bool:
-    value = profile.env.get("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
-    return value.upper() in {"1", "ON", "YES", "TRUE"}
+    value = profile.env.get("HF_HUB_OFFLINE")
+    return value.upper() in access.ON if value is not None else access.is_offline()
 
 
-def _cached(profile: Profile, model: str, revision: str | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    home = profile.caches.huggingface
-    cache = Path(on_host(home, state=state_dir())) / "hub" if home else None
-    return isinstance(try_to_load_from_cache(model, "config.json", cache_dir=cache, revision=revision), str)
-
-
-def _check_folder(role: str, model: str) -> None:
-    folder = Path(on_host(model, state=state_dir()))
-    if not folder.is_dir():
-        raise EnvironmentMissing(f"{role}.model: there is no folder {folder}")
-    if not (folder / "config.json").is_file():
-        raise EnvironmentMissing(f"{role}.model: {folder} holds no config.json, so it is not a model")
-
-
-def _check_hub(role: str, model: str, revision: str | None, note: Callable[[str], None]) -> None:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
+def _check_hub(one: Model, note: Callable[[str], None]) -> None:
     try:
-        HfApi().auth_check(model)
-        HfApi().model_info(model, revision=revision, timeout=10)
-    except GatedRepoError:
-        raise EnvironmentMissing(
-            f"{role}.model: {model} is gated, and this token has not been let in",
-            hint=f"accept the terms on the page of {model}, then: hf auth login, or export HF_TOKEN=…",
-        ) from None
-    except RevisionNotFoundError:
-        raise EnvironmentMissing(f"{role}.model: {model} has no revision {revision}") from None
-    except RepositoryNotFoundError:
-        raise EnvironmentMissing(
-            f"{role}.model: the Hub knows no model {model}, or it is private and the token may not see it",
-            hint="check the spelling; for a private model: export HF_TOKEN=…",
-        ) from None
-    except Exception as error:  # the Hub's client brings its own HTTP library, and has changed it before
-        note(f"could not ask the Hub about {model} ({type(error).__name__}); going on, it may be in the cache")
+        access.check_access(one.model, one.revision, role=one.role)
+    except Unreachable as error:
+        note(f"{error.message.partition(': ')[2]}; going on, it may be in the cache")

@@ -7,11 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import UsageError
 from gemmaspec.files import state_dir, write_whole
+
+RECORD: Final = "record.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,12 @@ class Started:
     """The profile as it was named: a name, or the path of a file."""
     overrides: tuple[str, ...] = ()
     no_spec: bool = False
+    locked: bool = False
+    """Whether it was rendered by its lock."""
+    hub_cache: str | None = None
+    """The Hugging Face cache of its server; None where that cannot be looked into from here."""
+    known_good: str | None = None
+    """Its id among the known good, once it was ready."""
 
 
 def stack_folder(name: str) -> Path:
@@ -33,14 +41,19 @@ def stack_folder(name: str) -> Path:
 
 def save(started: Started) -> None:
     """Remember a stack, in its own folder."""
+    write_whole(stack_folder(started.server.name) / RECORD, record_text(started))
+
+
+def record_text(started: Started) -> str:
+    """A record as it is written."""
     server = dataclasses.asdict(started.server) | {"command": list(started.server.command)}
     record = {"schema": 1, **dataclasses.asdict(started), "server": server}
-    write_whole(stack_folder(started.server.name) / "record.json", json.dumps(record, indent=2, default=str) + "\n")
+    return json.dumps(record, indent=2, default=str) + "\n"
 
 
 def find(name: str) -> Started:
     """The record of a stack. Raises UsageError when nothing of that name was started here."""
-    started = _read(stack_folder(name) / "record.json")
+    started = read_record(stack_folder(name) / RECORD)
     if started:
         return started
     names = ", ".join(other.server.name for other in started_stacks()) or "none"
@@ -52,8 +65,8 @@ def find(name: str) -> Started:
 
 def started_stacks() -> Sequence[Started]:
     """All records, by name."""
-    records = sorted((state_dir() / "stacks").glob("*/record.json"))
-    return [started for record in records if (started := _read(record))]
+    records = sorted((state_dir() / "stacks").glob(f"*/{RECORD}"))
+    return [started for record in records if (started := read_record(record))]
 
 
 def engine_of(started: Started) -> Engine:
@@ -63,7 +76,8 @@ def engine_of(started: Started) -> Engine:
     return engine_named(started.engine)
 
 
-def _read(record: Path) -> Started | None:
+def read_record(record: Path) -> Started | None:
+    """The record in a file; None when there is none, or it is none."""
     try:
         content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
         server = content["server"]
@@ -74,6 +88,9 @@ def _read(record: Path) -> Started | None:
             profile=content["profile"],
             overrides=tuple(content["overrides"]),
             no_spec=content["no_spec"],
+            locked=content.get("locked", False),
+            hub_cache=content.get("hub_cache"),
+            known_good=content.get("known_good"),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -93,11 +93,18 @@ def ensure_docker_cli() -> None:
         )
 
 
-def ensure_compose_v2() -> None:
-    """Raise EnvironmentMissing when `docker compose` is missing or is not version 2 or later."""
+def client_version() -> str:
+    """The version of the `docker` command. Raises EnvironmentMissing when there is none."""
+    ensure_docker_cli()
+    return _version(("docker", "--version")) or "of an unknown version"
+
+
+def ensure_compose_v2() -> str:
+    """The version of `docker compose`. Raises EnvironmentMissing when it is missing or older than 2."""
+    ensure_docker_cli()
     found = _version(("docker", "compose", "version", "--short"))
     if found is not None and _major(found) >= 2:
-        return
+        return found
     if found is not None:
         raise EnvironmentMissing(f"`docker compose` is version {found}, 2 or later is needed", hint=_INSTALL)
     old = _version(("docker-compose", "version", "--short")) if shutil.which("docker-compose") else None
@@ -112,7 +119,7 @@ def ensure_compose_v2() -> None:
 def _version(command: Sequence[str]) -> str | None:
     """The version a command prints; None when it fails."""
     done = _run(command)
-    found = re.search(r"\d+(\.\d+)+\S*", done.stdout)
+    found = re.search(r"\d+(\.\d+)+[^\s,]*", done.stdout)
     return found.group() if found and not done.returncode else None
 
 

@@ -8,6 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, cast
 
 import docker
@@ -16,12 +17,12 @@ import urllib3
 from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container
 
-from gemmaspec.engine import compose, endpoint, port
+from gemmaspec.engine import compose, endpoint, port, record
 from gemmaspec.engine.container import has_nvidia, log_start, publishes, state_of
 from gemmaspec.engine.image import ensure_image
 from gemmaspec.engine.lines import clean, lines
 from gemmaspec.engine.report import MAX_REPORT, parse_report
-from gemmaspec.engine.server import EngineName, Server, State
+from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 
 REPORT: Final = "/run/gemmaspec/report.json"
@@ -58,6 +59,12 @@ class DockerEngine:
         with _answering(self.endpoint):
             return str(self._client.version()["Version"])
 
+    def data_root(self) -> Path | None:
+        """Where the daemon keeps its images; None when that is not on this machine, or not to be seen."""
+        with _answering(self.endpoint):
+            root = Path(str(self._client.info().get("DockerRootDir", "")))
+        return root if root.is_absolute() and not self.remote and root.exists() else None
+
     def preflight(self, server: Server) -> None:
         """Raise EnvironmentMissing when the server could not start; pulls a missing image."""
         compose.ensure_docker_cli()
@@ -65,8 +72,8 @@ class DockerEngine:
         compose.ensure_compose_v2()
         with _answering(self.endpoint):
             if server.gpus:
-                self._ensure_nvidia()
-            self._ensure_port(server)
+                self.ensure_nvidia()
+            self.ensure_port(server)
             if server.image:
                 ensure_image(self._client, server.image)
 
@@ -89,6 +96,15 @@ class DockerEngine:
         with _answering(self.endpoint):
             container = self._container(server)
             return state_of(container.attrs) if container else State(status="absent")
+
+    def runs(self, server: Server) -> Runs | None:
+        """The container's command and image."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+            if container is None or state_of(container.attrs).status not in ("running", "restarting"):
+                return None
+            command = (container.attrs["Path"], *container.attrs["Args"])
+            return Runs(command=record.without_key(command), image=str(container.attrs["Image"]))
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Clean lines of the container since its last start; with `follow`, until it stops."""
@@ -147,8 +163,11 @@ class DockerEngine:
         found = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
         return max(found, key=lambda container: str(container.attrs["Created"]), default=None)
 
-    def _ensure_nvidia(self) -> None:
-        if has_nvidia(self._client.info()) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
+    def ensure_nvidia(self) -> None:
+        """Raise EnvironmentMissing when the daemon cannot hand out NVIDIA GPUs."""
+        with _answering(self.endpoint):
+            info = self._client.info()
+        if has_nvidia(info) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
             return
         raise EnvironmentMissing(
             f"docker at {self.endpoint} has no NVIDIA runtime, so no container can use the GPU",
@@ -156,9 +175,14 @@ class DockerEngine:
             "    # of the NVIDIA Container Toolkit",
         )
 
-    def _ensure_port(self, server: Server) -> None:
-        """Containers first: docker knows their names. A remote machine's other processes cannot be asked."""
-        for container in self._client.containers.list(ignore_removed=True):
+    def ensure_port(self, server: Server) -> None:
+        """Raise EnvironmentMissing when the server's port is another's.
+
+        Containers first: docker knows their names. A remote machine's other processes cannot be asked.
+        """
+        with _answering(self.endpoint):
+            running = self._client.containers.list(ignore_removed=True)
+        for container in running:
             if not publishes(container.attrs, bind=server.bind, port=server.port):
                 continue
             if container.labels.get("com.docker.compose.project") == server.project:

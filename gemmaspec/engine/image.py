@@ -35,17 +35,29 @@ def ensure_image(client: docker.DockerClient, image: str) -> None:
     try:
         client.images.get(image)
     except ImageNotFound:
-        if image.startswith(OWN):
-            raise EnvironmentMissing(
-                f"the image {image} is built on this machine, in no registry, and has not been built yet",
-                hint="make image    # in a checkout of gemmaspec",
-            ) from None
+        if missing := not_pulled_here(image):
+            raise missing from None
         _pull(image)
     except APIError as error:
         raise EnvironmentMissing(
             f"{image!r} is not an image name docker accepts: {clean(str(error.explanation))}",
             hint="set image to NAME:TAG or NAME@sha256:…",
         ) from None
+
+
+def not_pulled_here(image: str) -> EnvironmentMissing | None:
+    """Why a missing image is in no registry, and so cannot be pulled; None when it may be."""
+    if image.startswith("sha256:"):
+        return EnvironmentMissing(
+            f"the image with the id {image} is no longer on this machine, and in no registry that is known",
+            hint="docker images --no-trunc",
+        )
+    if image.startswith(OWN):
+        return EnvironmentMissing(
+            f"the image {image} is built on this machine, in no registry, and has not been built yet",
+            hint="make image    # in a checkout of gemmaspec",
+        )
+    return None
 
 
 def _pull(image: str) -> None:

@@ -21,7 +21,7 @@ from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.report import MAX_REPORT, parse_report
-from gemmaspec.engine.server import EngineName, Server, State
+from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import state_dir, unwritable
 
@@ -106,6 +106,11 @@ class ProcessEngine:
         detail = f"it left processes behind: {record.describe(left)}" if left else ""
         return State(status="exited", exit_code=self._exit_code(server), detail=detail)
 
+    def runs(self, server: Server) -> Runs | None:
+        """The recorded command of the living leader."""
+        last = record.read(server.run_dir)
+        return Runs(command=last.command) if last and record.leads(last) else None
+
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Clean lines of the last start's log file; with `follow`, until the server has ended."""
         if not follow:
@@ -158,7 +163,7 @@ class ProcessEngine:
             nonce=secrets.token_hex(16),
             boot_id=record.boot_id(),
             since_ticks=record.now_ticks(),
-            command=without_key(command),
+            command=record.without_key(command),
         )
         record.write(server.run_dir, made)
         try:
@@ -190,12 +195,6 @@ def environment(server: Server, marker: str) -> dict[str, str]:
     path = f"{server.python.parent if server.python else ''}{os.pathsep}{kept.get('PATH', os.defpath)}"
     # vLLM names its processes with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set.
     return kept | {"PATH": path, "SPT_NOENV": "1"} | dict(server.environment) | {MARKER: marker}
-
-
-def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A command fit to be kept: the value of --api-key replaced by ***."""
-    hidden = ["***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)]
-    return tuple("--api-key=***" if word.startswith("--api-key=") else word for word in hidden)
 
 
 def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -70,6 +70,12 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A command fit to be kept: the value of --api-key replaced by ***."""
+    hidden = ["***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)]
+    return tuple("--api-key=***" if word.startswith("--api-key=") else word for word in hidden)
+
+
 def forget(run_dir: Path) -> None:
     """Remove the record, if there is one."""
     (run_dir / _FILE).unlink(missing_ok=True)

@@ -64,6 +64,16 @@ class State:
     """Container id and health, or pid: for a person to read."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What really runs, as it was started."""
+
+    command: tuple[str, ...]
+    """The argv of the container or process; no API key in it."""
+    image: str | None = None
+    """The id of the container's image."""
+
+
 class Engine(Protocol):
     """Starts and inspects; decides nothing about profiles or readiness."""
 
@@ -87,6 +97,9 @@ class Engine(Protocol):
 
     def state(self, server: Server) -> State:
         """Look, touch nothing."""
+
+    def runs(self, server: Server) -> Runs | None:
+        """What the running server was started as; None when it does not run."""
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """The server's own output since its last start, line by line, without line ends."""

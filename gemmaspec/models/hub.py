@@ -5,6 +5,7 @@ huggingface_hub knows endpoint, token and proxies, and which host may see the to
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ ATTEMPTS: Final = 3
 """How often one piece is asked for when the connection breaks off."""
 SECONDS: Final = 10.0
 """Patience with a Hub that does not answer."""
+
+
+_DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 
 
 class Unreachable(EnvironmentMissing):
@@ -104,6 +108,13 @@ def on_hub(model: str, revision: str | None) -> HubFiles:
         return HubFiles(model, HfApi().model_info(model, revision=revision, files_metadata=True, timeout=SECONDS))
 
 
+def page(model: str) -> str:
+    """Where a person reads about a model."""
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{model}"
+
+
 @contextmanager
 def refusals(model: str, revision: str | None) -> Iterator[None]:
     """Turn what the Hub's client raises into one sentence, without the token and without a URL."""
@@ -116,7 +127,7 @@ def refusals(model: str, revision: str | None) -> Iterator[None]:
     except GatedRepoError:
         raise EnvironmentMissing(
             f"{model} is gated, and this token has not been let in",
-            hint=f"accept the terms on the page of {model}, then: hf auth login, or export HF_TOKEN=…",
+            hint=f"accept the terms at {page(model)}, then: hf auth login, or export HF_TOKEN=…",
         ) from None
     except RevisionNotFoundError:
         raise EnvironmentMissing(f"{model} has no revision {revision}") from None
@@ -127,5 +138,15 @@ def refusals(model: str, revision: str | None) -> Iterator[None]:
         ) from None
     except Exception as error:  # the Hub's client brings its own HTTP library, and has changed it before
         status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            raise EnvironmentMissing(
+                f"the Hub refuses this token for {model} ({status}): wrong, expired, or without read access",
+                hint="hf auth login    # or export HF_TOKEN=…",
+            ) from None
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise EnvironmentMissing(f"the cache cannot be written: {error.strerror}", hint="df -h") from None
         why = f"it answers {status}" if status else type(error).__name__
-        raise Unreachable(f"the Hub cannot be asked about {model}: {why}", hint="try again, or --offline") from None
+        raise Unreachable(
+            f"the Hub cannot be asked about {model}: {why}",
+            hint=f"curl -I {page(model)}",
+        ) from None

@@ -16,8 +16,12 @@ from gemmaspec.errors import UsageError
 def profile_folders() -> tuple[Path, ...]:
     """Folders that are searched: those of $GEMMASPEC_PROFILES, the user's own, the shipped one."""
     named = os.environ.get("GEMMASPEC_PROFILES", "").split(os.pathsep)
-    own = platformdirs.user_config_path("gemmaspec") / "profiles"
-    return (*(Path(folder) for folder in named if folder), own, data.PROFILES)
+    return (*(Path(folder) for folder in named if folder), own_folder(), data.PROFILES)
+
+
+def own_folder() -> Path:
+    """The user's own profiles."""
+    return platformdirs.user_config_path("gemmaspec") / "profiles"
 
 
 def profile_names(folders: Sequence[Path]) -> dict[str, Path]:

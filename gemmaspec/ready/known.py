@@ -305,7 +305,7 @@ _MODELS: Final = (
         r"LocalEntryNotFoundError|OfflineModeIsEnabled|offline mode is enabled|couldn't connect to '?https://"
         r"|outgoing traffic has been disabled",
         "The model is not in the cache, and Hugging Face cannot be reached.",
-        "Download it while online (hf download MODEL), or take HF_HUB_OFFLINE out of env.",
+        "Download it while online (gemmaspec pull PROFILE), or take HF_HUB_OFFLINE out of env.",
         exit_code=ENVIRONMENT,
         general=True,
     ),

@@ -20,6 +20,8 @@ CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """Where the caches are mounted: a folder that images have with mode 1777, which a new named volume copies,
 so that a server that is not root can write there too."""
 HF_HOME: Final = f"{CACHE}/huggingface"
+OFFLINE: Final = "HF_HUB_OFFLINE"
+"""Passed on from the shell like a secret: whether the Hub can be reached is no property of a profile."""
 RUN_DIR: Final = "/run/gemmaspec"
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -72,7 +74,7 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
         entrypoint=_entrypoint(profile),
         command=serve_command(profile, container_paths(profile)),
         environment={**_CACHE_ENVIRONMENT, **profile.env},
-        pass_env=[name for name in profile.pass_env if name != "VLLM_API_KEY"],
+        pass_env=[name for name in dict.fromkeys((*profile.pass_env, OFFLINE)) if name not in _settled(profile)],
         api_key="VLLM_API_KEY" in profile.pass_env,
         bind=f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind,
         port=profile.serve.port,
@@ -102,6 +104,11 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"q": compose_string, "block": compose_block, "comment": comment}
     return environment.get_template("compose.yaml.j2")
+
+
+def _settled(profile: Profile) -> set[str]:
+    """Variables that have a line of their own."""
+    return {"VLLM_API_KEY", *profile.env}
 
 
 def _entrypoint(profile: Profile) -> list[str]:

@@ -7,7 +7,7 @@ import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemmaspec.errors import UsageError
@@ -16,7 +16,12 @@ from gemmaspec.stack.build import STACK_FILES, Stack
 
 
 def write(stack: Stack, folder: Path) -> list[str]:
-    """Write the stack into `folder` and return the names of its files.
+    """Write the stack into `folder` and return the names of its files; see write_files."""
+    return write_files(stack.files, folder)
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
+    """Write a stack's files into `folder` and return their names.
 
     Every file is complete on the same disk before the first one takes its place. Files of a stack that this
     one does not have are removed; anything else in the folder is left alone.
@@ -27,15 +32,15 @@ def write(stack: Stack, folder: Path) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _staging(folder) as staging:
-            for name, text in stack.files.items():
+            for name, text in files.items():
                 _write_synced(staging / name, text)
-            for name in stack.files:
+            for name in files:
                 (staging / name).replace(folder / name)
-        for name in set(STACK_FILES) - set(stack.files):
+        for name in set(STACK_FILES) - set(files):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(folder / "compose.yaml", error) from None
-    return sorted(stack.files)
+    return sorted(files)
 
 
 def difference(stack: Stack, folder: Path) -> str:
@@ -44,7 +49,7 @@ def difference(stack: Stack, folder: Path) -> str:
         line
         for name in STACK_FILES
         for line in difflib.unified_diff(
-            _read(folder / name).splitlines(keepends=True),
+            read_file(folder / name).splitlines(keepends=True),
             stack.files.get(name, "").splitlines(keepends=True),
             fromfile=str(folder / name),
             tofile=f"rendered/{name}",
@@ -68,7 +73,8 @@ def _write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _read(path: Path) -> str:
+def read_file(path: Path) -> str:
+    """The text of a file of a stack; empty when there is none that can be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

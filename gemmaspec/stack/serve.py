@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gemmaspec.profile.model import Profile, Serve
-from gemmaspec.stack.paths import Paths
+from gemmaspec.stack.paths import Paths, is_local
 
 _NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
 
@@ -42,8 +42,9 @@ def served_model(profile: Profile, paths: Paths) -> str:
 
 
 def _model_flags(profile: Profile) -> Iterator[str]:
-    if profile.serve.served_model_name:
-        yield from ("--served-model-name", profile.serve.served_model_name)
+    # Named always where it is not a path: offline, vLLM puts a path into the model's place, and serves it by that name.
+    if profile.serve.served_model_name or not is_local(profile.target.model):
+        yield from ("--served-model-name", profile.serve.served_model_name or profile.target.model)
     if profile.target.revision:
         yield from ("--revision", profile.target.revision)
     if profile.target.quantization:

@@ -44,7 +44,7 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
     where = endpoint.find()
     client = endpoint.connect(where)
     try:
-        with _answering(where, ref), looking_into(client, ref) as archive:
+        with answering(where, ref), looking_into(client, ref) as archive:
             config = client.images.get(ref).attrs.get("Config") or {}
             package = find_package(candidates(config, python), archive)
             if package is None:
@@ -70,7 +70,7 @@ def present(refs: Iterable[str]) -> list[str]:
 
 
 def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) -> bool:
-    with _answering(where, ref):
+    with answering(where, ref):
         try:
             client.images.get(ref)
         except ImageNotFound:
@@ -158,7 +158,7 @@ def _remove_stale(client: docker.DockerClient) -> None:
 
 
 @contextlib.contextmanager
-def _answering(where: endpoint.Endpoint, ref: str) -> Iterator[None]:
+def answering(where: endpoint.Endpoint, ref: str) -> Iterator[None]:
     """Docker's refusals as sentences."""
     try:
         yield

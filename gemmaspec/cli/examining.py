@@ -1,0 +1,66 @@
+"""`gemmaspec doctor`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gemmaspec.cli import options, output
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.doctor import Examined
+
+_COLOURS: Final = {"ok": "32", "warning": "33", "failed": "31", "skipped": "2"}
+
+OptionalProfile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PROFILE]",
+        help="Profile that should start here; the machine alone when not given.",
+        autocompletion=options.complete_profile,
+        show_default=False,
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    profile: OptionalProfile = None,
+    engine: options.Engine = None,
+    set_: options.Set = None,
+    json: options.Json = False,
+) -> None:
+    """Look whether a profile could start here, and say what would mend it. Starts nothing, changes nothing.
+
+    Exit code 4 when it could not start.
+    """
+    from gemmaspec.deploy.doctor import doctor as use_case
+
+    found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
+    if json:
+        rows = [dataclasses.asdict(row) for row in found.rows]
+        output.json_data({"ok": found.ok, "profile": found.profile, "engine": found.engine, "rows": rows})
+    else:
+        _show(found)
+    raise typer.Exit(0 if found.ok else 4)
+
+
+def _show(found: Examined) -> None:
+    output.data(f"engine {found.why}")
+    width = max(len(row.name) for row in found.rows)
+    for row in found.rows:
+        output.data(f"{_state(row.state)}  {row.name:<{width}}  {row.says}")
+        if row.do and row.state in ("failed", "warning"):
+            output.data(f"{'':9}{'':<{width}}  try: {row.do}")
+
+
+def _state(state: str) -> str:
+    text = f"{state:<7}"
+    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if output.wants_colour(sys.stdout) else text

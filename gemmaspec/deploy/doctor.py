@@ -1,0 +1,67 @@
+"""`doctor`: could this profile start here, and what would mend it? Looks at everything, starts and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gemmaspec.deploy import doctor_engine, doctor_machine
+from gemmaspec.deploy.doctor_subject import Subject
+from gemmaspec.doctor.row import Row, failed
+from gemmaspec.engine.choose import choose_engine
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.profile.load import load_profile
+
+Check = Callable[[Subject], Iterator[Row]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """Everything that was looked at."""
+
+    profile: str | None
+    engine: EngineName
+    why: str
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way of a start."""
+        return not any(row.state == "failed" for row in self.rows)
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("docker", doctor_engine.docker),
+    ("nvidia runtime", doctor_engine.nvidia_runtime),
+    ("image", doctor_engine.image),
+    ("runtime", doctor_engine.runtime),
+    ("gpu", doctor_engine.gpu),
+    ("memory", doctor_machine.memory),
+    ("models", doctor_machine.models),
+    ("disks", doctor_machine.disks),
+    ("port", doctor_machine.port),
+    ("clock", doctor_machine.clock),
+    ("limits", doctor_machine.limits),
+)
+
+
+def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = ()) -> Examined:
+    """Look at the machine alone, or at all that a profile needs. Raises UsageError, ProfileError for the profile."""
+    loaded = load_profile(profile, overrides=overrides) if profile else None
+    try:
+        chosen, why = choose_engine(engine)
+    except EnvironmentMissing:  # docker was asked for and does not answer, which its own row says
+        chosen, why = doctor_engine.silent_docker(), "docker: chosen by you"
+    subject = Subject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
+    rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
+    return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)
+
+
+def _rows(name: str, check: Check, subject: Subject) -> Iterator[Row]:
+    """A check that cannot be finished is a failed one."""
+    try:
+        yield from check(subject)
+    except GemmaspecError as error:
+        shown = f"gemmaspec profile show {subject.profile.name}" if subject.profile else "docker info"
+        yield failed(name, error.message, error.hint or shown)

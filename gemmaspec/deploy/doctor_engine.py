@@ -1,0 +1,137 @@
+"""A doctor's looks at what runs a profile: docker, its image, the runtime, the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gemmaspec.deploy.doctor_subject import Subject
+from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.doctor.gpu import capability_row, driver_row, gpu_row
+from gemmaspec.doctor.row import Row, failed, ok, skipped, warning
+from gemmaspec.engine import compose
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.image import not_pulled_here
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.lock.moved import moved
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.releases.facts import facts_for
+from gemmaspec.runtime.managed import describe
+
+
+def silent_docker() -> DockerEngine:
+    """The docker engine, though its daemon does not answer."""
+    return DockerEngine()
+
+
+def docker(subject: Subject) -> Iterator[Row]:
+    """The command, the daemon and Compose. Where docker was not asked for, a process can do without."""
+    if subject.forced == "process":
+        yield skipped("docker", "the process engine was asked for")
+        return
+    engine = subject.engine if isinstance(subject.engine, DockerEngine) else DockerEngine()
+    needed = subject.uses_docker
+    yield _tried("docker client", compose.client_version, needed=needed)
+    yield _tried("docker daemon", lambda: f"{engine.ping()} at {engine.endpoint}", needed=needed)
+    yield _tried("docker compose", compose.ensure_compose_v2, needed=needed)
+
+
+def nvidia_runtime(subject: Subject) -> Iterator[Row]:
+    """Whether docker can hand out GPUs."""
+    if not isinstance(subject.engine, DockerEngine):
+        return
+    if not subject.wants_gpu and (subject.profile or subject.gpus is None):
+        yield skipped("nvidia runtime", "no GPU is needed" if subject.profile else "there is no GPU here")
+        return
+    subject.engine.ensure_nvidia()
+    yield ok("nvidia runtime", "docker can hand out GPUs")
+
+
+def image(subject: Subject) -> Iterator[Row]:
+    """Whether the image is here, and is the one that the lock pins."""
+    profile = subject.profile
+    if profile is None or not subject.uses_docker:
+        return
+    if not profile.image:
+        yield failed("image", "the profile names none, and a container needs one", "set image: in the profile")
+    elif subject.image is None:
+        why = not_pulled_here(profile.image)
+        pulled = f"{profile.image} is not here; `up` pulls it"
+        yield failed("image", why.message, why.hint) if why else warning("image", pulled, _pull(subject))
+    else:
+        found = subject.image.digest or f"{subject.image.id}, built on this machine"
+        versions = f", vllm {subject.versions.vllm}" if subject.versions else ""
+        yield ok("image", f"{profile.image} is {found}{versions}")
+        yield from _locked_image(subject)
+
+
+def _locked_image(subject: Subject) -> Iterator[Row]:
+    locked, now = subject.lock.image if subject.lock else None, subject.image
+    if locked is None or now is None:
+        return
+    if locked.id == now.id or (locked.digest and locked.digest == now.digest):
+        yield ok("locked image", "it is the one that the lock pins")
+        return
+    says = f"the lock pins {locked.digest or locked.id}; a plain `up` runs what is here"
+    yield warning("locked image", says, f"gemmaspec up {_profile(subject)} --locked    # or lock again")
+
+
+def runtime(subject: Subject) -> Iterator[Row]:
+    """The process engine's environment."""
+    if subject.loaded is None or subject.uses_docker:
+        return
+    found = subject.versions
+    if found:
+        yield ok("runtime", f"vllm {found.vllm}, torch {found.torch}, transformers {found.transformers}")
+        facts = {f"versions.{name}": version for name, version in found.model_dump().items()}
+        for change in moved(subject.lock.facts(), facts) if subject.lock else ():
+            yield warning("locked runtime", str(change), f"gemmaspec lock {_profile(subject)}")
+    elif subject.loaded.profile.runtime.python:
+        python = subject.loaded.profile.runtime.python
+        yield failed("runtime", f"{python} has no vllm", f"{python} -m pip install vllm")
+    elif not describe(runtime_spec(subject.loaded)).complete:
+        yield warning("runtime", "not built yet; `up` builds it", _pull(subject, engine=True))
+
+
+def gpu(subject: Subject) -> Iterator[Row]:
+    """The GPU, what it lacks in this vLLM, and the driver."""
+    wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
+    found = subject.gpus
+    yield gpu_row(found, wanted=subject.wants_gpu, capability=wanted)
+    if found is None or (subject.profile and not subject.wants_gpu):
+        return
+    facts = facts_for(subject.vllm.partition("+")[0]) if subject.vllm else None
+    if row := capability_row(found.capabilities[0] if found.capabilities else None, facts):
+        yield row
+    yield driver_row(found, require=_required(subject), **_cuda(subject))
+
+
+def _required(subject: Subject) -> str | None:
+    return subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None
+
+
+def _cuda(subject: Subject) -> dict[str, str]:
+    """Which CUDA is asked for, and by what."""
+    if subject.image:
+        return {"cuda": subject.image.environment.get("CUDA_VERSION", ""), "where": "the image"}
+    if subject.versions:
+        build = subject.versions.torch.partition("+cu")[2]
+        return {"cuda": f"{build[:-1]}.{build[-1]}" if build.isdigit() else "", "where": "the runtime's torch"}
+    facts = facts_for(subject.vllm) if subject.vllm else None
+    return {"cuda": facts.cuda if facts else "", "where": f"the released image of vllm {subject.vllm}"}
+
+
+def _tried(name: str, look: Callable[[], str], *, needed: bool) -> Row:
+    try:
+        return ok(name, look())
+    except GemmaspecError as error:
+        if needed:
+            return failed(name, error.message, error.hint)
+        return warning(name, f"{error.message}; `up` takes a process instead", error.hint)
+
+
+def _pull(subject: Subject, *, engine: bool = False) -> str:
+    return f"gemmaspec pull {_profile(subject)}{' --engine process' if engine else ''}"
+
+
+def _profile(subject: Subject) -> str:
+    return subject.profile.name if subject.profile else "PROFILE"

@@ -1,0 +1,152 @@
+"""A doctor's looks at what a profile needs of the machine: memory, models, disks, its port, clock and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemmaspec.deploy import readings
+from gemmaspec.deploy.doctor_subject import Subject
+from gemmaspec.deploy.fit import Request, fit
+from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
+from gemmaspec.doctor.machine import (
+    clock_row,
+    container_shm_row,
+    disk_row,
+    memory_row,
+    open_files_row,
+    shm_row,
+)
+from gemmaspec.doctor.row import Row, failed, ok, skipped, warning
+from gemmaspec.engine import port as ports
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import state_dir
+from gemmaspec.fit.report import Fit
+from gemmaspec.models import access
+from gemmaspec.models.download import Cache, list_files
+from gemmaspec.models.hub import Unreachable
+
+
+def memory(subject: Subject) -> Iterator[Row]:
+    """What the profile needs, as `fit` computes it; without a profile what is there."""
+    if subject.loaded is None:
+        import psutil
+
+        found = psutil.virtual_memory()
+        yield memory_row(found.total, found.available)
+        return
+    if subject.runs_now:
+        yield skipped("memory", f"{subject.loaded.profile.name} is running, and holds what it needs")
+        return
+    try:
+        answer = fit(Request(profile=str(subject.loaded.file), overrides=subject.overrides))
+    except GemmaspecError as error:
+        yield skipped("memory", f"fit cannot tell: {error.message}")
+        return
+    device = answer.plan.device
+    here = "" if device.here else f", taken as a {device.name}"
+    if answer.fits:
+        yield ok("memory", f"it fits into {device.memory / 1e9:.1f} GB{here}")
+    mend = _mending(answer)
+    for problem in answer.problems:
+        yield failed("memory", f"{problem}{here}", mend)
+
+
+def _mending(answer: Fit) -> str:
+    """The first change that lets it start."""
+    change = next((one.change for one in answer.advice if one.starts), None)
+    return f"gemmaspec up {answer.profile} {change}" if change else f"gemmaspec fit {answer.profile}"
+
+
+def models(subject: Subject) -> Iterator[Row]:
+    """Whether target and draft are here, or could be fetched."""
+    for one in models_of(subject.loaded.profile) if subject.loaded else ():
+        if one.local:
+            yield _folder(one)
+        else:
+            yield _of_the_hub(subject, one)
+
+
+def _folder(one: Model) -> Row:
+    if one.is_tiny and not (one.folder / "config.json").is_file():
+        return ok(one.role, f"{one.model} is made by `up`")
+    try:
+        check_folder(one)
+    except GemmaspecError as error:
+        return failed(one.role, error.message, f"ls {one.folder}")
+    return ok(one.role, f"{one.folder} is there")
+
+
+def _of_the_hub(subject: Subject, one: Model) -> Row:
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    cached = access.cached_commit(one.model, one.revision, cache=folder)
+    try:
+        if access.is_offline():
+            raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        listing = list_files(one.model, one.revision, role=one.role)
+    except Unreachable as error:
+        if cached is None:
+            return failed(one.role, f"{error.message}, and it is not in the cache", error.hint)
+        return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, maybe not whole", error.hint)
+    except GemmaspecError as error:
+        return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.profile.name}")
+    cache = Cache(folder)
+    rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
+    subject.to_fetch[one.role] = rest
+    shown = f"{one.model} at {listing.commit}"
+    if not cache.missing(listing):
+        return ok(one.role, f"{shown} is in the cache")
+    return warning(
+        one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.profile.name}"
+    )
+
+
+def disks(subject: Subject) -> Iterator[Row]:
+    """Room for stacks and runtimes, for models, and for docker's images."""
+    yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
+    cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
+    needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
+    yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
+    if isinstance(subject.engine, DockerEngine):
+        root = _docker_root(subject.engine)
+        yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), None)
+
+
+def _docker_root(engine: DockerEngine) -> Path | None:
+    try:
+        return engine.data_root()
+    except GemmaspecError:
+        return None  # its own row says that docker does not answer
+
+
+def port(subject: Subject) -> Iterator[Row]:
+    """Whether the port is free, or held by this very stack."""
+    server = subject.server
+    if server is None:
+        return
+    if subject.runs_now:
+        yield ok("port", f"{server.port} is held by {server.name} itself")
+        return
+    if isinstance(subject.engine, DockerEngine):
+        subject.engine.ensure_port(server)
+    else:
+        ports.ensure_free(server.bind, server.port)
+    yield ok("port", f"{server.port} on {server.bind} is free")
+
+
+def clock(_: Subject) -> Iterator[Row]:
+    """Whether this machine knows what time it is."""
+    yield clock_row(readings.clock())
+
+
+def limits(subject: Subject) -> Iterator[Row]:
+    """Open files and shared memory, where the server will be."""
+    if not subject.uses_docker:
+        yield open_files_row(readings.hard_open_files())
+        yield shm_row(readings.shm_free())
+        return
+    yield skipped("open files", "a container has the docker daemon's limit")
+    if subject.profile:
+        yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)

@@ -1,0 +1,98 @@
+"""What a doctor looks at: the machine, and maybe a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gemmaspec.deploy import readings, stacks
+from gemmaspec.deploy.facts import runtime_versions
+from gemmaspec.deploy.locking import read_lock
+from gemmaspec.deploy.prepare import prepare
+from gemmaspec.doctor.gpu import Gpus
+from gemmaspec.engine.identity import Identity, image_identity
+from gemmaspec.engine.server import Engine, EngineName, Server
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.lock.model import Lock, Versions
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import vllm_of
+from gemmaspec.trees.versions import image_versions
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """Readings that several checks share are taken once, when the first of them asks."""
+
+    loaded: Loaded | None
+    engine: Engine
+    forced: EngineName | None
+    overrides: Sequence[str] = ()
+    to_fetch: dict[str, int] = field(default_factory=dict)
+    """Bytes of target and draft that are still to be fetched, as far as they were asked for."""
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile, if there is one."""
+        return self.loaded.profile if self.loaded else None
+
+    @property
+    def uses_docker(self) -> bool:
+        """Whether the docker engine would run it."""
+        return self.engine.name == "docker"
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether the profile is for a machine with GPUs."""
+        return bool(self.profile and MACHINES[self.profile.machine].gpus)
+
+    @cached_property
+    def gpus(self) -> Gpus | None:
+        """As nvidia-smi shows them."""
+        return readings.gpus()
+
+    @cached_property
+    def image(self) -> Identity | None:
+        """The profile's image, if the daemon has it."""
+        name = self.profile.image if self.profile else None
+        return image_identity(name) if name and self.uses_docker else None
+
+    @cached_property
+    def versions(self) -> Versions | None:
+        """What is installed where the profile would run; None while that is not here."""
+        try:
+            if self.image and self.profile:
+                return Versions(**image_versions(self.image.id, python=self.profile.container.python))
+            return runtime_versions(self.loaded) if self.loaded and not self.uses_docker else None
+        except GemmaspecError:
+            return None
+
+    @property
+    def vllm(self) -> str | None:
+        """The vLLM that would run, as far as it is known."""
+        if self.versions:
+            return self.versions.vllm
+        return vllm_of(self.profile) if self.profile else None
+
+    @cached_property
+    def lock(self) -> Lock | None:
+        """The profile's lock. Raises ProfileError for one that cannot be read."""
+        return read_lock(self.loaded) if self.loaded else None
+
+    @cached_property
+    def server(self) -> Server | None:
+        """What would be started. Raises ProfileError for a profile that this engine cannot run."""
+        if self.loaded is None:
+            return None
+        return prepare(self.loaded, engine=self.engine.name, remote=self.engine.remote)[0]
+
+    @cached_property
+    def runs_now(self) -> bool:
+        """Whether a stack of this name is running already, with all that it holds."""
+        try:
+            started = stacks.find(self.profile.name) if self.profile else None
+            return bool(started and stacks.engine_of(started).state(started.server).status == "running")
+        except GemmaspecError:
+            return False

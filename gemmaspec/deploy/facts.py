@@ -1,0 +1,116 @@
+"""What decides what a profile runs, as it is on this machine now: the facts that a lock holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gemmaspec import data
+from gemmaspec.deploy.models import Model, check_folder, models_of, server_cache
+from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.engine.identity import image_identity
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.files import state_dir
+from gemmaspec.lock.model import NONE, Lock, LockedImage, LockedModel, Versions
+from gemmaspec.models import access
+from gemmaspec.models.digest import folder_digest
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.model import Profile
+from gemmaspec.runtime.managed import describe
+from gemmaspec.stack.build import profile_plan
+from gemmaspec.stack.paths import on_host
+from gemmaspec.trees.versions import image_versions, interpreter_versions
+
+Commit = Callable[[Model], "str | None"]
+"""From a model of the Hub to the commit that its revision means; None when that is not known."""
+
+
+def resolve(loaded: Loaded, engine: EngineName, commit: Commit) -> Lock:
+    """Everything that decides what runs. Starts nothing, and reads an image without running it.
+
+    Raises EnvironmentMissing for an image, a runtime or a model's folder that is not there.
+    """
+    profile = loaded.profile
+    image = _locked_image(profile) if engine == "docker" else None
+    models = [_locked_model(model, commit) for model in models_of(profile)]
+    return Lock(
+        profile=profile.name,
+        engine=engine,
+        plan=_plan_digest(profile),
+        image=image,
+        target=models[0],
+        draft=models[1] if len(models) > 1 else None,
+        versions=_image_versions(profile, image) if image else runtime_versions(loaded),
+    )
+
+
+def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
+    """The facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network is used."""
+    profile = loaded.profile
+    facts: dict[str, str] = {"engine": engine, "plan": _plan_digest(profile), "draft.model": NONE}
+    for model in models_of(profile):
+        facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
+        if model.local:
+            facts[f"{model.role}.digest"] = _folder_digest(model)
+    if engine == "docker":
+        facts |= _image_now(profile, lock.image)
+    return facts
+
+
+def cached(profile: Profile, engine: EngineName) -> Commit:
+    """Commits as the cache that the server uses knows them: no network."""
+    cache = server_cache(profile, docker=engine == "docker")
+    return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
+
+
+def runtime_versions(loaded: Loaded) -> Versions:
+    """Versions in the process engine's environment. Raises EnvironmentMissing when it has not been built."""
+    own = loaded.profile.runtime.python
+    if own:
+        return Versions(**interpreter_versions(Path(on_host(own, state=state_dir()))))
+    found = describe(runtime_spec(loaded))
+    if not found.complete:
+        name = loaded.profile.name
+        raise EnvironmentMissing(
+            f"the runtime of {name} has not been built yet", hint=f"gemmaspec pull {name} --engine process"
+        )
+    return Versions(**{name: str(found.facts.get(name, "unknown")) for name in Versions.model_fields})
+
+
+def _locked_image(profile: Profile) -> LockedImage:
+    name = profile.image or ""
+    found = image_identity(name)
+    if found is None:
+        raise EnvironmentMissing(f"the image {name} is not on this machine", hint=f"gemmaspec pull {profile.name}")
+    return LockedImage(name=name, digest=found.digest, id=found.id)
+
+
+def _image_versions(profile: Profile, image: LockedImage) -> Versions:
+    return Versions(**image_versions(image.id, python=profile.container.python))
+
+
+def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
+    """The name; and the id, if the locked one could not be had any more."""
+    name = profile.image or NONE
+    gone = locked and name == locked.name and not locked.digest and image_identity(locked.id) is None
+    if not gone:
+        return {"image.name": name}
+    now = image_identity(name)
+    return {"image.name": name, "image.id": now.id if now else NONE}
+
+
+def _locked_model(model: Model, commit: Commit) -> LockedModel:
+    if model.local:
+        return LockedModel(model=model.model, digest=_folder_digest(model))
+    return LockedModel(model=model.model, asked=model.revision, revision=commit(model))
+
+
+def _folder_digest(model: Model) -> str:
+    check_folder(model)
+    return folder_digest(model.folder)
+
+
+def _plan_digest(profile: Profile) -> str:
+    return f"sha256:{profile_plan(profile, Shelf(data.patch_folders()))['sha256']}"

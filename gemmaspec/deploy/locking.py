@@ -1,0 +1,159 @@
+"""Locks: where they lie, how one is written, and whether a profile still is as it was locked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec import data
+from gemmaspec.deploy.facts import cached, known_now, resolve, runtime_versions
+from gemmaspec.deploy.models import Model, models_of
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.files import write_whole
+from gemmaspec.lock.model import Lock
+from gemmaspec.lock.moved import Moved, moved
+from gemmaspec.lock.pinned import pinned
+from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
+from gemmaspec.models import access
+from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.find import own_folder
+from gemmaspec.profile.load import Loaded
+
+SUFFIX: Final = ".lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A lock that was written."""
+
+    file: Path
+    lock: Lock
+    first: bool
+    moved: tuple[Moved, ...]
+    """What the lock that was there said otherwise."""
+
+
+def lock_file(loaded: Loaded) -> Path:
+    """Where a profile's lock lies: beside its file; for a shipped profile in the user's own profile folder."""
+    shipped = loaded.file.is_relative_to(data.PROFILES)
+    folder = own_folder() if shipped else loaded.file.parent
+    return folder / f"{loaded.file.stem}{SUFFIX}"
+
+
+def read_lock(loaded: Loaded) -> Lock | None:
+    """The lock of a profile; None when it has none. Raises ProfileError for a file that is no lock, or another's."""
+    file = lock_file(loaded)
+    try:
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(MAX_CHARACTERS + 1)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{file}: cannot be read ({type(error).__name__})", hint=f"ls -l {file}") from None
+    lock = parse_lock(text, file=str(file))
+    if lock.profile != loaded.profile.name:
+        raise ProfileError(f"{file}: is the lock of {lock.profile}, not of {loaded.profile.name}")
+    return lock
+
+
+def write_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Written:
+    """Resolve what a profile would run now, and write its lock.
+
+    Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
+    cache can tell.
+    """
+    before = read_lock(loaded)
+    from_cache = cached(loaded.profile, engine)
+    lock = resolve(loaded, engine, lambda model: _commit(model, from_cache(model), note))
+    file = lock_file(loaded)
+    write_whole(file, lock_text(lock))
+    return Written(
+        file=file, lock=lock, first=before is None, moved=moved(before.facts(), lock.facts()) if before else ()
+    )
+
+
+def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
+    """The profile with image and revisions as its lock has them.
+
+    Raises UsageError when there is no lock, DifferencesFound with each thing that is not as it was locked.
+    """
+    lock = read_lock(loaded)
+    if lock is None:
+        raise UsageError(
+            f"{loaded.profile.name} has no lock: there is no {lock_file(loaded)}",
+            hint=f"gemmaspec lock {_named(loaded)}",
+        )
+    _refuse(loaded, moved(lock.facts(), known_now(loaded, engine, lock)))
+    return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
+
+
+def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """The profile with what its lock, if it has one, pins of image, target and draft; what has moved stays as it is."""
+    lock = read_lock(loaded)
+    if lock is None:
+        return loaded
+    image = lock.image if lock.image and lock.image.digest and lock.image.name == loaded.profile.image else None
+    models = {"target": lock.target, "draft": lock.draft}
+    fits = {
+        one.role: locked
+        for one in models_of(loaded.profile)
+        if (locked := models[one.role]) and (locked.model, locked.asked) == (one.model, one.revision)
+    }
+    for one in models_of(loaded.profile):
+        if one.role not in fits:
+            note(f"{one.role}: the lock has another model than the profile, which counts here")
+    return pinned(
+        loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
+    )
+
+
+def check_runtime(loaded: Loaded) -> None:
+    """Raise DifferencesFound when the process engine's environment does not hold the locked versions."""
+    lock = read_lock(loaded)
+    if lock:
+        now = runtime_versions(loaded).model_dump()
+        _refuse(loaded, moved(lock.facts(), {f"versions.{name}": version for name, version in now.items()}))
+
+
+def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
+    """What to say after an unlocked start: nothing, unless there is a lock and it is not what runs."""
+    try:
+        lock = read_lock(loaded)
+    except ProfileError as error:
+        return [f"warning: {error.message}"]
+    if lock is None:
+        return []
+    facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
+    return [f"warning: not as locked: {change}" for change in moved(lock.facts(), facts)]
+
+
+def _refuse(loaded: Loaded, changes: Sequence[Moved]) -> None:
+    if changes:
+        lines = "\n".join(f"  {change}" for change in changes)
+        raise DifferencesFound(
+            f"{loaded.profile.name} is not what {lock_file(loaded)} pins:\n{lines}",
+            hint=f"gemmaspec lock {_named(loaded)}    # to accept it",
+        )
+
+
+def _named(loaded: Loaded) -> str:
+    """The profile as it is typed."""
+    return loaded.profile.name if loaded.file.is_relative_to(data.PROFILES) else str(loaded.file)
+
+
+def _commit(model: Model, in_cache: str | None, note: Callable[[str], None]) -> str:
+    """As the Hub says it; when it does not answer, as the cache would."""
+    try:
+        if access.is_offline():
+            raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        return access.check_access(model.model, model.revision, role=model.role)
+    except Unreachable as error:
+        if in_cache is None:
+            raise EnvironmentMissing(
+                f"{error.message}, and the cache does not know which commit of {model.model} runs", hint=error.hint
+            ) from None
+        note(f"{error.message}: taking the commit in the cache")
+        return in_cache

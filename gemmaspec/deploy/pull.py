@@ -1,0 +1,217 @@
+"""`pull`: fetch everything that a profile runs, so that `up` needs no network."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from gemmaspec.deploy import locking
+from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
+from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.engine import pulling
+from gemmaspec.engine.choose import choose_engine
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.image import not_pulled_here
+from gemmaspec.engine.server import Engine, EngineName
+from gemmaspec.errors import EnvironmentMissing, Interrupted, UsageError
+from gemmaspec.models.download import Cache, Listing, RemoteFile, list_files
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.runtime.managed import describe, ensure_runtime
+from gemmaspec.runtime.spec import RuntimeSpec
+
+WORKERS: Final = 6
+"""Transfers at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One thing that a profile runs."""
+
+    role: str
+    """`image`, `runtime`, `target` or `draft`."""
+    name: str
+    revision: str | None = None
+    """The commit of a model of the Hub."""
+    to_fetch: int | None = 0
+    """Bytes that were not here; None when that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Something to fetch, as one task of its own."""
+
+    part: Part
+    run: Callable[[Callable[[int], None]], None]
+
+
+class Progress(Protocol):
+    """Where a pull tells what it is doing; called from several threads."""
+
+    def note(self, text: str) -> None:
+        """One sentence, once."""
+
+    def begin(self, role: str, name: str, total: int | None) -> None:
+        """A part begins, of `total` bytes if that is known."""
+
+    def advance(self, role: str, count: int) -> None:
+        """That many bytes of it came."""
+
+    def end(self, role: str) -> None:
+        """It is here."""
+
+
+def pull(
+    profile: str, *, engine: EngineName | None, latest: bool, overrides: Sequence[str], progress: Progress
+) -> tuple[Part, ...]:
+    """Fetch image (or runtime), target and draft together; at their locked revisions, unless `latest`.
+
+    Raises EnvironmentMissing before anything is fetched: a model that is gated or not there, a disk that is too small;
+    and for a transfer that breaks off, of which the same command goes on.
+    """
+    chosen, why = choose_engine(engine)
+    progress.note(f"engine {why}")
+    loaded = load_profile(profile, overrides=overrides)
+    loaded = loaded if latest else locking.for_pull(loaded, chosen.name, progress.note)
+    cache = Cache(hub_cache(loaded.profile))
+    listings = [
+        list_files(one.model, one.revision, role=one.role) for one in _of_the_hub(loaded, chosen, progress.note)
+    ]
+    first = _image_job(loaded, progress.note) if chosen.name == "docker" else _runtime_job(loaded, progress.note)
+    parts = [_part(listing, cache) for listing in listings]
+    _check_disks(chosen, first.part, cache, sum(part.to_fetch or 0 for part in parts), progress.note)
+    jobs = [first] if first.part.to_fetch != 0 else []
+    for listing, part in zip(listings, parts, strict=True):
+        jobs += _jobs(listing, part, cache)
+    _run(jobs, progress)
+    for listing in listings:
+        cache.name_commit(listing)
+    return (first.part, *parts)
+
+
+def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> Iterator[Model]:
+    """The models to fetch, each once. Raises UsageError when the server would look for them elsewhere."""
+    seen = set()
+    for one in models_of(loaded.profile):
+        if one.is_tiny:
+            note(f"{one.role}: {one.model} is made by `up`")
+        elif one.local:
+            check_folder(one)
+            note(f"{one.role}: {one.folder} is a folder of this machine")
+        elif (one.model, one.revision) not in seen:
+            _refuse_elsewhere(loaded, engine, one)
+            seen.add((one.model, one.revision))
+            yield one
+
+
+def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: Model) -> None:
+    if engine.remote:
+        raise UsageError(f"docker is on another machine, where its server fetches {one.model} by itself")
+    if engine.name == "docker" and not loaded.profile.caches.huggingface:
+        raise UsageError(
+            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in a volume "
+            "of its own, which only it can fill",
+            hint="set caches: {huggingface: ~/.cache/huggingface} in the profile",
+        )
+
+
+def _part(listing: Listing, cache: Cache) -> Part:
+    rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
+    return Part(role=listing.role, name=listing.model, revision=listing.commit, to_fetch=rest)
+
+
+def _jobs(listing: Listing, part: Part, cache: Cache) -> Iterator[Job]:
+    """A job for each file; the largest first, so that none of them is left alone at the end."""
+    for file in sorted(cache.missing(listing), key=lambda file: -file.size):
+        yield Job(part=part, run=_fetcher(cache, listing, file))
+
+
+def _fetcher(cache: Cache, listing: Listing, file: RemoteFile) -> Callable[[Callable[[int], None]], None]:
+    return lambda on_bytes: cache.fetch(listing, file, on_bytes)
+
+
+def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
+    image = loaded.profile.image
+    if not image:
+        raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
+    if pulling.is_here(image):
+        return Job(part=Part(role="image", name=image), run=lambda _: None)
+    if missing := not_pulled_here(image):
+        raise missing
+    size = pulling.download_bytes(image, pulling.architecture())
+    if size is None:
+        note(f"image: the registry does not say how large {image} is")
+    return Job(part=Part(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes))
+
+
+def _runtime_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
+    own = loaded.profile.runtime.python
+    if own:
+        return Job(part=Part(role="runtime", name=own), run=lambda _: None)
+    spec = runtime_spec(loaded)
+    size = 0 if describe(spec).complete else None
+    return Job(part=Part(role="runtime", name=spec.key, to_fetch=size), run=lambda _: _build(spec, note))
+
+
+def _build(spec: RuntimeSpec, note: Callable[[str], None]) -> None:
+    ensure_runtime(spec, progress=note)
+
+
+def _check_disks(engine: Engine, first: Part, cache: Cache, models: int, note: Callable[[str], None]) -> None:
+    """Raise EnvironmentMissing for a disk that is too small; disks that cannot be seen from here are noted."""
+    needed: dict[Path, int] = {}
+    _need(needed, cache.folder, models)
+    if first.role == "image" and first.to_fetch != 0:
+        root = engine.data_root() if isinstance(engine, DockerEngine) else None
+        if root is None:
+            note("image: docker's disk cannot be seen from here, so its free space is not known")
+        else:
+            _need(needed, root, first.to_fetch or 0)  # at least: unpacked, an image is larger
+    for mount, size in needed.items():
+        free = shutil.disk_usage(mount).free
+        if size > free:
+            raise EnvironmentMissing(
+                f"the disk of {mount} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB are to be fetched to it",
+                hint=f"df -h {mount}",
+            )
+
+
+def _need(needed: dict[Path, int], folder: Path, size: int) -> None:
+    """Add to what is needed on a folder's disk, which is known by one folder of it."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    same = next((one for one in needed if one.stat().st_dev == there.stat().st_dev), there)
+    needed[same] = needed.get(same, 0) + size
+
+
+def _run(jobs: Sequence[Job], progress: Progress) -> None:
+    """All jobs at once; the first failure, or Ctrl-C, ends the others at their next bytes."""
+    left = Counter(job.part for job in jobs)
+    for part in left:
+        progress.begin(part.role, part.name, part.to_fetch)
+    stopped = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="gemmaspec-pull") as pool:
+        futures = {pool.submit(job.run, _teller(job.part.role, progress, stopped)): job.part for job in jobs}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+                left[futures[future]] -= 1
+                if not left[futures[future]]:
+                    progress.end(futures[future].role)
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _teller(role: str, progress: Progress, stopped: threading.Event) -> Callable[[int], None]:
+    def tell(count: int) -> None:
+        if stopped.is_set():
+            raise Interrupted("stopped, since another part failed")
+        progress.advance(role, count)
+
+    return tell

@@ -1,0 +1,105 @@
+"""`rollback`: start the last stack that was known to be good, as it was, without asking the network for anything."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from gemmaspec.deploy import knowngood, stacks
+from gemmaspec.deploy.knowngood import KnownGood
+from gemmaspec.deploy.models import Model, check_folder, needs_no_hub
+from gemmaspec.deploy.starting import Progress, Running, make_room, start
+from gemmaspec.engine.choose import engine_named
+from gemmaspec.engine.identity import image_identity
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.lock.model import LockedImage, LockedModel
+from gemmaspec.models.digest import folder_digest
+
+
+def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: Progress) -> Running:
+    """Go back to the newest known good stack that is not the current one, or to the one with the id `to`.
+
+    It is started as `up` starts one, and is ready once it has answered. Raises UsageError when there is none,
+    EnvironmentMissing when its image is gone and no registry has it, DifferencesFound when a model's folder is not
+    what it was; else as `up`.
+    """
+    good = choose(name or only_name(), to)
+    progress.note(f"back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    engine = engine_named(good.started.engine)
+    if good.facts.image:
+        _check_image(good.facts.image)
+    for role, model in (("target", good.facts.target), ("draft", good.facts.draft)):
+        if model:
+            _check_folder(role, model)
+    make_room(engine, good.started.server, progress)
+    running = start(engine, good.started, good.files(), offline=_offline(good), timeout_s=timeout_s, progress=progress)
+    stacks.save(dataclasses.replace(good.started, known_good=good.key))
+    knowngood.renew(good)
+    return running
+
+
+def choose(name: str, to: str | None) -> KnownGood:
+    """The stack to go back to. Raises UsageError when there is none."""
+    goods = knowngood.known_goods(name)
+    if to:
+        found = [good for good in goods if good.id == to or good.key == to]
+    else:
+        now = current(name)
+        found = [good for good in goods if good.key != now]
+    if found:
+        return found[0]
+    known = ", ".join(good.id for good in goods) or "none"
+    wanted = f"with the id {to}" if to else "but the current one"
+    raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
+
+
+def current(name: str) -> str | None:
+    """The key of the stack that was started last, if it became ready."""
+    with contextlib.suppress(GemmaspecError):
+        return stacks.find(name).known_good
+    return None
+
+
+def only_name() -> str:
+    """The one profile that can be gone back with. Raises UsageError when there are none or several."""
+    names = knowngood.names()
+    if len(names) == 1:
+        return names[0]
+    raise UsageError(f"name the stack to roll back: {', '.join(names) or 'none was ever ready here'}")
+
+
+def _offline(good: KnownGood) -> bool:
+    """Whether its models are pinned and in the cache, as far as that can be seen from here."""
+    models = [
+        Model(role=role, model=locked.model, revision=locked.revision)
+        for role, locked in (("target", good.facts.target), ("draft", good.facts.draft))
+        if locked
+    ]
+    cache = good.started.hub_cache
+    pins = all(model.local or model.revision for model in models)
+    return pins and cache is not None and needs_no_hub(models, cache=Path(cache), note=lambda _: None)
+
+
+def _check_image(image: LockedImage) -> None:
+    """An image with a digest can be pulled again; one that was built here cannot."""
+    if image.digest is None and image_identity(image.id) is None:
+        now = image_identity(image.name)
+        raise EnvironmentMissing(
+            f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
+            f"{now.id if now else 'not here either'}",
+            hint="gemmaspec rollback --list    # others may still be there: --to ID",
+        )
+
+
+def _check_folder(role: str, locked: LockedModel) -> None:
+    model = Model(role=role, model=locked.model, revision=None)
+    if not locked.digest:
+        return
+    check_folder(model)
+    now = folder_digest(model.folder)
+    if now != locked.digest:
+        raise DifferencesFound(
+            f"{role}.model: {model.folder} is not what it was: was {locked.digest}, is {now}",
+            hint="gemmaspec rollback --list    # others may still fit: --to ID",
+        )

@@ -1,0 +1,143 @@
+"""GPU, driver and CUDA: what nvidia-smi says, and whether the image and this vLLM can run there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import Version
+
+from gemmaspec.doctor.row import Row, failed, ok, warning
+from gemmaspec.releases.facts import Facts
+
+QUERY: Final = "name,driver_version,compute_cap"
+"""What nvidia-smi is asked with --query-gpu."""
+
+_CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)")
+_CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
+_UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or https://www.nvidia.com/drivers"
+_NATIVE_FP4: Final = "flashinfer_b12x"
+"""The first kernels made for SM 12.x among vLLM's NVFP4 ones (model_executor/kernels/linear/nvfp4, 0.24.0-0.33.0)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """What nvidia-smi says of this machine."""
+
+    names: tuple[str, ...]
+    driver: str
+    cuda: str | None
+    """The newest CUDA that the driver can run, such as 13.0."""
+    capabilities: tuple[str, ...]
+    """Compute capability of each, such as 12.1; empty where the driver is too old to say."""
+
+
+def parse(query: str, summary: str) -> Gpus | None:
+    """From the answers to `nvidia-smi --query-gpu=… --format=csv,noheader` and to plain `nvidia-smi`."""
+    lines = [[part.strip() for part in line.split(",")] for line in query.splitlines()[:64]]
+    rows = [line for line in lines if len(line) == 3 and re.match(r"\d", line[1])]
+    if not rows:
+        return None
+    found = _CUDA.search(summary[:20_000])
+    return Gpus(
+        names=tuple(row[0] for row in rows),
+        driver=rows[0][1],
+        cuda=found[1] if found else None,
+        capabilities=tuple(row[2] for row in rows if re.fullmatch(r"\d+\.\d+", row[2])),
+    )
+
+
+def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> Row:
+    """Whether there is a GPU, if the profile wants one, and of the kind that its machine has."""
+    if gpus is None and wanted:
+        return failed("gpu", "nvidia-smi finds no GPU, and the profile's machine has one", "nvidia-smi")
+    if gpus is None:
+        return ok("gpu", "none, and none is needed")
+    here = ", ".join(gpus.names)
+    shown = f"{here}, compute capability {', '.join(dict.fromkeys(gpus.capabilities)) or 'not known'}"
+    if wanted and capability and gpus.capabilities and capability not in gpus.capabilities:
+        return warning("gpu", f"{shown}; the profile is made for {capability}")
+    return ok("gpu", shown)
+
+
+def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
+    """What a GPU does without in this vLLM, as far as sources say."""
+    if capability is None:
+        return
+    major = int(capability.partition(".")[0])
+    on = facts.attention.flash_attention_on
+    if major not in on:
+        others = f"; it is used on {', '.join(f'{one}.x' for one in on)}" if on else " in this release"
+        yield f"no FlashAttention for Gemma 4: Triton attention{others}"
+    if major < 10:
+        yield "no FP4 units: NVFP4 weights run through Marlin, as 16-bit"
+    if major == 12 and not _has_native_fp4(facts):
+        yield "no NVFP4 kernels made for 12.x, which come with vLLM 0.24.0: Marlin or CUTLASS"
+
+
+def capability_row(capability: str | None, facts: Facts | None) -> Row | None:
+    """What the GPU lacks; None when nothing is known."""
+    if facts is None or capability is None:
+        return None
+    found = list(lacks(capability, facts))
+    said = f"vllm {facts.vllm} on {capability}: "
+    return ok("kernels", said + ("; ".join(found) or "nothing is known to be missing"))
+
+
+def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str) -> Row:
+    """The driver against what needs it: NVIDIA_REQUIRE_CUDA, which the container toolkit enforces, and CUDA_VERSION."""
+    shown = f"driver {gpus.driver}, which runs CUDA up to {gpus.cuda or 'an unknown release'}"
+    if gpus.cuda is None:
+        return warning("driver", f"{shown}; not compared with {where}", "nvidia-smi")
+    if require and not any(_holds(clause, gpus) for clause in require.split()):
+        said = "; ".join(clause for clause in require.split() if clause.startswith("cuda")) or require[:80]
+        return failed("driver", f"{shown}; {where} wants {said}", _UPDATE)
+    if not cuda or (wanted := _version(cuda)) is None:
+        return ok("driver", f"{shown}; {where} does not say which CUDA it has")
+    has = Version(gpus.cuda)
+    if wanted.major > has.major:
+        return failed("driver", f"{shown}; {where} has CUDA {cuda}", _UPDATE)
+    if (wanted.major, wanted.minor) > (has.major, has.minor):
+        # Within a major release older drivers run newer code, but for kernels that are compiled at run time.
+        return warning("driver", f"{shown}; {where} has CUDA {cuda}, a newer minor release", _UPDATE)
+    return ok("driver", f"{shown}; {where} has CUDA {cuda}")
+
+
+def _holds(clause: str, gpus: Gpus) -> bool:
+    """One of several ways in which the driver may do: conditions joined by commas. The brand is not looked at."""
+    return all(_condition(text, gpus) for text in clause.split(","))
+
+
+def _condition(text: str, gpus: Gpus) -> bool:
+    found = _CLAUSE.fullmatch(text)
+    if found is None:
+        return False
+    name, operator, value = found.groups()
+    if name == "brand":
+        return True
+    has, wanted = _version(gpus.cuda if name == "cuda" else gpus.driver), _version(value)
+    if has is None or wanted is None:
+        return False
+    return {
+        ">=": has >= wanted,
+        "<=": has <= wanted,
+        ">": has > wanted,
+        "<": has < wanted,
+        "=": has == wanted,
+        "!=": has != wanted,
+    }[operator]
+
+
+def _has_native_fp4(facts: Facts) -> bool:
+    flag = facts.flags.get("--linear-backend")
+    choices: Sequence[str] | frozenset[str] = flag.choices or () if flag else ()
+    return _NATIVE_FP4 in choices
+
+
+def _version(text: str | None) -> Version | None:
+    try:
+        return Version(text or "")
+    except ValueError:  # no version, or a number of thousands of digits
+        return None

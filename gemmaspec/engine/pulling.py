@@ -1,0 +1,100 @@
+"""Pulling an image with its progress as numbers, and how much that will be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from docker.errors import APIError
+from docker.utils import parse_repository_tag
+
+from gemmaspec.engine import endpoint
+from gemmaspec.engine.identity import identity
+from gemmaspec.engine.image import not_pulled_here, why_not_pulled
+from gemmaspec.engine.lines import clean
+
+_MANIFEST_S: Final = 60
+_LARGEST: Final = 8 * 1024 * 1024
+"""Characters of a manifest that are read."""
+
+
+def pull(image: str, on_bytes: Callable[[int], None]) -> None:
+    """Pull an image; a layer that is here already, or was broken off, is not fetched again by docker.
+
+    `on_bytes` is told how many bytes came; what it raises ends the pull. Raises EnvironmentMissing as ensure_image.
+    """
+    client = endpoint.connect(endpoint.find())
+    try:
+        if missing := not_pulled_here(image):
+            raise missing
+        repository, tag = parse_repository_tag(image)
+        seen: dict[str, int] = {}
+        for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+            if "error" in event:
+                raise why_not_pulled(image, clean(str(event["error"])))
+            on_bytes(_progress(event, seen))
+    except APIError as error:
+        raise why_not_pulled(image, clean(str(error.explanation))) from None
+    finally:
+        client.close()
+
+
+def is_here(image: str) -> bool:
+    """Whether the daemon has an image."""
+    client = endpoint.connect(endpoint.find())
+    try:
+        return identity(client, image) is not None
+    finally:
+        client.close()
+
+
+def download_bytes(image: str, architecture: str) -> int | None:
+    """Bytes of an image's layers as the registry stores them, compressed; None when the registry does not say.
+
+    It is docker's own client that asks, with the user's logins. Layers that are here already are counted too.
+    """
+    command = ["docker", "manifest", "inspect", "--verbose", "--", image]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_MANIFEST_S, check=True
+        )  # fmt: skip
+        return layer_bytes(json.loads(done.stdout[:_LARGEST]), architecture)
+    except (OSError, subprocess.SubprocessError, ValueError, RecursionError):
+        return None
+
+
+def layer_bytes(found: Any, architecture: str) -> int | None:
+    """The sum of the layers in what `docker manifest inspect --verbose` says; None when it is something else."""
+    several = found if isinstance(found, list) else [found]
+    for entry in several:
+        try:
+            platform = entry["Descriptor"].get("platform") or {}
+            if len(several) > 1 and platform.get("architecture") != architecture:
+                continue
+            manifest = entry.get("SchemaV2Manifest") or entry.get("OCIManifest")
+            return sum(int(layer["size"]) for layer in manifest["layers"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return None
+
+
+def architecture() -> str:
+    """The daemon's, in Go's words: amd64, arm64."""
+    client = endpoint.connect(endpoint.find())
+    try:
+        return str(client.version().get("Arch", ""))
+    finally:
+        client.close()
+
+
+def _progress(event: Mapping[str, Any], seen: dict[str, int]) -> int:
+    """How many bytes of a layer came since the last event."""
+    detail = event.get("progressDetail") or {}
+    if event.get("status") != "Downloading" or "current" not in detail:
+        return 0
+    layer, now = str(event.get("id")), int(detail["current"])
+    before = seen.get(layer, 0)
+    seen[layer] = max(before, now)
+    return seen[layer] - before

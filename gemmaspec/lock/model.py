@@ -1,0 +1,84 @@
+"""What a lock says: everything that decides what runs, and could move between two starts of one profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from gemmaspec.profile.fields import Image, ModelRef, Name, Text
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+
+NONE: Final = "none"
+"""What is shown for something that is not there."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class LockedImage(_Part):
+    """The docker engine's image."""
+
+    name: Image
+    """As the profile says it."""
+    digest: Sha256 | None = None
+    """Of its manifest in the registry, by which any machine can pull it; None for an image built on this machine."""
+    id: Sha256
+    """Of its configuration: the very image that was looked into."""
+
+    @property
+    def ref(self) -> str:
+        """What Docker is asked for: by digest where there is one, else by id."""
+        return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else self.id
+
+
+class LockedModel(_Part):
+    """Target or draft."""
+
+    model: ModelRef
+    asked: Text | None = None
+    """The branch, tag or commit that the profile names; None for the default branch."""
+    revision: Commit | None = None
+    """The commit that this was."""
+    digest: Sha256 | None = None
+    """For a folder: see gemmaspec.models.digest."""
+
+
+class Versions(_Part):
+    """What is installed in the image, or in the runtime."""
+
+    vllm: Text
+    torch: Text
+    transformers: Text
+
+
+class Lock(_Part):
+    """The pinned facts of one profile's stack on one engine."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    profile: Name
+    engine: Literal["docker", "process"]
+    plan: Sha256
+    image: LockedImage | None = None
+    target: LockedModel
+    draft: LockedModel | None = None
+    versions: Versions
+
+    @model_validator(mode="after")
+    def _whole(self) -> Lock:
+        if (self.engine == "docker") != (self.image is not None):
+            raise ValueError("the docker engine has an image, and the process engine has none")
+        return self
+
+    def facts(self) -> Mapping[str, str]:
+        """All of it by dotted name, as texts to compare; what is not there is left out, a missing draft is `none`."""
+        whole = self.model_dump(exclude={"schema_", "profile"}, exclude_none=True)
+        flat = {"draft.model": NONE}
+        for key, value in whole.items():
+            parts = value.items() if isinstance(value, dict) else [(None, value)]
+            flat |= {f"{key}.{name}" if name else key: text for name, text in parts}
+        return flat

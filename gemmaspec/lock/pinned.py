@@ -1,0 +1,33 @@
+"""A profile with what a lock says in the place of tags and branches: it renders by digest and commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+from gemmaspec.lock.model import LockedImage, LockedModel
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.model import Draft, Target
+
+Model = TypeVar("Model", Target, Draft)
+
+
+def pinned(
+    loaded: Loaded, *, image: LockedImage | None, target: LockedModel | None, draft: LockedModel | None
+) -> Loaded:
+    """The same profile with image and revisions fixed; a part whose pin is None stays as it is."""
+    profile = loaded.profile
+    fixed = profile.model_copy(
+        update={
+            "image": image.ref if image else profile.image,
+            "target": _at(profile.target, target),
+            "draft": _at(profile.draft, draft) if profile.draft else None,
+        }
+    )
+    return dataclasses.replace(loaded, profile=fixed)
+
+
+def _at(part: Model, lock: LockedModel | None) -> Model:
+    if lock is None or lock.revision is None:
+        return part
+    return part.model_copy(update={"revision": lock.revision})

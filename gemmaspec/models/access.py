@@ -1,0 +1,74 @@
+"""May this user have a model, and which commit of it would run? Asked of the Hub, or of the cache alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.models.cache import cached_snapshot, is_commit
+from gemmaspec.models.hub import SECONDS, Unreachable, refusals
+
+ON: Final = {"1", "ON", "YES", "TRUE"}
+"""What huggingface_hub takes for yes in its variables."""
+
+
+_LARGEST_INDEX: Final = 64 * 1024 * 1024
+
+
+def is_offline() -> bool:
+    """Whether this user has switched the Hub off (HF_HUB_OFFLINE)."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ON
+
+
+def check_access(model: str, revision: str | None, *, role: str) -> str:
+    """The commit that a revision means, of a model whose files this user may read.
+
+    Raises Unreachable, and EnvironmentMissing with what to do for a model that is gated, private or not there.
+    """
+    from huggingface_hub import HfApi
+
+    with asked(model, revision, role=role):
+        HfApi().auth_check(model)
+        commit = HfApi().model_info(model, revision=revision, timeout=SECONDS).sha
+        if not is_commit(commit):
+            raise Unreachable(f"the Hub names no commit of {model}")
+    return str(commit)
+
+
+def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
+    """The commit under which the cache would answer for a revision; None when it has no config.json of it."""
+    found = cached_snapshot(model, revision, cache)
+    return found.name if found and is_commit(found.name) else None
+
+
+def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
+    """Whether the cache has a configuration and all weights of a model, so that a server needs no Hub for it."""
+    folder = cached_snapshot(model, revision, cache)
+    if folder is None:
+        return False
+    index = folder / "model.safetensors.index.json"
+    try:
+        if not index.exists():
+            return any(folder.glob("*.safetensors"))
+        with index.open("rb") as file:
+            weights = json.loads(file.read(_LARGEST_INDEX))["weight_map"].values()
+        return all((folder / str(name)).is_file() for name in set(map(str, weights)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+@contextlib.contextmanager
+def asked(model: str, revision: str | None, *, role: str) -> Iterator[None]:
+    """The Hub's refusals as sentences that say which key of the profile is meant."""
+    try:
+        with refusals(model, revision):
+            yield
+    except Unreachable as error:
+        raise Unreachable(f"{role}.model: {error.message}", hint=error.hint) from None
+    except EnvironmentMissing as error:
+        raise EnvironmentMissing(f"{role}.model: {error.message}", hint=error.hint) from None

@@ -1,0 +1,49 @@
+"""A digest of a model's folder that is quick: not of the weights themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import IO, Final
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.models.needed import is_needed, is_weights
+
+LARGEST_HEADER: Final = 100 * 1024 * 1024
+"""Bytes; the safetensors library refuses longer headers."""
+LARGEST_TEXT: Final = 512 * 1024 * 1024
+"""Bytes; Gemma 4's tokenizer.json has 32 million."""
+
+
+def folder_digest(folder: Path) -> str:
+    """sha256:… over the files that vLLM reads, by name: all of the small ones, and of safetensors size and header.
+
+    The header holds every tensor's name, type, shape and place. Weights that were trained on and written again in
+    the same shapes are not told apart. Raises EnvironmentMissing for a folder or file that cannot be read.
+    """
+    whole = hashlib.sha256()
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_file() and is_needed(path.name))
+        for name in names:
+            with (folder / name).open("rb") as file:
+                part = _header_digest(file, folder / name) if is_weights(name) else _content_digest(file, folder / name)
+            whole.update(f"{name}\0{part}\n".encode())
+    except OSError as error:
+        raise EnvironmentMissing(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _content_digest(file: IO[bytes], path: Path) -> str:
+    if path.stat().st_size > LARGEST_TEXT:
+        raise EnvironmentMissing(f"{path} is larger than {LARGEST_TEXT} bytes, which no such file of a model is")
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type] # a real file
+
+
+def _header_digest(file: IO[bytes], path: Path) -> str:
+    start = file.read(8)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else LARGEST_HEADER + 1
+    if length > LARGEST_HEADER:
+        raise EnvironmentMissing(f"{path} is no safetensors file, or is cut short")
+    digest = hashlib.sha256(start + file.read(length)).hexdigest()
+    return f"{digest} {path.stat().st_size}"

@@ -1,0 +1,203 @@
+"""Fetching the files of a model that vLLM reads into the Hugging Face cache, so that a broken-off download goes on.
+
+huggingface_hub resumes a transfer only while its process lives: from 2.0 on it removes what a failed one has left. So
+the large files, which the Hub lists with their sha256, are fetched here into the cache's own place for unfinished
+files, from where a later run goes on; huggingface_hub then finds them there and links them into the snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.files import unwritable
+from gemmaspec.models import access
+from gemmaspec.models.files import MOST_FILES
+from gemmaspec.models.hub import SECONDS, Unreachable, page
+from gemmaspec.models.needed import is_needed, is_weights
+
+OnBytes = Callable[[int], None]
+"""Told how many bytes came; what it raises ends the transfer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteFile:
+    """One file of a model, as the Hub lists it."""
+
+    path: str
+    size: int
+    sha256: str | None
+    """Of a file in the Hub's large-file storage; None for a small one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of one commit that vLLM reads."""
+
+    role: str
+    model: str
+    asked: str | None
+    """The revision that was asked for; None for the default branch."""
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+def list_files(model: str, revision: str | None, *, role: str) -> Listing:
+    """Ask the Hub for a model's files.
+
+    Raises EnvironmentMissing for a model that is gated, private or not there, has no safetensors, or for a Hub that
+    does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    commit = access.check_access(model, revision, role=role)
+    with access.asked(model, revision, role=role):
+        found = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
+        files = tuple(
+            RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=one.lfs.sha256 if one.lfs else None)
+            for one in found[:MOST_FILES]
+            if is_needed(one.rfilename)
+        )
+    if not any(is_weights(file.path) for file in files):
+        raise EnvironmentMissing(f"{role}.model: {model} has no .safetensors", hint=f"see {page(model)}/tree/{commit}")
+    return Listing(role=role, model=model, asked=revision, commit=commit, files=files)
+
+
+class Cache:
+    """The Hugging Face cache in one folder; this user's own when none is given."""
+
+    def __init__(self, folder: Path | None) -> None:
+        from huggingface_hub import constants
+
+        self.folder = folder or Path(constants.HF_HUB_CACHE).expanduser()
+
+    def has(self, listing: Listing, file: RemoteFile) -> bool:
+        """Whether the file is in the commit's snapshot."""
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
+        return isinstance(found, str)
+
+    def missing(self, listing: Listing) -> Sequence[RemoteFile]:
+        """The files that are still to be fetched."""
+        return [file for file in listing.files if not self.has(listing, file)]
+
+    def rest(self, listing: Listing, file: RemoteFile) -> int:
+        """Bytes of a missing file that are still to come."""
+        if file.sha256 is None:
+            return file.size
+        blob = self._blob(listing, file.sha256)
+        return 0 if blob.exists() else max(0, file.size - _size(_unfinished(blob)))
+
+    def fetch(self, listing: Listing, file: RemoteFile, on_bytes: OnBytes) -> None:
+        """Fetch a missing file, or what of it is missing.
+
+        Raises EnvironmentMissing when the Hub breaks off, sends something else or the disk is full. What came stays
+        for the next time.
+        """
+        from huggingface_hub import hf_hub_download
+
+        try:
+            with access.asked(listing.model, listing.commit, role=listing.role):
+                if file.sha256:
+                    self._fetch_blob(listing, file, file.sha256, on_bytes)
+                hf_hub_download(listing.model, file.path, revision=listing.commit, cache_dir=self.folder)
+        except Unreachable:
+            raise EnvironmentMissing(
+                f"{listing.role}.model: the Hub broke off in {file.path} of {listing.model}; what came is kept",
+                hint="run the same command again: it goes on from there",
+            ) from None
+        if not file.sha256:
+            on_bytes(file.size)
+
+    def name_commit(self, listing: Listing) -> None:
+        """Let the cache answer for the asked revision, too. Raises EnvironmentMissing when that has moved."""
+        from huggingface_hub import hf_hub_download
+
+        if listing.asked == listing.commit:
+            return
+        with access.asked(listing.model, listing.asked, role=listing.role):
+            found = hf_hub_download(listing.model, "config.json", revision=listing.asked, cache_dir=self.folder)
+        if Path(found).parent.name != listing.commit:
+            raise EnvironmentMissing(
+                f"{listing.role}.model: {listing.model} was changed on the Hub while it was fetched",
+                hint="run the same command again",
+            )
+
+    def _fetch_blob(self, listing: Listing, file: RemoteFile, sha256: str, on_bytes: OnBytes) -> None:
+        blob = self._blob(listing, sha256)
+        lock = self.folder / ".locks" / blob.parent.parent.name / f"{sha256}.lock"
+        try:
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(lock):  # the one that huggingface_hub takes
+                if not blob.exists():
+                    _transfer(listing, file, _unfinished(blob), on_bytes)
+                    _check(listing, file, _unfinished(blob))
+                    _unfinished(blob).replace(blob)
+        except OSError as error:
+            if error.errno is None:  # the Hub's client: the wrong number of bytes came
+                raise
+            raise unwritable(blob, error) from None
+
+    def _blob(self, listing: Listing, sha256: str) -> Path:
+        return self.folder / f"models--{listing.model.replace('/', '--')}" / "blobs" / sha256
+
+
+def _transfer(listing: Listing, file: RemoteFile, target: Path, on_bytes: OnBytes) -> None:
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    url = hf_hub_url(listing.model, file.path, revision=listing.commit)
+    with _Told(target, on_bytes) as opened:
+        done = opened.seek(0, io.SEEK_END)
+        if done > file.size:
+            done = opened.truncate(0)
+            opened.seek(0)
+        http_get(url, opened, resume_size=done, headers=build_hf_headers(), expected_size=file.size)
+
+
+def _check(listing: Listing, file: RemoteFile, target: Path) -> None:
+    with target.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    if found != file.sha256:
+        target.unlink()
+        raise EnvironmentMissing(
+            f"{listing.role}.model: {file.path} of {listing.model} came with another sha256 than the Hub lists; "
+            "it was removed",
+            hint="run the same command again",
+        )
+
+
+class _Told(io.FileIO):
+    """A file that tells how much is written to it."""
+
+    def __init__(self, path: Path, on_bytes: OnBytes) -> None:
+        super().__init__(path, "r+" if path.exists() else "w+")
+        self._on_bytes = on_bytes
+
+    def write(self, data: object) -> int:
+        self._on_bytes(len(data))  # type: ignore[arg-type]
+        view = memoryview(data)  # type: ignore[arg-type]
+        written = 0
+        while written < len(view):  # an unbuffered file may take less than it is given
+            written += super().write(view[written:])
+        return written
+
+
+def _unfinished(blob: Path) -> Path:
+    return blob.with_name(f"{blob.name}.incomplete")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

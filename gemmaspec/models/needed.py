@@ -1,0 +1,26 @@
+"""Which files of a checkpoint vLLM reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WEIGHTS: Final = ".safetensors"
+_SUFFIXES: Final = (WEIGHTS, ".json", ".jinja", ".model", ".txt", ".py")
+"""Weights; configurations, index and tokenizer; chat templates; SentencePiece; merges; code for trust_remote_code."""
+_DUPLICATES: Final = ("consolidated",)
+"""Beginnings of names under which the same weights lie again, for other programs."""
+
+
+def is_needed(path: str) -> bool:
+    """Whether vLLM may read this file of a checkpoint, by its path in it.
+
+    Folders hold other forms of the same weights (onnx/, original/, gguf), and so do .bin, .pth and .gguf files:
+    vLLM takes safetensors of the top folder where there are any (model_executor/model_loader/weight_utils.py,
+    0.19.0-0.33.0).
+    """
+    return "/" not in path and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)
+
+
+def is_weights(path: str) -> bool:
+    """Whether a file holds tensors."""
+    return path.endswith(WEIGHTS)

@@ -1,0 +1,99 @@
+"""When a server is told to leave the Hub alone: with a stand-in for the Hub, there and gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.deploy.models import Model, needs_no_hub, server_cache
+from gemmaspec.models import access
+from gemmaspec.models.download import Cache, list_files
+from gemmaspec.profile.load import load_profile
+from tests import hub as hub_of
+from tests.hub import Hub
+
+INDEX = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})
+FILES = {
+    "config.json": b"{}",
+    "model.safetensors.index.json": INDEX.encode(),
+    "model-00001-of-00002.safetensors": b"one",
+    "model-00002-of-00002.safetensors": b"two",
+}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with hub_of.serve() as hub:
+        hub.add("some/model", FILES)
+        hub.aim(monkeypatch, tmp_path)
+        yield hub
+
+
+def fetch(cache: Path, *, without: str = "") -> str:
+    """Fetch the model, all of it but one file; its commit."""
+    listing, place = list_files("some/model", None, role="target"), Cache(cache)
+    for file in listing.files:
+        if file.path != without:
+            place.fetch(listing, file, lambda _: None)
+    place.name_commit(listing)
+    return listing.commit
+
+
+def asks(hub: Hub, cache: Path, revision: str | None) -> tuple[bool, list[str], int]:
+    """The decision, what was said, and how many requests it took."""
+    said: list[str] = []
+    hub.forget()
+    model = Model(role="target", model="some/model", revision=revision)
+    return needs_no_hub([model], cache=cache, note=said.append), said, len(hub.requests)
+
+
+def test_what_is_pinned_and_whole_needs_no_hub_and_asks_none(hub: Hub, tmp_path: Path) -> None:
+    commit = fetch(tmp_path / "hub")
+    assert asks(hub, tmp_path / "hub", commit) == (True, [], 0)
+
+
+def test_a_branch_is_asked_for_while_the_hub_answers(hub: Hub, tmp_path: Path) -> None:
+    fetch(tmp_path / "hub")
+    decided, said, requests = asks(hub, tmp_path / "hub", None)
+    assert (decided, said) == (False, [])
+    assert requests
+
+
+def test_a_branch_that_is_cached_does_when_the_hub_is_gone(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    decided, said, _ = asks(hub, tmp_path / "hub", None)
+    assert decided
+    assert said == ["the Hub does not answer: the server takes the models from the cache"]
+
+
+@pytest.mark.parametrize("without", ["model-00002-of-00002.safetensors", "model.safetensors.index.json"])
+def test_what_is_not_whole_needs_the_hub(hub: Hub, tmp_path: Path, without: str) -> None:
+    commit = fetch(tmp_path / "hub", without=without)
+    whole = access.is_whole("some/model", commit, cache=tmp_path / "hub")
+    assert whole == (without == "model.safetensors.index.json"), "one safetensors without an index is all there is"
+    assert asks(hub, tmp_path / "hub", commit)[0] == whole
+
+
+@pytest.mark.parametrize("index", [b"", b"[]", b"{", b'{"weight_map": 3}', b"[" * 100_000])
+def test_an_index_that_is_none_is_not_whole(hub: Hub, tmp_path: Path, index: bytes) -> None:
+    hub.add("some/model", {**FILES, "model.safetensors.index.json": index})
+    commit = fetch(tmp_path / "hub")
+    assert not access.is_whole("some/model", commit, cache=tmp_path / "hub")
+
+
+def test_folders_never_need_it_decided(tmp_path: Path) -> None:
+    assert not needs_no_hub([Model(role="target", model=str(tmp_path), revision=None)], cache=tmp_path, note=print)
+
+
+def test_a_container_s_own_volume_is_not_looked_into() -> None:
+    profile = load_profile("spark-31b").profile
+    assert server_cache(profile, docker=True) == Path("~/.cache/huggingface/hub").expanduser()
+    volume = load_profile("spark-31b", overrides=["caches.huggingface=null"]).profile
+    assert server_cache(volume, docker=True) is None
+    assert server_cache(volume, docker=False) is not None

@@ -1,0 +1,150 @@
+"""Pinning and going back with real servers: a container, and a process whose models came from the stand-in Hub."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.deploy.models import MAKER
+from tests import hub as hub_of
+from tests import real
+from tests.real import STATE, gemmaspec
+
+PORT = 8393
+DEAD = "http://127.0.0.1:9"
+"""Where nobody listens: any question over the network fails at once."""
+
+
+@pytest.fixture(params=["pinned"])
+def profile(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A profile of this suite's own, never ready before, stopped at the end."""
+    name: str = request.param
+    shutil.rmtree(STATE / "known-good" / name, ignore_errors=True)
+    yield tmp_path / f"{name}.yaml"
+    gemmaspec("down", name)
+
+
+def write(file: Path, text: str = "") -> None:
+    """A profile like tiny-cpu, on a port of this suite's own."""
+    port = "" if "serve:" in text else f"serve: {{port: {PORT}}}\n"
+    file.write_text(f"extends: tiny-cpu\nname: {file.stem}\n{text}{port}")
+
+
+def goods(name: str = "pinned") -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = gemmaspec("rollback", name, "--list", "--json").json["known_good"]
+    return rows
+
+
+def running_flag(flag: str, name: str = "pinned") -> str:
+    """The value of a flag in the running server's own command, as its launcher reports it."""
+    (stack,) = gemmaspec("status", name, "--json").json["stacks"]
+    command = stack["report"]["command"]
+    return str(command[command.index(flag) + 1])
+
+
+@pytest.mark.real_docker
+@pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers")
+def test_a_stack_that_became_ready_can_be_gone_back_to(profile: Path) -> None:
+    up = ("up", str(profile), "--engine", "docker")
+    write(profile)
+    done = gemmaspec(*up)
+    assert done.code == 0, done.err
+    assert "warning" not in done.err
+    assert "not kept" not in done.err, done.err
+    good = goods()[0]
+    assert good["current"] is True
+
+    assert gemmaspec("diff", str(profile)).code == 0
+    locked = gemmaspec("lock", str(profile), "--engine", "docker", "--json")
+    assert locked.code == 0, locked.err
+    image = locked.json["lock"]["image"]
+    assert locked.json["lock"]["versions"]["vllm"] == "0.32.0"
+
+    write(profile, f"serve: {{port: {PORT}, max_num_seqs: 2}}\n")
+    drift = gemmaspec("diff", str(profile))
+    assert drift.code == 3
+    assert '-      - "4"\n+      - "2"' in drift.out
+    assert "-4\n+2" in drift.out
+
+    done = gemmaspec(*up, "--locked")  # flags are the profile's; image, models and plan are the lock's
+    assert done.code == 0, done.err
+    assert running_flag("--max-num-seqs") == "2"
+    assert [row["current"] for row in goods()] == [True, False]
+
+    back = gemmaspec(
+        "rollback", "pinned", "--json", env={"HF_ENDPOINT": DEAD, "HF_HUB_OFFLINE": "1", "HTTPS_PROXY": DEAD}
+    )
+    assert back.code == 0, back.err
+    assert back.json["answer"]["draft_tokens"] > 0
+    assert running_flag("--max-num-seqs") == "4"
+    container = subprocess.run(
+        ["docker", "ps", "--no-trunc", "--filter", "label=com.docker.compose.project=gemmaspec-pinned", "--format", "{{.Image}}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert container.stdout.strip() == image["id"]
+    assert [row["current"] for row in goods()] == [True, False]
+
+    write(profile, "patches: {required: [kv-spec-uniform-valueerror]}\n")
+    refused = gemmaspec(*up, "--locked")
+    assert refused.code == 3
+    assert f"plan: was {locked.json['lock']['plan']}, is sha256:" in refused.err
+    assert running_flag("--max-num-seqs") == "4", "what runs goes on"
+    assert gemmaspec("down", "pinned").code == 0
+    stopped = gemmaspec("diff", str(profile))
+    assert stopped.code == 1
+    assert "pinned is not running" in stopped.err
+
+
+@pytest.mark.real_process
+@pytest.mark.parametrize("profile", ["pulled"], indirect=True)
+def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Path, tmp_path: Path) -> None:
+    pair = tiny_pair()
+    home = tmp_path / "hf"
+    with hub_of.serve() as hub:
+        commits = {role: hub.add_folder(f"some/tiny-{role}", pair / f"tiny-{role}") for role in ("target", "draft")}
+        write(
+            profile, "target: {model: some/tiny-target}\ndraft: {model: some/tiny-draft}\nenv: {HF_HUB_OFFLINE: null}\n"
+        )
+        env = {**hub.environment(home), "GEMMASPEC_STATE": str(STATE)}
+        pulled = gemmaspec("pull", str(profile), "--engine", "process", env=env)
+        assert pulled.code == 0, pulled.err
+        locked = gemmaspec("lock", str(profile), "--engine", "process", "--json", env=env)
+        assert locked.code == 0, locked.err
+    lock = locked.json["lock"]
+    assert {role: lock[role]["revision"] for role in commits} == commits
+    assert lock["versions"]["torch"].startswith("2.")
+
+    gone = {**env, "HF_ENDPOINT": DEAD}
+    up = ("up", str(profile), "--engine", "process")
+    done = gemmaspec(*up, "--json", env=gone)
+    assert done.code == 0, done.err
+    assert done.json["answer"]["draft_tokens"] > 0
+    assert "warning" not in done.err
+    assert "not kept" not in done.err, done.err
+    assert "the Hub does not answer: the server takes the models from the cache" in done.err
+    assert gemmaspec("diff", str(profile), env=gone).code == 0
+
+    failed = gemmaspec(*up, "--set", "serve.max_num_seqs=3", "--timeout", "3", env=gone)
+    assert failed.code == 7, failed.err
+    assert [row["current"] for row in goods("pulled")] == [False]
+    back = gemmaspec("rollback", "pulled", "--json", env=gone)
+    assert back.code == 0, back.err
+    assert back.json["answer"]["draft_tokens"] > 0
+    assert running_flag("--revision", "pulled") == commits["target"]
+    drift = gemmaspec("diff", str(profile), "--json", env=gone)
+    assert drift.code == 3
+    assert f"-{commits['target']}" in drift.json["command"].splitlines()
+
+
+def tiny_pair() -> Path:
+    """The folder of the tiny pair, made with the suite's runtime where it is not there."""
+    folder = STATE / "tiny"
+    if not (folder / "tiny-draft" / "config.json").is_file():
+        (python,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([python, "-I", MAKER, folder], check=True)
+    return folder
