@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,9 +101,12 @@ def test_a_bug_in_a_thread_reaches_the_one_who_waits(root: Path, monkeypatch: py
 def test_leaving_half_way_begins_nothing_new(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(released, "THREADS", 1)
     begun: list[str] = []
+    left = threading.Event()
     fetch = released.Releases._fetch
 
     def counted(self: Releases, version: str, *rest: object) -> object:
+        if begun:
+            left.wait(30)
         begun.append(version)
         return fetch(self, version, *rest)  # type: ignore[arg-type]
 
@@ -110,6 +114,7 @@ def test_leaving_half_way_begins_nothing_new(root: Path, monkeypatch: pytest.Mon
     trees = Releases(published()).open(fake.RELEASES, lambda _: WANTED)
     next(trees)
     trees.close()  # type: ignore[attr-defined]
+    left.set()
     assert len(begun) < len(fake.RELEASES)
 
 
