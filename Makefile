@@ -12,7 +12,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast lint golden bench clean
+.PHONY: help setup demo docker image runtime test test-fast lint golden facts bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,10 +51,14 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-golden: setup ## render the golden stacks of the tests again; read the diff before you commit it
+golden: setup ## render the golden stacks of the tests and the profiles' schema again; read the diff before you commit it
+	$(BIN)/gemmaspec profile schema --out profiles/schema.json
 	@for file in profiles/[a-z]*.yaml; do name=$$(basename $$file .yaml); rm -rf tests/golden/$$name; \
 	  $(BIN)/gemmaspec render $$name --out tests/golden/$$name 2>/dev/null || exit; \
 	  rm -f tests/golden/$$name/launch.py tests/golden/$$name/chat-template.jinja; done
+
+facts: setup ## add vLLM releases that are new to gemmaspec/releases/data, and say what changed
+	$(BIN)/python tools/facts.py
 
 bench: setup ## how fast gemmaspec itself is
 	$(BIN)/python tools/bench.py

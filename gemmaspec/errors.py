@@ -4,6 +4,7 @@ GemmaspecError                1  failed
 ├─ UsageError                 2  wrong command line
 ├─ ProfileError               2  a profile, or a value set on it, is not valid
 ├─ PatchError                 2  a patch folder or a diff is refused
+├─ CheckpointError            2  a config.json or a safetensors header is refused
 ├─ DifferencesFound           3  --check found drift
 ├─ EnvironmentMissing         4  docker, GPU, model access, disk, port
 ├─ PatchConflict              5  a required patch does not fit this vLLM
@@ -42,6 +43,12 @@ class ProfileError(GemmaspecError):
 
 class PatchError(GemmaspecError):
     """A patch's metadata or diff is refused."""
+
+    exit_code = 2
+
+
+class CheckpointError(GemmaspecError):
+    """A checkpoint's files are not what they should be; the message begins with the file."""
 
     exit_code = 2
 

@@ -14,7 +14,7 @@ from gemmaspec import __version__
 from gemmaspec.cli import app as cli
 from gemmaspec.cli.app import run
 
-COMMANDS = ("up", "down", "restart", "status", "logs", "render", "profile", "patch", "demo")
+COMMANDS = ("up", "down", "restart", "status", "logs", "render", "profile", "patch", "demo", "inspect")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -508,6 +508,7 @@ def test_a_session_that_reuses_the_number_of_a_dead_one_is_left_alone(
 ) -> None:
     server = make()
     engine.start(server)
+    time.sleep(0.05)  # a number is not used again within the clock tick that tells two processes apart
     other = subprocess.Popen(["sh", "-c", "sleep 999 & wait"], start_new_session=True)
     try:
         wait_for(lambda: len(session(other.pid)) == 2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from tests.hub import serve
 
 PROFILE = """\
 schema: 1
@@ -25,36 +25,15 @@ serve: {port: 8399}
 """
 
 
-class StandInHub(BaseHTTPRequestHandler):
-    """Answers like the Hub: each model's name says with which status."""
-
-    ANSWERS = {  # noqa: RUF012 - read only
-        "gated": (403, {"X-Error-Code": "GatedRepo"}),
-        "private": (401, {"X-Error-Code": "RepoNotFound"}),
-        "missing": (404, {"X-Error-Code": "RepoNotFound"}),
-        "broken": (500, {}),
-    }
-
-    def do_GET(self) -> None:
-        name = f"{self.path}////".split("/")[4]
-        status, headers = self.ANSWERS.get(name, (200, {}))
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(b'{"id": "x", "modelId": "x", "siblings": []}')
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
 @pytest.fixture(scope="module")
 def hub() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), StandInHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    files = {"config.json": b"{}"}
+    with serve() as server:
+        server.add("some/target", files)
+        server.add("some/draft", files)
+        server.add("some/gated", files, gated="manual")
+        server.add("some/private", files, private=True)
+        yield server.url
 
 
 def up(profiles: Path, hub: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

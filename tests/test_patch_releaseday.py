@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import releaseday
-from gemmaspec.deploy.profiles import shipped_profiles
-from gemmaspec.profile.model import Profile
+from gemmaspec.deploy import releaseday, releasenames
+from gemmaspec.deploy.profiles import shipped
+from gemmaspec.profile.load import Loaded
+from gemmaspec.releases.facts import extracted_for, newest
+from gemmaspec.trees.reader import FolderReader
 from tests import vllm_trees as fake
 from tests.launching import CORE
+from tests.real import STATE
 
 SHIFTED = CORE.replace("def value():", 'def value():\n    """What it is."""\n    check()')
 REWRITTEN = CORE.replace('return "stock"', "return compute()")
@@ -26,13 +32,17 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
+def profile(monkeypatch: pytest.MonkeyPatch) -> Loaded:
     """The one shipped profile, with the fake package's patch in the place of the real ones."""
-    (tiny,) = (one for one in shipped_profiles() if one.name == "tiny-cpu")
-    patches = tiny.patches.model_copy(update={"required": ["right-value"], "optional": []})
-    changed = tiny.model_copy(update={"patches": patches})
-    monkeypatch.setattr(releaseday, "shipped_profiles", lambda: (changed,))
-    return changed
+    return with_patches(monkeypatch, required=["right-value"], optional=[])
+
+
+def with_patches(monkeypatch: pytest.MonkeyPatch, **patches: list[str]) -> Loaded:
+    (tiny,) = (one for one in shipped() if one.profile.name == "tiny-cpu")
+    changed = tiny.profile.model_copy(update={"patches": tiny.profile.patches.model_copy(update=patches)})
+    loaded = dataclasses.replace(tiny, profile=changed)
+    monkeypatch.setattr(releaseday, "shipped", lambda: (loaded,))
+    return loaded
 
 
 def day(
@@ -47,16 +57,16 @@ def day(
 
 
 def test_a_release_on_which_all_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
     code, found = day(tmp_path, monkeypatch, capsys, CORE)
     assert (code, found["ok"]) == (0, True)
     assert found["tree"] == {"kind": "release", "ref": "0.22.0", "vllm": "0.22.0"}
-    assert found["profiles"] == [{"name": "tiny-cpu", "starts": True, "blocked_by": [], "left_out": []}]
+    assert found["profiles"] == [{"name": "tiny-cpu", "starts": True, "blocked_by": [], "left_out": [], "findings": []}]
 
 
 def test_a_superseded_patch_breaks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
     core = CORE.replace('"stock"', '"fixed upstream"')
     code, found = day(tmp_path, monkeypatch, capsys, core, "0.22.0")
@@ -64,7 +74,7 @@ def test_a_superseded_patch_breaks_nothing(
 
 
 def test_what_breaks_is_named_with_the_profile_that_would_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
     code, found = day(tmp_path, monkeypatch, capsys, REWRITTEN)
     assert (code, found["ok"]) == (5, False)
@@ -74,11 +84,13 @@ def test_what_breaks_is_named_with_the_profile_that_would_not_start(
         "outcome": "by hand",
         "detail": "vllm/v1/core.py: 1 conflicts",
     }
-    assert found["profiles"] == [{"name": "tiny-cpu", "starts": False, "blocked_by": ["right-value"], "left_out": []}]
+    assert found["profiles"] == [
+        {"name": "tiny-cpu", "starts": False, "blocked_by": ["right-value"], "left_out": [], "findings": []}
+    ]
 
 
 def test_what_a_merge_would_carry_over_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
     above = CORE.replace("def value():", "def value(some=1):")
     write = fake.write_patch(tmp_path / "patches")
@@ -115,7 +127,7 @@ def test_code_that_moved_is_found_and_code_that_is_gone_is_by_hand(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    profile: Profile,
+    profile: Loaded,
 ) -> None:
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.21.0": CORE}))
@@ -132,17 +144,18 @@ def test_code_that_moved_is_found_and_code_that_is_gone_is_by_hand(
 
 
 def test_an_optional_patch_that_breaks_is_left_out_and_the_profile_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
-    optional = profile.patches.model_copy(update={"required": [], "optional": ["right-value"]})
-    monkeypatch.setattr(releaseday, "shipped_profiles", lambda: (profile.model_copy(update={"patches": optional}),))
+    with_patches(monkeypatch, required=[], optional=["right-value"])
     code, found = day(tmp_path, monkeypatch, capsys, REWRITTEN)
     assert code == 0
-    assert found["profiles"] == [{"name": "tiny-cpu", "starts": True, "blocked_by": [], "left_out": ["right-value"]}]
+    assert found["profiles"] == [
+        {"name": "tiny-cpu", "starts": True, "blocked_by": [], "left_out": ["right-value"], "findings": []}
+    ]
 
 
 def test_a_folder_can_be_looked_at_offline_and_the_merge_is_then_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Profile
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, tmp_path)
@@ -153,7 +166,7 @@ def test_a_folder_can_be_looked_at_offline_and_the_merge_is_then_unknown(
 
 @pytest.mark.parametrize("arguments", [["0.22.0", "--tree", "."], [">=0.20"]])
 def test_one_vllm_at_a_time(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: Profile
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: Loaded
 ) -> None:
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, ["0.21.0", "0.22.0"]))
@@ -165,10 +178,6 @@ def test_the_first_release_after_a_file_moved_would_have_been_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """vLLM 0.33.0 moved is_kv_cache_spec_uniform(); the patch as it was before 0.33.0 is tried on it."""
-    import shutil
-
-    from gemmaspec import data
-
     shutil.copytree(data.PATCHES, tmp_path / "patches")
     folder = tmp_path / "patches/kv-spec-uniform-valueerror"
     (folder / "0.33.diff").unlink()
@@ -184,3 +193,100 @@ def test_the_first_release_after_a_file_moved_would_have_been_caught(
     starts = {row["name"]: row["starts"] for row in found["profiles"]}
     assert not starts["spark-31b-e2b"]
     assert starts["spark-31b"]
+
+
+def test_a_vllm_whose_names_cannot_be_read_is_still_judged_by_its_patches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
+) -> None:
+    fake.write_patch(tmp_path / "patches")
+    fake.use_index(monkeypatch, tmp_path)
+    tree = fake.write_tree(tmp_path / "tree", version="99.0")
+    arguments = ["patch", "release-day", "--tree", str(tree), "--patches", str(tmp_path / "patches")]
+    assert run([*arguments, "--json"]) == 0
+    names = json.loads(capsys.readouterr().out)["names"]
+    assert not names["read"]
+    assert "vllm/entrypoints/cli/serve.py: there is no make_arg_parser" in names["why"]
+    assert run(arguments) == 0
+    assert "flags, variables and keys were not compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "before"), [(None, newest()), ("0.26.1.dev2+gabc", "0.26.0"), ("99.0", newest())])
+def test_a_build_is_compared_with_the_release_before_it(
+    version: str | None, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: Loaded
+) -> None:
+    """Its files are taken for those of 0.33.0, whose parser and names they would be."""
+    fake.write_tree(tmp_path, version=version or "0")
+    if not version:
+        (tmp_path / "vllm/_version.py").unlink()
+    monkeypatch.setattr(releasenames, "extract_from", lambda _: extracted_for("0.33.0"))
+    names = releasenames.compare(FolderReader(tmp_path), [profile], {})
+    assert names.before == before
+    assert bool(names.gone) == (before != "0.33.0")
+    assert set(names.findings) == {"tiny-cpu"}
+
+
+@pytest.fixture
+def next_release(tmp_path: Path) -> Path:
+    """The files of an installed vLLM 0.32.0 that release-day reads, as a build of 0.34 that dropped four names."""
+    installed = next(STATE.glob("runtimes/cpu-0.32.0-*/lib/python3*/site-packages"))
+    shutil.copytree(installed / "vllm", tmp_path / "vllm", ignore=_not_python)
+    (tmp_path / "vllm/_version.py").write_text("__version__ = '0.34.0.dev5+gabc'\n")
+    for file, old, new in [
+        ("engine/arg_utils.py", '"--disable-hybrid-kv-cache-manager"', '"--hybrid-kv-cache-manager-off"'),
+        ("config/speculative.py", "    draft_tensor_parallel_size: int", "    draft_tp_size: int"),
+        ("envs.py", '    "VLLM_ALLOW_LONG_MAX_MODEL_LEN":', '    "VLLM_LONG":'),
+        ("tool_parsers/__init__.py", '    "gemma4": (', '    "gemma": ('),
+    ]:
+        path = tmp_path / "vllm" / file
+        text = path.read_text()
+        assert text.count(old) == 1, file
+        path.write_text(text.replace(old, new))
+    return tmp_path
+
+
+def _not_python(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not (name.endswith(".py") or (Path(folder) / name).is_dir())]
+
+
+@pytest.mark.real_process
+def test_names_that_a_build_dropped_are_named_with_the_profiles_that_use_them(
+    next_release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["patch", "release-day", "--tree", str(next_release), "--json"]) == 5
+    found = json.loads(capsys.readouterr().out)
+    gone = {(one["kind"], one["name"]) for one in found["names"]["gone"]}
+    assert {
+        ("flags", "--disable-hybrid-kv-cache-manager"),
+        ("speculative", "draft_tensor_parallel_size"),
+        ("environment", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
+        ("tool_call_parsers", "gemma4"),
+    } <= gone
+    days = {one["name"]: one for one in found["profiles"]}
+    drafting = {
+        (one["code"], one["key"], one["severity"])
+        for name in ("spark-31b-e2b", "spark-deckard-31b-e4b")
+        for one in days[name]["findings"]
+    }
+    assert {
+        ("GS101", "serve.disable_hybrid_kv_cache_manager", "error"),
+        ("GS103", "speculative.draft_tensor_parallel_size", "error"),
+        ("GS105", "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN", "warning"),
+    } <= drafting
+    assert not days["spark-31b-e2b"]["starts"]
+    assert days["spark-e2b"]["starts"]
+    assert not days["spark-e2b"]["findings"]
+    assert run(["patch", "release-day", "--tree", str(next_release)]) == 5
+    out = capsys.readouterr().out
+    assert "spark-31b-e2b: would NOT start: GS101, GS103" in out
+    assert "  - flags --disable-hybrid-kv-cache-manager" in out
+
+
+@pytest.mark.network
+def test_a_variable_that_a_release_dropped_is_told_for_the_profile_that_sets_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["patch", "release-day", "0.29.0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"kind": "environment", "name": "VLLM_TEST_FORCE_FP8_MARLIN"} in found["names"]["gone"]
+    findings = [one for profile in found["profiles"] for one in profile["findings"]]
+    assert [(one["code"], one["key"]) for one in findings] == [("GS105", "env.VLLM_TEST_FORCE_FP8_MARLIN")]

@@ -84,6 +84,22 @@ def test_the_profile_of_each_seed_is_shipped() -> None:
             id="mtp with draft parallelism",
         ),
         pytest.param(
+            BASE.replace("tokens: 4", "tokens: 4\n  fly_window_size: 2"),
+            "mine.yaml:11: speculative.fly_window_size: belongs to rejection_sample_method: fly",
+            id="fly without fly",
+        ),
+        pytest.param(
+            BASE.replace("tokens: 4", "tokens: 4\n  synthetic_acceptance_length: 2"),
+            "mine.yaml:11: speculative.synthetic_acceptance_length: belongs to rejection_sample_method: synthetic",
+            id="synthetic without synthetic",
+        ),
+        pytest.param(
+            BASE.replace("method: draft_model", "method: eagle3\n  parallel_drafting: true\n  disable_padded_drafter_batch: true"),
+            "mine.yaml:11: speculative.disable_padded_drafter_batch: vLLM cannot do it with parallel_drafting",
+            id="unpadded and parallel",
+        ),
+        pytest.param(BASE + "  extra_args: [--seed, 1]\n", None, id="a number among the arguments"),
+        pytest.param(
             BASE + "  tensor_parallel_size: 4\n",
             None,
             id="draft TP not given",

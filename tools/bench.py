@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import bench_inspect
 import bench_patches
 
 ROOT = Path(__file__).parent.parent
@@ -46,8 +47,17 @@ def cli() -> Iterator[tuple[str, str, str]]:
         version = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "--version"]), times=9)
         command = [PYTHON, "-m", "gemmaspec", "render", "spark-31b-e2b", "--out", folder]
         render = median(lambda: seconds(command), times=9)
+        lint = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "profile", "lint"]), times=9)
     yield row("`gemmaspec --version` against `import typer`", version / base, 2, f"{ms(version)} / {ms(base)}")
     yield row("`gemmaspec render` against `import typer`", render / base, 4, f"{ms(render)} / {ms(base)}")
+    yield row("`gemmaspec profile lint` over all shipped profiles, seconds", lint, 1, "whole command", unit="s")
+
+
+def fit() -> Iterator[tuple[str, str, str]]:
+    """How long the question takes whether the tiny pair fits, with nothing but what is on this machine."""
+    environment = {**os.environ, "GEMMASPEC_STATE": str(STATE), "HF_HUB_OFFLINE": "1"}
+    value = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "fit", "tiny-cpu"], env=environment), times=9)
+    yield row("`gemmaspec fit tiny-cpu`, whole command", value, 0.5, "median of 9, without network", unit="s")
 
 
 def overlay() -> Iterator[tuple[str, str, str]]:
@@ -159,7 +169,7 @@ def ms(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-SUITES = {"cli": cli, "overlay": overlay, "starts": starts, **bench_patches.SUITES}
+SUITES = {"cli": cli, "overlay": overlay, "starts": starts, "fit": fit, **bench_patches.SUITES, **bench_inspect.SUITES}
 
 
 def main() -> int:

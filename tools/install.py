@@ -22,7 +22,17 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 def main() -> int:
     """Install; returns the exit code of the step that failed."""
     translate = runpy.run_path(str(ROOT / "gemmaspec" / "runtime" / "pip_settings.py"))["translate"]
-    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
+    install = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--compile-bytecode",
+        "--python",
+        sys.executable,
+    ]
     try:
         subprocess.run([*PIP, "install", "-qq", "uv"], check=True)
         environment = translate(pip_settings(), os.environ)

@@ -25,6 +25,8 @@ class Layer:
     """`attention_k_eq_v`: no value projection is stored, the keys serve as values too."""
     shares_with: int | None = None
     """Index of the earlier layer whose cache this one reads; it has none of its own."""
+    shares_target: bool = False
+    """It reads the target's cache and has none of its own: every layer of a Gemma 4 assistant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,24 @@ class TextModel:
     experts_per_token: int = 0
     tied_embeddings: bool = True
     """Whether the input embeddings are the output head too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculator:
+    """What a checkpoint that only drafts says of the target it was made for."""
+
+    method: str
+    """`method` of vLLM's speculative config: mtp, eagle3, dflash, dspark."""
+    target_hidden_size: int | None = None
+    draft_vocab_size: int | None = None
+    """Tokens it can propose, when that is fewer than the target knows."""
+    target_layers: tuple[int, ...] = ()
+    """Target layers whose hidden states it reads."""
+    num_speculative_tokens: int | None = None
+    verifier: str | None = None
+    """The target that it names."""
+    parallel: bool = False
+    """P-EAGLE: all tokens in one pass, `parallel_drafting` of vLLM's speculative config."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +91,11 @@ class Quantization:
     group_size: int | None = None
     excluded: tuple[str, ...] = ()
     """Module patterns that stay unquantized."""
+    by_layer: Mapping[str, str] = field(default_factory=dict)
+    """Module → algorithm of a MIXED_PRECISION checkpoint."""
     declared_in: str = "config.json"
+    contradicted_by: str | None = None
+    """The algorithm that hf_quant_config.json names, where config.json names another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +119,18 @@ class Checkpoint:
     special_tokens: Mapping[str, int] = field(default_factory=dict)
     """Token → id of the control tokens, from the tokenizer's files; empty when they were not read."""
     tokenizer_digest: str | None = None
-    """sha256 over vocabulary and merges, so that two checkpoints can be compared; None when not read."""
+    """sha256 of tokenizer.json as a file, which the Hub's listing tells without a download."""
     has_chat_template: bool | None = None
     """Base checkpoints of Gemma 4 have none; None when not looked for."""
+    base_models: tuple[str, ...] = ()
+    """`base_model` of the model card."""
+    speculator: Speculator | None = None
+    """Set for a checkpoint that can only draft."""
+    missing_files: tuple[str, ...] = ()
+    """Weight files that its own naming or index promises and that are not there."""
+    source: Literal["folder", "cache", "hub"] = "folder"
+    bytes_read: int = 0
+    """How much of its files was read to tell all this."""
     config: Mapping[str, object] = field(default_factory=dict)
     """config.json as it was read, for what has no field here."""
 

@@ -5,18 +5,65 @@ Commands import what they need when they run, so that `--version`, `--help` and 
 
 from __future__ import annotations
 
+import functools
+import importlib
 import traceback
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
+import typer.core
+import typer.main
 
 from gemmaspec import __version__
-from gemmaspec.cli import lifecycle, output, patches, profiles, rendering
+from gemmaspec.cli import output
 from gemmaspec.errors import GemmaspecError, Interrupted
+
+_MODULES: Final[Mapping[str, str]] = {
+    "up": "lifecycle",
+    "down": "lifecycle",
+    "restart": "lifecycle",
+    "status": "lifecycle",
+    "logs": "lifecycle",
+    "demo": "lifecycle",
+    "render": "rendering",
+    "fit": "fitting",
+    "profile": "profiles",
+    "patch": "patches",
+    "inspect": "inspecting",
+}
+"""Command → module of gemmaspec.cli that registers it, in the order of the help text."""
+
+
+class _Commands(Mapping[str, Any]):
+    """Builds the command that is asked for: building all of them takes longer than rendering a stack."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _built(_MODULES[name])[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+class _OnDemand(typer.core.TyperGroup):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment]
+
+
+@functools.cache
+def _built(module: str) -> Mapping[str, Any]:
+    part = typer.Typer(rich_markup_mode=None)
+    importlib.import_module(f"gemmaspec.cli.{module}").add_to(part)
+    return typer.main.get_group(part).commands
+
 
 app = typer.Typer(
     name="gemmaspec",
+    cls=_OnDemand,
     help="From a profile to a Gemma 4 server that has drafted, verified and answered.",
     epilog="Start here: gemmaspec profile list, then gemmaspec up NAME.",
     no_args_is_help=True,
@@ -39,12 +86,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-lifecycle.add_to(app)
-rendering.add_to(app)
-profiles.add_to(app)
-patches.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

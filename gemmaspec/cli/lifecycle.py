@@ -41,7 +41,7 @@ def up(
         timeout_s=timeout,
     )
     if dry_run:
-        show.dry_run(use_case.dry_run(request), as_json=json)
+        show.dry_run(use_case.dry_run(request, output.progress), as_json=json)
         return
     with show.start_progress() as progress:
         running = use_case.up(request, progress)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
+
+_CONTROLS: Final = re.compile("[\x7f-\x9f]")
+"""Control characters that JSON lets stand."""
 
 
 def data(text: str) -> None:
@@ -17,8 +21,9 @@ def data(text: str) -> None:
 
 
 def json_data(value: dict[str, Any]) -> None:
-    """The same for machines; every document says its schema."""
-    data(json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False))
+    """The same for machines; every document says its schema. What a terminal would obey is written as an escape."""
+    text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False)
+    data(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def progress(text: str) -> None:

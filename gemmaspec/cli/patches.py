@@ -153,7 +153,8 @@ def release_day(
 ) -> None:
     """Say what a new vLLM does to the patches and the shipped profiles.
 
-    What breaks and whether it can be rebased, what is superseded, which profile would still start.
+    What breaks and whether it can be rebased, what is superseded; which flags, variables and keys are gone, and what
+    the profiles use of them; which profile would still start.
     Exit code 5 when a shipped profile would not.
     """
     from gemmaspec.cli import patchtext

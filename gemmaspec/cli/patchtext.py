@@ -6,16 +6,18 @@ import contextlib
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.engine.lines import clean
+from gemmaspec.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.apply import Applied
     from gemmaspec.deploy.patchset import PatchSet
     from gemmaspec.deploy.releaseday import Day
+    from gemmaspec.deploy.releasenames import Names
     from gemmaspec.deploy.verify import Outcome
     from gemmaspec.patching.patch import Patch
     from gemmaspec.trees.tree import Place
@@ -129,10 +131,12 @@ def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
 def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     text = patch.text
     yield "The hole", [text.hole]
+    if text.errors:
+        yield "What the log says without it", list(text.errors)
     yield (
         "Where it is",
         [
-            f"vllm {variant.versions}: {', '.join(scopes)} in {path}"
+            f"vllm {variant.versions}: {_places(scopes)} in {path}"
             for variant in text.variants
             for path, scopes in variant.scopes.items()
         ],
@@ -142,6 +146,8 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     yield "Who needs it", [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}", _users(patch.id)]
     if text.needs:
         yield "What it needs", list(text.needs)
+    if text.until:
+        yield "Why not for later releases", [text.until]
     if text.superseded:
         rules = [f"{rule.scope or 'the file'} in {rule.path} contains {rule.contains}" for rule in text.superseded]
         yield "How a vLLM that closes it is known", rules
@@ -150,9 +156,24 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     yield "When to drop it", [text.drop_when]
 
 
+def _places(scopes: Sequence[str]) -> str:
+    return ", ".join(scope or "the top level" for scope in dict.fromkeys(scopes))
+
+
 def _explanation(patch: Patch) -> dict[str, Any]:
     text = patch.text.model_dump(mode="json")
-    keys = ("hole", "required_by", "runner", "speculation_only", "needs", "superseded", "upstream", "drop_when")
+    keys = (
+        "hole",
+        "errors",
+        "required_by",
+        "runner",
+        "speculation_only",
+        "needs",
+        "until",
+        "superseded",
+        "upstream",
+        "drop_when",
+    )
     return {"where": {one["versions"]: one["scopes"] for one in text["variants"]}, **{key: text[key] for key in keys}}
 
 
@@ -218,12 +239,26 @@ def release_day(day: Day, *, as_json: bool) -> int:
             output.data(clean(f"    {file.path}{f':{file.line}' if file.line else ''}: {file.detail}"))
         if verdict.patch in day.rebases:
             output.data(f"    {_rebase_line(day, verdict.patch)}")
+    _show_names(day.names)
     output.data("profiles")
     for profile in day.profiles:
-        verdict_of = "would start" if profile.starts else f"would NOT start: {', '.join(profile.blocked_by)}"
+        refused = sorted({finding.code for finding in profile.findings if finding.severity == "error"})
+        reasons = ", ".join([*profile.blocked_by, *refused])
+        verdict_of = "would start" if profile.starts else f"would NOT start: {reasons}"
         left_out = f", without {', '.join(profile.left_out)}" if profile.left_out else ""
         output.data(f"  {profile.name}: {verdict_of}{left_out}")
+        for finding in profile.findings:
+            output.data(clean(f"    {finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.why}"))
     return 0 if day.all_start else 5
+
+
+def _show_names(names: Names | EnvironmentMissing) -> None:
+    if isinstance(names, EnvironmentMissing):
+        output.progress(clean(f"note: {names.message}; flags, variables and keys were not compared"))
+        return
+    output.data(f"names, against {names.before}: {names.came} came, {len(names.gone)} went")
+    for change in names.gone:
+        output.data(clean(f"  {change}"))
 
 
 def _rebase_line(day: Day, patch: str) -> str:
@@ -254,5 +289,13 @@ def _day_json(day: Day) -> dict[str, Any]:
         "ok": day.all_start,
         "tree": tree,
         "patches": rows,
+        "names": _names_json(day.names),
         "profiles": [dataclasses.asdict(profile) for profile in day.profiles],
     }
+
+
+def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:
+    if isinstance(names, EnvironmentMissing):
+        return {"read": False, "why": names.message}
+    gone = [{"kind": change.kind, "name": change.name} for change in names.gone]
+    return {"read": True, "before": names.before, "came": names.came, "gone": gone}

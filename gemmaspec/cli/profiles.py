@@ -1,17 +1,19 @@
-"""`gemmaspec profile list|show`."""
+"""`gemmaspec profile list|show`, and where lint and schema join them."""
 
 from __future__ import annotations
 
 import typer
 
-from gemmaspec.cli import options, output
+from gemmaspec.cli import checking, options, output
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Look at profiles.", no_args_is_help=True)
+    group = typer.Typer(help="Look at profiles and check them.", no_args_is_help=True)
     group.command("list")(list_)
     group.command("show")(show)
+    group.command("lint")(checking.lint)
+    group.command("schema")(checking.schema)
     app.add_typer(group, name="profile")
 
 

@@ -27,11 +27,13 @@ def render(
     json: options.Json = False,
 ) -> None:
     """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template."""
+    from gemmaspec.deploy.linting import stop_on_errors
     from gemmaspec.profile.load import load_profile
     from gemmaspec.stack import folder
     from gemmaspec.stack.build import build_stack
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
+    stop_on_errors(loaded, output.progress)
     stack = build_stack(loaded, form="single-file" if single_file else "folder")
     out = out or Path(stack.profile.name)
     if check:

@@ -8,14 +8,19 @@ from functools import cache
 
 from gemmaspec import data
 from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 
 
 @cache
+def shipped() -> Sequence[Loaded]:
+    """Every shipped profile that can be run, by name, with the places of its values."""
+    return tuple(load_profile(str(file)) for file in profile_names((data.PROFILES,)).values())
+
+
 def shipped_profiles() -> Sequence[Profile]:
-    """Every shipped profile that can be run, by name."""
-    return tuple(load_profile(str(file)).profile for file in profile_names((data.PROFILES,)).values())
+    """The same without the places."""
+    return tuple(loaded.profile for loaded in shipped())
 
 
 @dataclass(frozen=True, kw_only=True)

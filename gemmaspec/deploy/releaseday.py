@@ -10,12 +10,14 @@ from typing import Literal
 from gemmaspec.deploy.merging import find_base, merges
 from gemmaspec.deploy.newvariant import diffs_of
 from gemmaspec.deploy.patchset import PatchSet, load_set
-from gemmaspec.deploy.profiles import shipped_profiles
+from gemmaspec.deploy.profiles import shipped
+from gemmaspec.deploy.releasenames import Names, compare
 from gemmaspec.deploy.verify import Cell, decide_tree
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
+from gemmaspec.lint.finding import Finding
 from gemmaspec.patching.patch import Patch
-from gemmaspec.profile.model import Profile
+from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import profile_plan
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder
@@ -40,12 +42,15 @@ class Rebase:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileDay:
-    """Whether the patches of a profile would let it start, and what stops it or is left out."""
+    """Whether a profile would start, and what stops it, is left out or is new to it."""
 
     name: str
     starts: bool
     blocked_by: tuple[str, ...] = ()
+    """Patches, or what the plan is refused for."""
     left_out: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """What `profile lint` finds on this vLLM and not on the one before it; an error of these stops it too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,8 @@ class Day:
     rebases: Mapping[str, Rebase]
     """By id, for the patches that do not fit."""
     profiles: tuple[ProfileDay, ...]
+    names: Names | EnvironmentMissing
+    """Flags, variables and keys against the release before; why not, where they cannot be read."""
 
     @property
     def all_start(self) -> bool:
@@ -80,12 +87,15 @@ def release_day(release: str | None, *, tree: Path | None = None, folders: Seque
     cells = tuple(decide_tree(new, patches))
     unfit = [cell.verdict.patch for cell in cells if not cell.verdict.fits]
     reader: Reader = FolderReader(tree) if tree else ReleaseReader(new.vllm, listing)
+    profiles = shipped()
+    names = _names(reader, profiles, patches.every)
     return Day(
         place=new.place,
         vllm=new.vllm,
         cells=cells,
         rebases={name: _try_rebase(patches.judges[name], patches.every[name], reader, listing) for name in unfit},
-        profiles=tuple(_profile_day(profile, new, patches.every) for profile in shipped_profiles()),
+        profiles=tuple(_profile_day(loaded, new, patches.every, names) for loaded in profiles),
+        names=names,
     )
 
 
@@ -110,8 +120,19 @@ def _release(release: str | None, listing: Listing, patches: PatchSet) -> Tree:
     return tree
 
 
-def _profile_day(profile: Profile, tree: Tree, patches: Mapping[str, Patch]) -> ProfileDay:
-    """The profile's plan, decided as its start would decide it."""
+def _names(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names | EnvironmentMissing:
+    try:
+        return compare(reader, profiles, patches)
+    except EnvironmentMissing as error:
+        return error
+
+
+def _profile_day(
+    loaded: Loaded, tree: Tree, patches: Mapping[str, Patch], names: Names | EnvironmentMissing
+) -> ProfileDay:
+    """The profile's plan, decided as its start would decide it, and what is wrong with it now."""
+    profile = loaded.profile
+    findings = names.findings[profile.name] if isinstance(names, Names) else ()
     try:
         plan = launch.parse_plan(profile_plan(profile, patches))
     except PatchError as error:
@@ -120,7 +141,14 @@ def _profile_day(profile: Profile, tree: Tree, patches: Mapping[str, Patch]) -> 
     unfit = [result.patch for result in results if result.state not in launch.FITS]
     blocked_by = tuple(patch.id for patch in unfit if patch.required)
     left_out = tuple(patch.id for patch in unfit if not patch.required)
-    return ProfileDay(name=profile.name, starts=not blocked_by, blocked_by=blocked_by, left_out=left_out)
+    refused = any(finding.severity == "error" for finding in findings)
+    return ProfileDay(
+        name=profile.name,
+        starts=not blocked_by and not refused,
+        blocked_by=blocked_by,
+        left_out=left_out,
+        findings=findings,
+    )
 
 
 def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Rebase:

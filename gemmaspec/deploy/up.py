@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.linting import stop_on_errors
 from gemmaspec.deploy.models import MAKER, check_models, make_tiny, wants_tiny
 from gemmaspec.deploy.prepare import prepare, runtime_spec
 from gemmaspec.deploy.stacks import Started, stack_folder
@@ -74,6 +75,7 @@ def up(request: Request, progress: Progress) -> Running:
     Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py says.
     """
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    stop_on_errors(loaded, progress.note)
     engine, why = choose_engine(request.engine)
     progress.note(f"engine {why}")
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
@@ -103,9 +105,10 @@ def up(request: Request, progress: Progress) -> Running:
         return _wait(engine, started, request, progress, was_running=False)
 
 
-def dry_run(request: Request) -> DryRun:
+def dry_run(request: Request, note: Callable[[str], None]) -> DryRun:
     """What `up` would write and run; touches nothing but the engine's own answer."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    stop_on_errors(loaded, note)
     engine, why = choose_engine(request.engine)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     files = tuple(str(server.folder / name) for name in sorted(stack.files))

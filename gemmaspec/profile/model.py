@@ -5,111 +5,30 @@ together get wrong is in rules.py.
 """
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool
 
-METHODS: Final = ("draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark")
-"""`method` of the speculative config; the subset of vLLM's literals (vllm/config/speculative.py,
-0.19.0-0.33.0) that can draft for Gemma 4 without another project's code."""
-
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-_IMAGE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]*")
-_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", re.IGNORECASE)
-_SIZE: Final = re.compile(r"[1-9][0-9]*(b|k|m|g|kb|mb|gb)", re.IGNORECASE)
-_SPECIFIER: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*[0-9]+(\.[0-9]+)*")
-LOCAL_PREFIXES: Final = ("/", "~/", "./", "../", "state:")
-
-
-def _printable(value: str) -> str:
-    if any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise ValueError("holds a control character")
-    return value
-
-
-def _matching(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if not pattern.fullmatch(value):
-            raise ValueError(f"{value!r} is not {wanted}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _whole_number(value: Any) -> Any:
-    if isinstance(value, str) and not re.fullmatch(r"[-+]?[0-9]+", value):
-        hint = f"; write {_expanded(value)}" if _expanded(value) else ""
-        raise ValueError(f"{value!r} is not a whole number{hint}")
-    return value
-
-
-def _expanded(value: str) -> int | None:
-    """What a person means by 128k: the power of two, as context lengths are."""
-    match = re.fullmatch(r"([0-9]+)\s*([kKmM])i?", value.strip())
-    return int(match[1]) * (1024 if match[2] in "kK" else 1024**2) if match else None
-
-
-def _text_of_number(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _bounded(value: str) -> str:
-    parts = [part.strip() for part in value.split(",")]
-    if not all(_SPECIFIER.fullmatch(part) for part in parts):
-        raise ValueError(f"{value!r} is not a version range like >=5.5.0,<5.15")
-    if not any(part.startswith(("<", "==")) for part in parts):
-        raise ValueError(f"{value!r} has no upper bound; a later release may break the server: add ,<…")
-    return ",".join(re.sub(r"\s+", "", part) for part in parts)
-
-
-def _model_ref(value: str) -> str:
-    if value.startswith(LOCAL_PREFIXES) or _HUB_ID.fullmatch(value):
-        return value
-    raise ValueError(
-        f"{value!r} is neither a Hugging Face id (owner/name) nor a folder (it would begin with /, ~/, ./ or state:)"
-    )
-
-
-def _env_name(value: str) -> str:
-    if not _ENV_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is not the name of an environment variable")
-    return value
-
-
-def _not_secret(value: str) -> str:
-    if _SECRET.search(value):
-        raise ValueError(
-            f"{value} looks like a secret, and a profile is no place for one: "
-            "export it in the shell and list its name under pass_env"
-        )
-    return value
-
-
-Text = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=4096)]
-Name = Annotated[str, _matching(_NAME, "a name of small letters, digits and hyphens")]
-Int = Annotated[int, BeforeValidator(_whole_number)]
-Positive = Annotated[Int, Field(ge=1)]
-Version = Annotated[
-    str,
-    BeforeValidator(_text_of_number),
-    _matching(re.compile(r"[0-9]+(\.[0-9]+)+"), "a release like 0.32.0"),
-]
-Specifier = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_bounded)]
-ModelRef = Annotated[Text, AfterValidator(_model_ref)]
-Image = Annotated[Text, _matching(_IMAGE, "an image name")]
-Size = Annotated[str, _matching(_SIZE, "a size like 32gb")]
-User = Annotated[str, BeforeValidator(_text_of_number), _matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")]
-EnvName = Annotated[str, AfterValidator(_env_name)]
-EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
-Folder = Annotated[Text, _matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
-
-
-class Part(BaseModel):
-    """A part of a profile: unknown keys are errors, nothing changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+from gemmaspec.profile.fields import (
+    EnvName,
+    EnvValue,
+    Folder,
+    Image,
+    Int,
+    ModelRef,
+    Name,
+    Part,
+    Positive,
+    Size,
+    Specifier,
+    Text,
+    User,
+    Version,
+    Word,
+    matching,
+    not_secret,
+)
+from gemmaspec.profile.speculation import Speculative
 
 
 class Runtime(Part):
@@ -127,75 +46,84 @@ class Target(Part):
     """The model that verifies."""
 
     model: ModelRef
+    """A Hugging Face id (owner/name), or a folder: /…, ~/…, ./… from the profile's own folder, state:…"""
     revision: Text | None = None
+    """Branch, tag or commit hash on the Hub; the newest when not given."""
     quantization: Text | None = None
+    """What the checkpoint is quantized with (modelopt, compressed-tensors …); its own config says it when not given."""
 
 
 class Draft(Part):
     """The model that drafts."""
 
     model: ModelRef
+    """A Hugging Face id (owner/name), or a folder: /…, ~/…, ./… from the profile's own folder, state:…"""
     revision: Text | None = None
+    """Branch, tag or commit hash on the Hub; the newest when not given."""
     quantization: Text | None = None
-
-
-class Speculative(Part):
-    """How target and draft speculate; field names are keys of vLLM's SpeculativeConfig."""
-
-    method: Literal["draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]
-    num_speculative_tokens: Positive | None = None
-    draft_tensor_parallel_size: Positive | None = None
-    max_model_len: Positive | None = None
-    attention_backend: Text | None = None
-    kv_cache_dtype: Text | None = None
-    moe_backend: Text | None = None
-    enforce_eager: StrictBool | None = None
-    disable_padded_drafter_batch: StrictBool | None = None
-    use_heterogeneous_vocab: StrictBool | None = None
-    draft_sample_method: Literal["greedy", "gumbel", "probabilistic"] | None = None
-    rejection_sample_method: Literal["strict", "probabilistic", "standard", "synthetic", "block", "fly"] | None = None
-    synthetic_acceptance_rates: list[Annotated[float, Field(ge=0, le=1)]] | None = None
-    synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
-    prompt_lookup_max: Positive | None = None
-    prompt_lookup_min: Positive | None = None
-    suffix_decoding_max_tree_depth: Positive | None = None
-    suffix_decoding_max_cached_requests: Annotated[Int, Field(ge=0)] | None = None
-    suffix_decoding_max_spec_factor: Annotated[float, Field(ge=0)] | None = None
-    suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
+    """What the checkpoint is quantized with (modelopt, compressed-tensors …); its own config says it when not given."""
 
 
 class Serve(Part):
     """`vllm serve` flags, hyphens written as underscores, and where the server listens."""
 
-    bind: Annotated[str, _matching(re.compile(r"[0-9a-fA-F.:]+"), "an address like 127.0.0.1")] = "127.0.0.1"
+    bind: Annotated[str, matching(re.compile(r"[0-9a-fA-F.:]+"), "an address like 127.0.0.1")] = "127.0.0.1"
+    """Address of this machine that the port is bound to; another than loopback needs VLLM_API_KEY in pass_env."""
     port: Annotated[Int, Field(ge=1, le=65535)] = 8000
+    """Port of the OpenAI API."""
     served_model_name: Text | None = None
+    """The model's name in requests; target.model when not given."""
     dtype: Text | None = None
+    """Type of the activations, and of weights that are not quantized: auto, bfloat16 …"""
     load_format: Text | None = None
+    """How weights are read: auto, safetensors, dummy (random weights) …"""
     max_model_len: Positive | None = None
+    """Longest context in tokens, prompt and answer together; the checkpoint's when not given."""
     max_num_seqs: Positive | None = None
+    """Requests that run at once."""
     max_num_batched_tokens: Positive | None = None
+    """Tokens that one step may process, prompts included."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the memory that vLLM takes for weights and KV cache."""
     kv_cache_dtype: Text | None = None
+    """Format of the KV cache: auto (as the weights say), fp8 …"""
     block_size: Positive | None = None
+    """Tokens in one block of the KV cache."""
     tensor_parallel_size: Positive | None = None
+    """GPUs that every layer is spread over."""
     pipeline_parallel_size: Positive | None = None
+    """Groups of GPUs that the layers are dealt out to."""
     attention_backend: Text | None = None
+    """Attention kernels (TRITON_ATTN, FLASH_ATTN …); chosen by vLLM when not given."""
     linear_backend: Text | None = None
+    """Kernels of quantized linear layers (marlin, cutlass …)."""
     moe_backend: Text | None = None
+    """Mixture-of-experts kernels."""
     generation_config: Text | None = None
+    """Where sampling defaults come from: auto (the checkpoint), vllm, or a folder."""
     seed: Int | None = None
+    """Seed of the random numbers."""
     limit_mm_per_prompt: dict[Literal["image", "video", "audio"], Annotated[Int, Field(ge=0)]] | None = None
+    """How many images, videos and audio clips a request may hold; all 0 makes the target text-only."""
     enable_prefix_caching: StrictBool | None = None
+    """Keep the KV cache of prompts that begin alike."""
     enable_chunked_prefill: StrictBool | None = None
+    """Process long prompts in pieces, between the steps of other requests."""
     disable_hybrid_kv_cache_manager: StrictBool | None = None
+    """One KV cache group for all layers; what draft_model needs up to vLLM 0.30, at the price of memory."""
     async_scheduling: StrictBool | None = None
+    """Schedule the next step while the last one runs; vLLM decides when not given."""
     enforce_eager: StrictBool | None = None
+    """Neither compile nor CUDA graphs: a quick start and a slow server."""
     skip_mm_profiling: StrictBool | None = None
+    """Do not try the image and audio towers while starting."""
     language_model_only: StrictBool | None = None
+    """Leave the image and audio towers out."""
     kv_sharing_fast_prefill: StrictBool | None = None
+    """Skip prompt tokens in layers that share another layer's KV cache."""
     trust_remote_code: StrictBool | None = None
-    extra_args: list[Text] = []
+    """Run Python code that the checkpoint brings."""
+    extra_args: list[Word] = []
     """Further arguments, one list item each, passed on as they are."""
 
 
@@ -206,10 +134,13 @@ class Chat(Part):
     """`gemma4` for the shipped one that goes with the vLLM release, a file of templates/, or a path; None leaves
     the checkpoint's own."""
     content_format: Literal["auto", "string", "openai"] | None = None
+    """How the template wants a message's content: as one text or as OpenAI's list of parts."""
     template_kwargs: dict[Text, StrictBool | int | EnvValue] = {}
+    """Values for the template when a request does not give them, such as enable_thinking: false."""
     reasoning_parser: Text | None = None
+    """Takes the thought out of the answer; gemma4 for Gemma 4."""
     tool_call_parser: Text | None = None
-    """Also turns on `--enable-auto-tool-choice`."""
+    """Makes tool calls of the answer; gemma4 for Gemma 4. Also turns on `--enable-auto-tool-choice`."""
 
 
 class Container(Part):
@@ -218,13 +149,18 @@ class Container(Part):
     python: Text = "python3"
     """The interpreter in the image that has vLLM."""
     ipc: Literal["host", "private"] = "private"
+    """Whose shared memory the container uses."""
     shm_size: Size | None = None
+    """Size of the container's own /dev/shm, such as 16gb; Docker gives 64 MB."""
     user: User | None = None
+    """uid or uid:gid of the server; the image's own when not given."""
     read_only: StrictBool = False
+    """A container whose root cannot be written."""
     restarts: Annotated[Int, Field(ge=0, le=10)] = 2
     """How often Docker may restart a server that died; bounded, since a crash loop on unified memory
     takes the whole machine down."""
     stop_grace_seconds: Positive = 60
+    """How long a server may take to stop before it is killed."""
 
 
 class Caches(Part):
@@ -240,7 +176,9 @@ class Patches(Part):
     """Patch ids; a required one that does not fit stops the start, an optional one is skipped."""
 
     required: list[Name] = []
+    """Patches without which the server must not start."""
     optional: list[Name] = []
+    """Patches that are used where they fit."""
 
 
 class Measured(Part):
@@ -255,32 +193,53 @@ class Measured(Part):
     acceptance_length: Annotated[float, Field(ge=1)] | None = None
     """1 + accepted / drafts: tokens per step of the target."""
     context: Positive | None = None
+    """max_model_len of the measured server, in tokens."""
     concurrency: Positive = 1
+    """Requests at once."""
     machine: Text
+    """The machine it was measured on."""
     date: Text
     """As precise as the source is; 'not given' when it does not say."""
     source: Text
+    """Where the figure was published."""
     note: Text | None = None
+    """What else the source says about it."""
 
 
 class Profile(Part):
     """One system: target, draft, machine, how to serve, patches, what was measured."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
+    """Version of this format: 1."""
     name: Name
+    """As the file is called."""
     summary: Text
+    """One line for `gemmaspec profile list`."""
     machine: Name
+    """The machine that it is meant for; `nvidia` is any machine with NVIDIA GPUs."""
     image: Image | None = None
+    """What the docker engine runs; a tag such as v0.33.0 says which vLLM that is."""
     runtime: Runtime = Field(default_factory=Runtime)
+    """What must be there to run vLLM."""
     target: Target
+    """The model that verifies."""
     draft: Draft | None = None
+    """The model that drafts."""
     speculative: Speculative | None = None
+    """How they speculate; becomes --speculative-config."""
     serve: Serve = Field(default_factory=Serve)
+    """`vllm serve` flags, hyphens written as underscores."""
     chat: Chat = Field(default_factory=Chat)
-    env: dict[Annotated[EnvName, AfterValidator(_not_secret)], EnvValue] = {}
+    """How a conversation becomes a prompt and an answer becomes a message."""
+    env: dict[Annotated[EnvName, AfterValidator(not_secret)], EnvValue] = {}
+    """Environment variables of the server; no secrets."""
     pass_env: list[EnvName] = ["HF_TOKEN"]
     """Names whose values go from the shell to the server and are written nowhere."""
     container: Container = Field(default_factory=Container)
+    """How the container is set up."""
     caches: Caches = Field(default_factory=Caches)
+    """Folders that outlive the container."""
     patches: Patches = Field(default_factory=Patches)
+    """Patches of vLLM that the profile needs."""
     measured: list[Measured] = []
+    """Published figures, each with its source."""

@@ -22,11 +22,24 @@ _FIELDS_OF_METHOD: Final = {
     "suffix_decoding_max_cached_requests": {"suffix"},
     "suffix_decoding_max_spec_factor": {"suffix"},
     "suffix_decoding_min_token_prob": {"suffix"},
-    "synthetic_acceptance_rates": set(),
-    "synthetic_acceptance_length": set(),
+    "parallel_drafting": {"draft_model", "eagle", "eagle3"},
+    "dspark_draft_topk": {"dspark"},
+    "xpress_topc": {"dflash"},
+    "draft_lm_head_quantization": {"eagle", "eagle3"},
+    "disable_eagle_block_drop": {"eagle", "eagle3", "mtp"},
+    "disable_lookahead_block_hashes": {"eagle", "eagle3", "mtp"},
 }
-"""Fields that one method reads and the others refuse or ignore (vllm/config/speculative.py; the
-padded drafter batch: NotImplementedError with draft_model in every release). An empty set: any method."""
+"""Fields that one method reads and the others refuse or ignore (vllm/config/speculative.py; the padded drafter batch:
+NotImplementedError with draft_model in every release; the output head: Gemma 4's MTP heads have none to share)."""
+
+_FIELDS_OF_ACCEPTANCE: Final = {
+    "synthetic_acceptance_rates": "synthetic",
+    "synthetic_acceptance_length": "synthetic",
+    "fly_window_size": "fly",
+    "fly_entropy_threshold": "fly",
+    "fly_entropy_top_k": "fly",
+}
+"""Fields that belong to one rejection_sample_method."""
 
 _OWN_KEYS: Final = {
     "--speculative-config": "speculative",
@@ -84,12 +97,14 @@ def _fields_of_method(profile: Profile) -> Iterator[Finding]:
     if not spec:
         return
     for field, methods in _FIELDS_OF_METHOD.items():
-        if methods and spec.method not in methods and getattr(spec, field) is not None:
+        if spec.method not in methods and getattr(spec, field) is not None:
             known = " or ".join(sorted(methods))
             yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}")
-    synthetic = spec.synthetic_acceptance_rates is not None or spec.synthetic_acceptance_length is not None
-    if synthetic and spec.rejection_sample_method != "synthetic":
-        yield Finding(("speculative", "rejection_sample_method"), "must be synthetic when an acceptance is given")
+    if spec.parallel_drafting and spec.disable_padded_drafter_batch:
+        yield Finding(("speculative", "disable_padded_drafter_batch"), "vLLM cannot do it with parallel_drafting")
+    for field, method in _FIELDS_OF_ACCEPTANCE.items():
+        if spec.rejection_sample_method != method and getattr(spec, field) is not None:
+            yield Finding(("speculative", field), f"belongs to rejection_sample_method: {method}")
 
 
 def _draft_parallelism(profile: Profile) -> Iterator[Finding]:

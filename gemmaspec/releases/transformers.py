@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gemmaspec.launcher import launch
+
 TRANSFORMERS_BY_VLLM: Final = (
     (">=0.19.0,<0.29.0", ">=5.5.0,<5.15"),
     (">=0.29.0,<0.31.0", ">=5.10.4,<5.15"),
@@ -19,6 +21,4 @@ from 0.31.0 the wheel's METADATA has its own bound. vLLM 0.19.0's METADATA says 
 
 def transformers_for(vllm: str) -> str | None:
     """The transformers range for one released vLLM; None for a release the table does not know."""
-    from packaging.specifiers import SpecifierSet
-
-    return next((found for releases, found in TRANSFORMERS_BY_VLLM if SpecifierSet(releases).contains(vllm)), None)
+    return next((found for releases, found in TRANSFORMERS_BY_VLLM if launch.contains(releases, vllm)), None)

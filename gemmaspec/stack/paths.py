@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.profile.model import LOCAL_PREFIXES, Profile
+from gemmaspec.profile.fields import LOCAL_PREFIXES
+from gemmaspec.profile.model import Profile
 
 IN_CONTAINER: Final = "/gemmaspec"
 """Where a container sees the stack folder."""

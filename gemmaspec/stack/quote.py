@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from gemmaspec.profile.model import LOCAL_PREFIXES
+from gemmaspec.profile.fields import LOCAL_PREFIXES
 
 _YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """What JSON may hold as it is and YAML reads as a line break or not at all."""

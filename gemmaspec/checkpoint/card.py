@@ -1,0 +1,29 @@
+"""The head of a model card: YAML between two lines of three hyphens."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gemmaspec.errors import CheckpointError
+from gemmaspec.strict_yaml import parse
+
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def base_models(card: str) -> tuple[str, ...]:
+    """`base_model` of a README.md; empty where it has no head, or one that cannot be read."""
+    match = re.match(r"---\r?\n(.*?)\r?\n---", card, re.DOTALL)
+    if not match:
+        return ()
+    try:
+        data = parse(match[1], file="README.md", error=CheckpointError).data
+    except CheckpointError:
+        return ()
+    return hub_ids(data.get("base_model") if isinstance(data, dict) else None)
+
+
+def hub_ids(value: object) -> tuple[str, ...]:
+    """One id or a list of them; what is none is left out."""
+    many = value if isinstance(value, list) else [value]
+    return tuple(one for one in many[:16] if isinstance(one, str) and _HUB_ID.fullmatch(one))

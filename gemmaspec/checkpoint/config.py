@@ -1,0 +1,126 @@
+"""config.json: what the checkpoint is, which decoder it has, and, for a draft, which target it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.checkpoint.fields import Fields
+from gemmaspec.checkpoint.layers import gemma_text, plain_text
+from gemmaspec.checkpoint.model import Speculator, TextModel
+from gemmaspec.errors import CheckpointError
+
+ASSISTANTS: Final = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Model types of Gemma 4's own MTP drafts (transformers models/gemma4_assistant, gemma4_unified_assistant)."""
+_SPECULATORS: Final = {
+    "eagle3": "eagle3",
+    "peagle": "eagle3",
+    "dflash": "dflash",
+    "dflash2": "dflash",
+    "dspark": "dspark",
+}
+"""`speculators_model_type` → method (vllm/transformers_utils/configs/speculators/algos.py, 0.32.0)."""
+_TOKEN_IDS: Final = ("bos", "eos", "pad", "boi", "eoi", "boa", "eoa", "image", "audio", "video")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """config.json, understood."""
+
+    architecture: str
+    model_type: str
+    dtype: str
+    text: TextModel
+    modalities: frozenset[str]
+    speculator: Speculator | None
+    token_ids: dict[str, int]
+    """`bos_token`, `image_token` … → id."""
+
+
+def describe(config: Fields) -> Described:
+    """Read a config.json. Raises CheckpointError for what is neither a Gemma 4 nor a draft for one."""
+    architecture = next(iter(config.texts("architectures")), "")
+    model_type = config.text("model_type", "")
+    text = config.section("text_config") or config.section("transformer_layer_config") or config
+    return Described(
+        architecture=architecture or model_type or "unknown",
+        model_type=model_type or config.text("speculators_model_type", "unknown"),
+        dtype=config.text("dtype", config.text("torch_dtype", text.text("dtype", text.text("torch_dtype", "unknown")))),
+        text=_text(config, text, architecture, model_type),
+        modalities=_modalities(config, architecture),
+        speculator=_speculator(config, text, architecture, model_type),
+        token_ids=_token_ids(config, text),
+    )
+
+
+def _text(config: Fields, text: Fields, architecture: str, model_type: str) -> TextModel:
+    tied = config.flag("tie_word_embeddings", text.flag("tie_word_embeddings", True))
+    if model_type in ASSISTANTS:
+        return gemma_text(text, tied=tied, reads_target=True)
+    if text.text("model_type", model_type).startswith("gemma4") or architecture.startswith("Gemma4"):
+        return gemma_text(text, tied=tied)
+    if _method(config, architecture, model_type) is None:
+        found = architecture or model_type or "nothing that names itself"
+        raise CheckpointError(f"{config.where}: {found} is neither a Gemma 4 nor a draft for one")
+    return plain_text(text, tied=config.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
+
+
+def _modalities(config: Fields, architecture: str) -> frozenset[str]:
+    """What vLLM serves of it: a tower counts when the architecture has a place for it."""
+    if "ForConditionalGeneration" not in architecture:
+        return frozenset({"text"})
+    seen = {"image", "video"} if "vision_config" in config else set()
+    heard = {"audio"} if "audio_config" in config else set()
+    return frozenset({"text"} | seen | heard)
+
+
+def _method(config: Fields, architecture: str, model_type: str) -> str | None:
+    """`method` of vLLM's speculative config for a checkpoint that can only draft; None for a whole model."""
+    named = config.text("speculators_model_type", "")
+    if named:
+        return _SPECULATORS.get(named, named)
+    if model_type in ASSISTANTS:
+        return "mtp"
+    for mark, method in (("Eagle3", "eagle3"), ("DFlash", "dflash"), ("DSpark", "dspark"), ("Eagle", "eagle")):
+        if mark in architecture:
+            return method
+    return None
+
+
+def _speculator(config: Fields, text: Fields, architecture: str, model_type: str) -> Speculator | None:
+    method = _method(config, architecture, model_type)
+    if method is None:
+        return None
+    layers = "eagle_aux_hidden_state_layer_ids"
+    nested = config.section("eagle_config") or config.section("dflash_config") or config
+    own = config.section("speculators_config") or Fields({}, config.where)
+    hidden = config.maybe_count("target_hidden_size") or config.maybe_count("backbone_hidden_size")
+    return Speculator(
+        method=method,
+        target_hidden_size=hidden or (text.maybe_count("hidden_size") if method == "eagle3" else None),
+        draft_vocab_size=config.maybe_count("draft_vocab_size"),
+        target_layers=config.counts(layers)
+        or config.counts("aux_hidden_state_layer_ids")
+        or nested.counts(layers)
+        or nested.counts("target_layer_ids"),
+        num_speculative_tokens=_promised_tokens(own),
+        verifier=(own.section("verifier") or Fields({}, own.where)).maybe_text("name_or_path"),
+        parallel=config.text("speculators_model_type", "") == "peagle",
+    )
+
+
+def _promised_tokens(own: Fields) -> int | None:
+    first = next(iter(own.items("proposal_methods")), None)
+    return Fields(first, own.where).maybe_count("speculative_tokens") if isinstance(first, dict) else None
+
+
+def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
+    """The control tokens' ids; of several ends of sequence, the first."""
+    found: dict[str, int] = {}
+    for name in _TOKEN_IDS:
+        for fields in (config, text):
+            value = fields.content.get(f"{name}_token_id", fields.content.get(f"{name}_token_index"))
+            value = value[0] if isinstance(value, list) and value else value
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                found.setdefault(f"{name}_token", value)
+    return found

@@ -1,0 +1,97 @@
+"""The header of a safetensors file: 8 bytes of length, then JSON with every tensor's type, shape and place.
+
+Format: https://huggingface.co/docs/safetensors#format. The same rules as the format's own reader: the header is an
+object, tensors follow each other without a gap, and the last one ends where the file does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gemmaspec.checkpoint.fields import load_object, printable
+from gemmaspec.checkpoint.model import Tensor
+from gemmaspec.errors import CheckpointError
+
+PREFIX: Final = 8
+LONGEST: Final = 32 * 2**20
+"""Bytes of header that are read at most. A mixture of 128 experts that stores each one's scales apart needs 7 MB."""
+BITS: Final = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+"""Bits of one element, by safetensors' name of the type."""
+_DTYPE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,15}")
+
+
+def header_length(prefix: bytes, *, file_size: int, where: str) -> int:
+    """Bytes of JSON that follow the prefix. Raises CheckpointError when that cannot be."""
+    if len(prefix) < PREFIX:
+        raise CheckpointError(f"{where}: {len(prefix)} bytes are too few for a safetensors file")
+    length = int.from_bytes(prefix[:PREFIX], "little")
+    if length > LONGEST:
+        raise CheckpointError(f"{where}: the header claims {length} bytes; at most {LONGEST} are read")
+    if length < 2 or PREFIX + length > file_size:
+        raise CheckpointError(f"{where}: the header claims {length} bytes in a file of {file_size}")
+    return length
+
+
+def parse_header(raw: bytes, *, file_size: int, where: str) -> tuple[Tensor, ...]:
+    """The tensors of one file, in the order in which they are stored. Raises CheckpointError."""
+    content = load_object(raw, where)
+    content.pop("__metadata__", None)
+    placed = sorted((_placed(name, entry, where) for name, entry in content.items()), key=lambda one: one[0])
+    _check_places(placed, size=file_size - PREFIX - len(raw), where=where)
+    return tuple(tensor for _, tensor in placed)
+
+
+def _placed(name: str, entry: Any, where: str) -> tuple[int, Tensor]:
+    """Where a tensor begins, and the tensor."""
+    where = f"{where}: {printable(name, 120)}"
+    if not name.isprintable() or len(name) > 512:
+        raise CheckpointError(f"{where}: not the name of a tensor")
+    if not isinstance(entry, dict):
+        raise CheckpointError(f"{where}: not described by an object")
+    dtype = entry.get("dtype")
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise CheckpointError(f"{where}: dtype is not one of safetensors")
+    shape = _numbers(entry.get("shape"), most=8)
+    offsets = _numbers(entry.get("data_offsets"), most=2)
+    if shape is None:
+        raise CheckpointError(f"{where}: shape is not a list of sizes")
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise CheckpointError(f"{where}: data_offsets are not a beginning and an end")
+    nbytes = offsets[1] - offsets[0]
+    if dtype in BITS and math.prod(shape) * BITS[dtype] != nbytes * 8:
+        raise CheckpointError(f"{where}: {dtype} of shape {list(shape)} does not take {nbytes} bytes")
+    return offsets[0], Tensor(name=name, dtype=dtype, shape=shape, nbytes=nbytes)
+
+
+def _numbers(value: Any, *, most: int) -> tuple[int, ...] | None:
+    def is_size(item: Any) -> bool:
+        return isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**48
+
+    return tuple(value) if isinstance(value, list) and len(value) <= most and all(map(is_size, value)) else None
+
+
+def _check_places(placed: list[tuple[int, Tensor]], *, size: int, where: str) -> None:
+    """Without a gap, without an overlap, to the end of the file."""
+    for (start, tensor), expected in zip(placed, _ends(placed), strict=False):
+        if start != expected:
+            raise CheckpointError(f"{where}: {tensor.name} begins at {start}, and the tensor before ends at {expected}")
+    end = sum(tensor.nbytes for _, tensor in placed)
+    if end != size:
+        raise CheckpointError(f"{where}: tensors take {end} bytes, and the file has {size} for them: it is incomplete")
+
+
+def _ends(placed: list[tuple[int, Tensor]]) -> Iterator[int]:
+    end = 0
+    for _, tensor in placed:
+        yield end
+        end += tensor.nbytes

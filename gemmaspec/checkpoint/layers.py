@@ -1,0 +1,139 @@
+"""The decoder's layers, from a text configuration in any form that transformers has written.
+
+Gemma 4 (models/gemma4/configuration_gemma4.py): up to transformers 5.15 full-attention layers are told apart by
+`global_head_dim` and `num_global_key_value_heads`; from 5.16 on by `per_layer_config`, layer by layer, with the rest in
+the plain attributes. Other families are read only as drafts (EAGLE-3, DFlash), with the attributes that they share.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gemmaspec.checkpoint.fields import Fields, printable
+from gemmaspec.checkpoint.model import Layer, LayerKind, TextModel
+from gemmaspec.errors import CheckpointError
+
+_KINDS: Final[dict[str, LayerKind]] = {"sliding_attention": "sliding", "full_attention": "full"}
+_UNIFIED: Final = {"window": 1024, "context": 262_144, "per_layer": 0}
+_OTHERS: Final = {"window": 512, "context": 131_072, "per_layer": 256}
+"""transformers' defaults for gemma4_unified_text, and for gemma4_text."""
+_PATTERN: Final = 6
+"""Without `layer_types`, every sixth layer has full attention."""
+
+
+def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextModel:
+    """The decoder of a Gemma 4 checkpoint; what is missing has transformers' default.
+
+    `reads_target` for a Gemma 4 assistant, whose layers all read the target's cache. Raises CheckpointError.
+    """
+    total = _layer_count(text, 30)
+    kinds = _gemma_kinds(text, total)
+    shared = total if reads_target else text.count("num_kv_shared_layers", 0)
+    if shared > total:
+        raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, and there are {total} layers")
+    moe = text.flag("enable_moe_block")
+    defaults = _UNIFIED if "unified" in text.text("model_type", "") else _OTHERS
+    per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
+    own, nothing = _overrides(text, total), Fields({}, text.where)
+    window = text.count("sliding_window", defaults["window"], least=1)
+    layers = [_gemma_layer(text, own.get(index, nothing), kind, window) for index, kind in enumerate(kinds)]
+    return TextModel(
+        layers=_with_sharing(layers, shared, reads_target=reads_target),
+        hidden_size=text.count("hidden_size", 2304, least=1),
+        intermediate_size=text.count("intermediate_size", 9216, least=1),
+        vocab_size=text.count("vocab_size", 262_144, least=1),
+        max_position_embeddings=text.count("max_position_embeddings", defaults["context"], least=1),
+        hidden_size_per_layer_input=per_layer,
+        vocab_size_per_layer_input=text.count("vocab_size_per_layer_input", 262_144) if per_layer else 0,
+        experts=text.count("num_experts", 0) if moe else 0,
+        experts_per_token=text.count("top_k_experts", 0) if moe else 0,
+        tied_embeddings=tied,
+    )
+
+
+def plain_text(text: Fields, *, tied: bool) -> TextModel:
+    """The decoder of another family: one head size, a window where `layer_types` says so. Raises CheckpointError."""
+    total = _layer_count(text, None)
+    heads, hidden = text.count("num_attention_heads", least=1), text.count("hidden_size", least=1)
+    named = text.texts("layer_types")
+    window = text.maybe_count("sliding_window")
+    kinds = [_KINDS.get(name, "full") for name in named] or ["full"] * total
+    if len(kinds) != total:
+        raise CheckpointError(f"{text.where}: layer_types has {len(kinds)} entries for {total} layers")
+    layer: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": text.count("num_key_value_heads", heads, least=1),
+        "head_dim": text.count("head_dim", max(hidden // heads, 1), least=1),
+    }
+    return TextModel(
+        layers=tuple(Layer(kind=kind, window=window if kind == "sliding" else None, **layer) for kind in kinds),
+        hidden_size=hidden,
+        intermediate_size=text.count("intermediate_size", 4 * hidden, least=1),
+        vocab_size=text.count("vocab_size", least=1),
+        max_position_embeddings=text.count("max_position_embeddings", 2048, least=1),
+        tied_embeddings=tied,
+    )
+
+
+def _layer_count(text: Fields, default: int | None) -> int:
+    total = text.count("num_hidden_layers", default, least=1)
+    if total > 1024:
+        raise CheckpointError(f"{text.where}: num_hidden_layers is {total}; at most 1024 are read")
+    return total
+
+
+def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
+    """Kind of each layer; the last has full attention whatever the file says, as in transformers and vLLM."""
+    names = list(text.texts("layer_types"))
+    if not names:
+        names = [
+            "full_attention" if index % _PATTERN == _PATTERN - 1 else "sliding_attention" for index in range(total)
+        ]
+    if len(names) != total:
+        raise CheckpointError(f"{text.where}: layer_types has {len(names)} entries for {total} layers")
+    unknown = next((name for name in names if name not in _KINDS), None)
+    if unknown:
+        raise CheckpointError(f"{text.where}: layer_types names {unknown!r}, which Gemma 4 does not have")
+    return [*(_KINDS[name] for name in names[:-1]), "full"]
+
+
+def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Layer:
+    """One layer; `own` is what it has otherwise than the rest."""
+    heads_in_common = text.flag("attention_k_eq_v")
+    head_dim, kv_heads = text.count("head_dim", 256, least=1), text.count("num_key_value_heads", 4, least=1)
+    if kind == "full" and "per_layer_config" not in text:
+        head_dim = text.count("global_head_dim", 512, least=1)
+        kv_heads = text.count("num_global_key_value_heads", kv_heads, least=1) if heads_in_common else kv_heads
+    return Layer(
+        kind=kind,
+        heads=own.count("num_attention_heads", text.count("num_attention_heads", 8, least=1), least=1),
+        kv_heads=own.count("num_key_value_heads", kv_heads, least=1),
+        head_dim=own.count("head_dim", head_dim, least=1),
+        window=own.count("sliding_window", window, least=1) if kind == "sliding" else None,
+        keys_are_values=heads_in_common and kind == "full",
+    )
+
+
+def _overrides(text: Fields, total: int) -> dict[int, Fields]:
+    """What `per_layer_config` says of single layers; its keys are numbers as text, with zeros before them or not."""
+    table = text.section("per_layer_config")
+    if table is None:
+        return {}
+    wrong = next((key for key in table.content if not key.isdecimal() or len(key) > 6 or int(key) >= total), None)
+    if wrong is not None:
+        raise CheckpointError(f"{table.where}: {printable(wrong, 40)!r} is none of the {total} layers")
+    return {int(key): layer for key in table.content if (layer := table.section(key))}
+
+
+def _with_sharing(layers: list[Layer], shared: int, *, reads_target: bool) -> tuple[Layer, ...]:
+    """The last `shared` layers read the cache of the last layer of their kind before them."""
+    from dataclasses import replace
+
+    if reads_target:
+        return tuple(replace(layer, shares_target=True) for layer in layers)
+    first = len(layers) - shared
+    owner = {layer.kind: index for index, layer in enumerate(layers[:first])}
+    return tuple(
+        replace(layer, shares_with=owner.get(layer.kind)) if index >= first else layer
+        for index, layer in enumerate(layers)
+    )

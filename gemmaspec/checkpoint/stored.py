@@ -1,0 +1,152 @@
+"""What the tensors themselves say: bytes and parameters by part, and the format that each module is stored in.
+
+NVFP4 shows as three of safetensors' types: U8 holds two 4-bit weights a byte, F8_E4M3 one scale for 16 of them, and
+what stayed unquantized is BF16. A listing of tensor types, such as the Hub's, therefore does not say what a
+checkpoint is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.checkpoint.model import Tensor
+
+PARTS: Final = {
+    "vision": ("vision_tower", "embed_vision", "vision_model", "multi_modal_projector"),
+    "audio": ("audio_tower", "embed_audio"),
+    "lm_head": ("lm_head",),
+    "per-layer embeddings": ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"),
+    "embeddings": ("embed_tokens",),
+    "decoder layers": ("layers", "midlayer"),
+}
+"""Part → parts of a tensor's name, asked in this order: the towers have layers too."""
+SCALES: Final = frozenset(
+    {
+        *("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale"),
+        *("weight_shape", "weight_zero_point", "input_scale", "input_global_scale", "output_scale"),
+        *("pre_quant_scale", "k_scale", "v_scale", "q_scale"),
+    }
+)
+"""Last words of names that belong to a quantized weight and are no parameters themselves."""
+_WEIGHTS: Final = ("weight", "weight_packed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a model."""
+
+    name: str
+    nbytes: int
+    parameters: int
+    types: Mapping[str, int]
+    """safetensors' type → bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """How the modules are stored."""
+
+    formats: Mapping[str, tuple[str, ...]]
+    """NVFP4, FP8, BF16 … → names of the modules, linear ones and embeddings (not norms)."""
+    pre_quant_scales: int
+    """Modules with a factor for each input channel: NVFP4_AWQ."""
+    input_scales: int
+    """Quantized modules that bring a scale for their activations."""
+    kv_scales: int
+    """k_scale and v_scale tensors."""
+
+    def count(self, *formats: str) -> int:
+        """Modules stored in any of these formats."""
+        return sum(len(self.formats.get(one, ())) for one in formats)
+
+
+def parts(tensors: Iterable[Tensor]) -> tuple[Part, ...]:
+    """Bytes and parameters by part, in the order of PARTS, what fits nowhere last."""
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    tensors = tuple(tensors)
+    packed = _packed_modules(tensors)
+    for tensor in tensors:
+        found[part_of(tensor.name)].append(tensor)
+    order = ["decoder layers", "embeddings", "per-layer embeddings", "lm_head", "vision", "audio", "other"]
+    return tuple(_part(name, found[name], packed) for name in order if name in found)
+
+
+def part_of(name: str) -> str:
+    """The part that a tensor belongs to, by its name."""
+    words = name.split(".")
+    return next((part for part, marks in PARTS.items() if any(mark in words for mark in marks)), "other")
+
+
+def stored(tensors: Iterable[Tensor]) -> Stored:
+    """The format of each module, and the scales that are there."""
+    modules: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for tensor in tensors:
+        module, _, leaf = tensor.name.rpartition(".")
+        modules[module][leaf] = tensor
+    formats: dict[str, list[str]] = defaultdict(list)
+    for module, leaves in modules.items():
+        kind = _format(leaves)
+        if kind:
+            formats[kind].append(module)
+    leaf_counts = Counter(leaf for leaves in modules.values() for leaf in leaves)
+    return Stored(
+        formats={kind: tuple(names) for kind, names in sorted(formats.items())},
+        pre_quant_scales=leaf_counts["pre_quant_scale"],
+        input_scales=leaf_counts["input_scale"] + leaf_counts["input_global_scale"],
+        kv_scales=leaf_counts["k_scale"] + leaf_counts["v_scale"],
+    )
+
+
+def parameters(tensors: Iterable[Tensor]) -> int:
+    """Parameters of a model: packed weights counted as what they hold, scales not at all."""
+    tensors = tuple(tensors)
+    packed = _packed_modules(tensors)
+    return sum(_parameters(tensor, packed) for tensor in tensors)
+
+
+def _part(name: str, tensors: list[Tensor], packed: Mapping[str, int]) -> Part:
+    types: Counter[str] = Counter()
+    for tensor in tensors:
+        types[tensor.dtype] += tensor.nbytes
+    return Part(
+        name=name,
+        nbytes=sum(tensor.nbytes for tensor in tensors),
+        parameters=sum(_parameters(tensor, packed) for tensor in tensors),
+        types=dict(sorted(types.items())),
+    )
+
+
+def _packed_modules(tensors: tuple[Tensor, ...]) -> dict[str, int]:
+    """Weight tensor → parameters in one of its elements: two 4-bit weights in a U8, eight in an I32."""
+    scaled = {tensor.name.removesuffix("_scale") for tensor in tensors if tensor.name.endswith("weight_scale")}
+    packed = {}
+    for tensor in tensors:
+        base = tensor.name.removesuffix("_packed")
+        if base in scaled and tensor.dtype in ("U8", "I32"):
+            packed[tensor.name] = 2 if tensor.dtype == "U8" else 8
+    return packed
+
+
+def _parameters(tensor: Tensor, packed: Mapping[str, int]) -> int:
+    if tensor.name.rpartition(".")[2] in SCALES:
+        return 0
+    return math.prod(tensor.shape) * packed.get(tensor.name, 1)
+
+
+def _format(leaves: Mapping[str, Tensor]) -> str | None:
+    """The format of one module; None for one without a matrix (norms, scalars)."""
+    weight = next((leaves[leaf] for leaf in _WEIGHTS if leaf in leaves), None)
+    if weight is None or len(weight.shape) < 2:
+        return None
+    scale = leaves.get("weight_scale")
+    if weight.dtype == "U8" and scale:
+        return {"F8_E4M3": "NVFP4", "U8": "MXFP4", "F8_E8M0": "MXFP4"}.get(scale.dtype, "packed U8")
+    if weight.dtype.startswith("F8"):
+        return "MXFP8" if scale and scale.dtype in ("U8", "F8_E8M0") else "FP8"
+    if weight.dtype == "I32" and "weight_packed" in leaves:
+        return "INT4"
+    return {"I8": "INT8"}.get(weight.dtype, weight.dtype)

@@ -1,0 +1,82 @@
+"""What the tokenizer's files say, as far as two checkpoints have to agree.
+
+tokenizer.json of a Gemma 4 has about 32 MB. Its control tokens stand at its beginning (`added_tokens`, before
+`model`), so that a first piece is enough for them; whether two whole files are the same is told by their sha256.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gemmaspec.checkpoint.fields import Fields, load_object
+from gemmaspec.errors import CheckpointError
+
+FIRST_PIECE: Final = 64 * 1024
+"""Bytes of tokenizer.json that are read for its control tokens."""
+
+
+def added_tokens(piece: bytes) -> dict[str, int]:
+    """Control token → id, from the beginning of a tokenizer.json; as many as it holds whole."""
+    text = piece.decode("utf-8", errors="replace")
+    start = text.find('"added_tokens"')
+    start = text.find("[", start) if start >= 0 else -1
+    entries = _whole_entries(text, start + 1) if start >= 0 else iter(())
+    return {entry["content"]: entry["id"] for entry in entries if entry.get("special") is True and _is_token(entry)}
+
+
+def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
+    """Control token → id from tokenizer_config.json: its own table, else its names with the ids of config.json.
+
+    A name whose token is not told stands for itself.
+    """
+    table = config.section("added_tokens_decoder")
+    if table:
+        entries = [{**entry, "id": int(key)} for key, entry in table.content.items() if _is_listed(key, entry)]
+        return {entry["content"]: entry["id"] for entry in entries if entry.get("special") and _is_token(entry)}
+    return {_token(config.content.get(name)) or name: number for name, number in ids.items()}
+
+
+def words(raw: bytes, where: str) -> dict[str, int]:
+    """Every token of a whole tokenizer.json → its number. Raises CheckpointError."""
+    model = load_object(raw, where).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):  # a Unigram model has pairs of token and score
+        vocabulary = {str(entry[0]): at for at, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        raise CheckpointError(f"{where}: no vocabulary in it")
+    return vocabulary
+
+
+def _whole_entries(text: str, at: int) -> Iterator[dict[str, Any]]:
+    decoder = json.JSONDecoder()
+    while True:
+        at = _next_value(text, at)
+        if at >= len(text) or text[at] != "{":
+            return
+        try:
+            entry, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):  # cut off in the middle, or not JSON
+            return
+        yield entry
+
+
+def _next_value(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n,":
+        at += 1
+    return at
+
+
+def _is_listed(key: str, entry: object) -> bool:
+    return key.isdecimal() and len(key) < 10 and isinstance(entry, dict)
+
+
+def _is_token(entry: Mapping[str, Any]) -> bool:
+    content, number = entry.get("content"), entry.get("id")
+    return isinstance(content, str) and 0 < len(content) <= 100 and isinstance(number, int)
+
+
+def _token(value: object) -> str | None:
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) and 0 < len(value) <= 100 else None

@@ -1,0 +1,168 @@
+"""`fit`: from a profile to whether it fits, on the machine it names or on another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmaspec.deploy.here import this_cpu, this_gpu
+from gemmaspec.errors import EnvironmentMissing, UsageError
+from gemmaspec.files import state_dir
+from gemmaspec.fit.advice import advice
+from gemmaspec.fit.ceiling import ceiling
+from gemmaspec.fit.flags import flags_of
+from gemmaspec.fit.machine import GB, Device, named
+from gemmaspec.fit.plan import Models, Plan
+from gemmaspec.fit.report import Fit
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Draft, Profile, Target
+from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.gemma4 import attention_for
+from gemmaspec.stack.paths import is_local, on_host
+
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+
+HERE = "here"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    release: str | None = None
+    """The vLLM to ask about, when not the profile's."""
+    machine: str | None = None
+    """A known machine, or `here`; the profile's when not given."""
+    memory_gb: float | None = None
+    """10^9 bytes, instead of what the machine has."""
+    context: int = 1024
+    """Tokens in the cache while the ceiling is computed."""
+    concurrency: int = 1
+
+
+def fit(request: Request) -> Fit:
+    """Answer it. Reads configurations and headers of the models, no weight.
+
+    Raises EnvironmentMissing for a model that is neither here nor to be reached.
+    """
+    profile = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec).profile
+    vllm, notes = _release(profile, request.release)
+    models = _models(profile)
+    device = _device(profile, request)
+    flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
+    plan = Plan(models, flags, device)
+    measured = tuple(profile.measured)
+    return Fit(
+        profile=profile.name,
+        plan=plan,
+        problems=tuple(plan.problems()),
+        advice=tuple(advice(plan)),
+        ceiling=ceiling(plan, measured, context=request.context, concurrency=request.concurrency),
+        measured=measured,
+        notes=(*notes, *_notes(plan)),
+    )
+
+
+def _release(profile: Profile, asked: str | None) -> tuple[str, list[str]]:
+    from gemmaspec.releases.facts import newest
+
+    if asked or (found := vllm_of(profile)):
+        return asked or str(found), []
+    vllm = newest()
+    return vllm, [f"the tag of {profile.image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
+
+
+def _models(profile: Profile) -> Models:
+    draft = profile.draft
+    return Models(
+        target=_open(profile, "target", profile.target),
+        draft=_open(profile, "draft", draft) if draft else None,
+        target_fp8=profile.target.quantization == "fp8",
+        draft_fp8=bool(draft and draft.quantization == "fp8"),
+    )
+
+
+def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
+    """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
+    home = profile.caches.huggingface
+    cache = Path(on_host(home, state=state_dir())) / "hub" if home else None
+    from gemmaspec.models.hub import Unreachable
+
+    fetch = f"gemmaspec pull {profile.name}    # with a network; from then on fit needs none"
+    try:
+        found = _nearest(model, cache)
+        if not found.tensors:
+            raise EnvironmentMissing(f"of {model.model} no weight file is here, and how large they are is not known")
+        return found
+    except EnvironmentMissing as error:
+        hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
+        raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
+
+
+def _nearest(model: Target | Draft, cache: Path | None) -> Checkpoint:
+    from gemmaspec.models.open import open_checkpoint
+
+    try:
+        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True)
+    except EnvironmentMissing:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+    if (here.tensors and not here.missing_files) or is_local(model.model):
+        return here
+    try:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+    except EnvironmentMissing:
+        return here
+
+
+def _device(profile: Profile, request: Request) -> Device:
+    device = _found(request.machine or profile.machine)
+    if request.memory_gb is None:
+        if device.memory:
+            return device
+        raise EnvironmentMissing(
+            f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds none here ({device.name})",
+            hint="--machine NAME, or --memory GB",
+        )
+    return dataclasses.replace(device, memory=round(request.memory_gb * GB), free=None)
+
+
+def _found(name: str) -> Device:
+    """A machine by name; with the numbers of this one where it is such a machine."""
+    if name == HERE:
+        return this_gpu() or this_cpu()
+    if name not in MACHINES:
+        raise UsageError(f"--machine is {', '.join((*MACHINES, HERE))}, not {name!r}")
+    if not MACHINES[name].gpus:
+        return this_cpu()
+    known, here = named(MACHINES[name]), this_gpu()
+    if known is None:
+        return here or Device(name=name, memory=0)
+    if here and here.capability == known.capability:
+        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
+    return known
+
+
+def _notes(plan: Plan) -> list[str]:
+    """What a reader of the numbers should know."""
+    found = []
+    if plan.device.unified:
+        found.append(
+            "CPU and GPU share this memory: vLLM takes its share of all of it, and at the start MemAvailable must be "
+            "that large; the page cache counts as available, other programs do not"
+        )
+    flash = plan.device.major in attention_for(plan.flags.vllm).flash_attention_on
+    if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
+        found.append("FlashAttention may choose larger blocks here; computed with those of Triton's kernels")
+    if plan.flags.tensor_parallel > 1:
+        found.append("weights are taken to divide evenly over the GPUs, and each to have the memory named here")
+    if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
+        found.append("weight files are missing: the weights are larger than counted here")
+    return found

@@ -1,0 +1,83 @@
+"""What a new vLLM does not know any more by name, and what the shipped profiles use of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import InvalidVersion, Version
+
+from gemmaspec.lint.check import check
+from gemmaspec.lint.finding import Finding
+from gemmaspec.patching.patch import Patch
+from gemmaspec.profile.load import Loaded
+from gemmaspec.releases import table
+from gemmaspec.releases.changes import Change, changes
+from gemmaspec.releases.extract import Extracted
+from gemmaspec.releases.facts import Facts, extracted_for, facts_from, nearest, newest, releases
+from gemmaspec.trees.extracting import extract_from
+from gemmaspec.trees.reader import Reader
+
+NAMES: Final = ("flags", "environment", "speculative", "reasoning_parsers", "tool_call_parsers", "quantizations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """One vLLM against the release before it."""
+
+    before: str
+    gone: tuple[Change, ...]
+    """Names that the release before has; single values of a flag or key are not among them."""
+    came: int
+    findings: Mapping[str, tuple[Finding, ...]]
+    """By profile: what lint finds now, and not on the release before."""
+
+
+def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names:
+    """Raises EnvironmentMissing when the vLLM cannot be read. A release of the table is not read again."""
+    before = _before(reader.vllm)
+    old, new = _known(before), _found(reader)
+    facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
+    found = [one for one in changes(table.facts_in(old), table.facts_in(new)) if one.kind in NAMES]
+    return Names(
+        before=before,
+        gone=tuple(one for one in found if not one.came and " " not in one.name),
+        came=sum(one.came and " " not in one.name for one in found),
+        findings={loaded.profile.name: _new(loaded, *facts, patches) for loaded in profiles},
+    )
+
+
+def _found(reader: Reader) -> Extracted:
+    if reader.place.kind == "release" and reader.vllm in releases():
+        return _known(reader.vllm)
+    return extract_from(reader)
+
+
+def _known(release: str) -> Extracted:
+    found = extracted_for(release)
+    assert found, f"{release} is one of the table"
+    return found
+
+
+def _version(vllm: str) -> str:
+    """A version that rules can be asked about: a build that states none counts as the newest release."""
+    try:
+        return str(Version(vllm))
+    except InvalidVersion:
+        return newest()
+
+
+def _before(vllm: str) -> str:
+    """The release of the table before a vLLM; the oldest one for that itself."""
+    release = nearest(vllm)
+    if vllm != release or release == releases()[0]:
+        return release
+    return max((one for one in releases() if Version(one) < Version(release)), key=Version)
+
+
+def _new(loaded: Loaded, old: Facts, new: Facts, patches: Mapping[str, Patch]) -> tuple[Finding, ...]:
+    """Findings of the new vLLM without those of the old; notes are left out."""
+    known = {(one.code, one.key) for one in check(loaded, patches=patches, asked=old, notes=False)}
+    found = check(loaded, patches=patches, asked=new, notes=False)
+    return tuple(one for one in found if (one.code, one.key) not in known)

@@ -1,0 +1,156 @@
+"""What to change so that more fits, each change with what it would bring."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.overhead import first_runner
+from gemmaspec.fit.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One change, and what fits after it."""
+
+    change: str
+    """As it is typed: --set serve.kv_cache_dtype=fp8."""
+    effect: str
+    starts: bool
+    longest: int
+    """max_model_len for one request."""
+    sequences: int
+    """max_num_seqs after it."""
+    longest_for_all: int
+    """The same for that many requests at once."""
+
+
+Changed = tuple[str, Plan, str]
+
+
+def advice(plan: Plan) -> list[Advice]:
+    """Changes that help, those that cost nothing first. Each stands for itself."""
+    before = _reach(plan)
+    found = []
+    for change, changed, effect in _changes(plan):
+        after = _reach(changed)
+        starts = not changed.problems()
+        if after > before or (starts and plan.problems()):
+            found.append(
+                Advice(
+                    change=change,
+                    effect=effect,
+                    starts=starts,
+                    longest=after[0],
+                    sequences=changed.flags.max_num_seqs,
+                    longest_for_all=after[1],
+                )
+            )
+    return found
+
+
+def _reach(plan: Plan) -> tuple[int, int]:
+    try:
+        return plan.longest, plan.longest_for_all
+    except Unplannable:
+        return 0, 0
+
+
+def _changes(plan: Plan) -> Iterator[Changed]:
+    for change in (_patch, _cache_fp8, _hybrid, _no_towers, _batch, _utilization, _sequences, _length, _no_draft):
+        yield from change(plan)
+
+
+def _with(plan: Plan, **flags: object) -> Plan:
+    return Plan(plan.models, replace(plan.flags, **flags), plan.device)  # type: ignore[arg-type]
+
+
+def _patch(plan: Plan) -> Iterator[Changed]:
+    if not plan.flags.joins_windows and not plan.flags.hybrid:
+        changed = _with(plan, joins_windows=True)
+        yield "patches.required: add kv-spec-uniform-valueerror", changed, "one group may hold two windows"
+
+
+def _cache_fp8(plan: Plan) -> Iterator[Changed]:
+    if not plan.flags.cache_dtype.startswith(("fp8", "int", "nvfp4")):
+        changed = _with(plan, cache_dtype="fp8", draft_cache_dtype="fp8")
+        yield "--set serve.kv_cache_dtype=fp8", changed, "one byte for each number of the cache"
+
+
+def _hybrid(plan: Plan) -> Iterator[Changed]:
+    """Not where a draft model's layers would come into several groups: the first model runner cannot take those."""
+    first = plan.device.cpu or first_runner(plan.models.target, plan.flags)
+    may = plan.flags.method != "draft_model" or not first
+    if not plan.flags.hybrid and may:
+        changed = _with(plan, hybrid=True)
+        yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"
+
+
+def _no_towers(plan: Plan) -> Iterator[Changed]:
+    if plan.flags.towers and plan.target.towers:
+        changed = _with(plan, towers=False)
+        yield "--set serve.language_model_only=true", changed, "no image and audio towers, text only"
+
+
+def _batch(plan: Plan) -> Iterator[Changed]:
+    if plan.flags.max_num_batched_tokens > 2048 and not plan.device.cpu:
+        changed = _with(plan, max_num_batched_tokens=2048)
+        yield "--set serve.max_num_batched_tokens=2048", changed, "smaller activations, slower prefill"
+
+
+def _utilization(plan: Plan) -> Iterator[Changed]:
+    """As little as lets it start, else all that may be given: what is free now, and never more than 0.95."""
+    if plan.flags.cpu_cache is not None:
+        return
+    most = 0.95 if plan.device.free is None else min(0.95, plan.device.free / plan.device.memory)
+    shares = [share / 100 for share in range(1, int(most * 100) + 1)]
+    wanted = [share for share in shares if share > plan.flags.utilization or _too_much(plan)]
+    if not wanted:
+        return
+    least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
+    share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
+    changed = _with(plan, utilization=share)
+    change, effect = f"--set serve.gpu_memory_utilization={share:g}", f"{share:.0%} of the memory for vLLM"
+    yield change, changed, effect
+    longest = _safely(lambda: changed.longest)
+    if _too_much(plan) and changed.problems() and 0 < longest < plan.flags.max_model_len:
+        shorter = _with(plan, utilization=share, max_model_len=longest)
+        yield f"{change} --set serve.max_model_len={longest}", shorter, f"{effect}, and the longest that fits"
+
+
+def _too_much(plan: Plan) -> bool:
+    return plan.device.free is not None and plan.device.free < plan.requested
+
+
+def _sequences(plan: Plan) -> Iterator[Changed]:
+    """As many as fit at once; where nothing fits, half as many again and again until it starts."""
+    number = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
+    if number == 0:
+        halves = [plan.flags.max_num_seqs >> step for step in range(1, plan.flags.max_num_seqs.bit_length())]
+        number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
+    if 0 < number < plan.flags.max_num_seqs:
+        changed = _with(plan, max_num_seqs=number)
+        yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits for another"
+
+
+def _length(plan: Plan) -> Iterator[Changed]:
+    longest = _safely(lambda: plan.longest)
+    if 0 < longest < plan.flags.max_model_len:
+        changed = _with(plan, max_model_len=longest)
+        yield f"--set serve.max_model_len={longest}", changed, "the longest that fits"
+
+
+def _no_draft(plan: Plan) -> Iterator[Changed]:
+    if plan.models.draft:
+        models = replace(plan.models, draft=None)
+        flags = replace(plan.flags, method=None, draft_tokens=0)
+        yield "--no-spec", Plan(models, flags, plan.device), "no draft, no speculation"
+
+
+def _safely(ask: Callable[[], int]) -> int:
+    try:
+        return ask()
+    except Unplannable:
+        return 0

@@ -1,0 +1,201 @@
+"""What a profile's flags come to, with vLLM's defaults where it says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import Version
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.errors import UsageError
+from gemmaspec.fit.kvspec import known_cache_dtypes
+from gemmaspec.fit.machine import GIB, Device
+from gemmaspec.fit.releases import kv_rules
+from gemmaspec.profile.model import Profile
+
+JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
+"""The patch with which one KV cache group may hold two sliding windows."""
+_VIDEO_TOKENS: Final = 32 * (70 + 2 + 6)
+"""Tokens of the largest input of a Gemma 4 that sees images: 32 frames of a video
+(vllm/model_executor/models/gemma4_mm.py, get_mm_max_tokens_per_item)."""
+_NOT_MODELLED: Final = (
+    "--kv-cache-dtype-skip-layers",
+    "--decode-context-parallel-size",
+    "--prefill-context-parallel-size",
+    "--kv-transfer-config",
+    "--cpu-offload-gb",
+    "--performance-mode",
+    "--no-enable-chunked-prefill",
+    "--kv-cache-memory-bytes",
+    "--kv-cache-memory",
+    "--num-gpu-blocks-override",
+    "--compilation-config",
+)
+"""Flags that change the memory in ways that are not computed here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Everything that the memory depends on beside the models and the machine. Lengths are in tokens."""
+
+    vllm: str
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    cache_dtype: str
+    draft_cache_dtype: str
+    hybrid: bool
+    joins_windows: bool
+    batches: int
+    """Batches in flight: 2 with asynchronous scheduling."""
+    tensor_parallel: int
+    method: str | None
+    draft_tokens: int
+    """Tokens drafted in a step; 0 without speculation."""
+    utilization: float
+    """gpu_memory_utilization."""
+    cpu_cache: int | None
+    """VLLM_CPU_KVCACHE_SPACE, in bytes."""
+    eager: bool
+    towers: bool
+    """Whether the target's image and audio towers are loaded."""
+    defaults: tuple[str, ...] = ()
+    """Flags whose value is vLLM's own default."""
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens that may be scheduled and not settled."""
+        batches = self.batches if kv_rules(self.vllm).batches_in_flight else 1
+        return batches * self.max_num_batched_tokens
+
+
+def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, vllm: str, device: Device) -> Flags:
+    """The flags of a profile for one release and machine.
+
+    Raises UsageError for a flag whose effect is not computed here, rather than to leave it out.
+    """
+    _refuse(profile)
+    serve, spec = profile.serve, profile.speculative
+    length = serve.max_model_len or target.text.max_position_embeddings
+    sequences = serve.max_num_seqs or _default_sequences(vllm, device)
+    batch = serve.max_num_batched_tokens or _default_batch(profile, target, vllm, device, sequences, length)
+    cache_dtype = _cache_dtype(serve.kv_cache_dtype, serve.dtype, target)
+    draft_dtype = cache_dtype
+    if draft and spec and spec.kv_cache_dtype:
+        draft_dtype = _cache_dtype(spec.kv_cache_dtype, serve.dtype, draft)
+    return Flags(
+        vllm=vllm,
+        block_size=serve.block_size or kv_rules(vllm, cpu=device.cpu).default_block,
+        max_model_len=length,
+        max_num_seqs=serve.max_num_seqs or min(sequences, batch),
+        max_num_batched_tokens=batch,
+        cache_dtype=cache_dtype,
+        draft_cache_dtype=draft_dtype,
+        hybrid=not serve.disable_hybrid_kv_cache_manager,
+        joins_windows=JOINS_WINDOWS in (*profile.patches.required, *profile.patches.optional),
+        batches=2 if _asynchronous(profile, vllm, device) else 1,
+        tensor_parallel=serve.tensor_parallel_size or 1,
+        method=spec.method if spec else None,
+        draft_tokens=(spec.num_speculative_tokens or 0) if spec else 0,
+        utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),
+        cpu_cache=_cpu_cache(profile.env) if device.cpu else None,
+        eager=bool(serve.enforce_eager),
+        towers=not (serve.language_model_only or _no_media(profile)),
+        defaults=tuple(_defaults(profile)),
+    )
+
+
+def _refuse(profile: Profile) -> None:
+    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+    unknown = sorted(given & set(_NOT_MODELLED))
+    if (profile.serve.pipeline_parallel_size or 1) > 1:
+        unknown.append("serve.pipeline_parallel_size")
+    if profile.serve.enable_chunked_prefill is False and profile.serve.max_num_batched_tokens is None:
+        unknown.append("serve.enable_chunked_prefill: false without serve.max_num_batched_tokens")
+    if profile.env.get("VLLM_KV_CACHE_LAYOUT", "NHD") not in ("NHD", "HND", "LBNHC", "LBHNC"):
+        unknown.append("env.VLLM_KV_CACHE_LAYOUT")
+    if unknown:
+        raise UsageError(f"fit does not compute what these do to the memory: {', '.join(unknown)}")
+
+
+def _cache_dtype(wanted: str | None, dtype: str | None, model: Checkpoint) -> str:
+    """The cache's number format: as asked for, else as the checkpoint declares it, else the model's own."""
+    chosen = wanted or "auto"
+    declared = model.quantization.kv_cache if model.quantization else None
+    if chosen == "auto":
+        own = dtype if dtype not in (None, "auto") else model.dtype
+        chosen = "fp8" if declared and "fp8" in declared.lower() else str(own)
+    if chosen not in known_cache_dtypes():
+        raise UsageError(f"fit does not know how large a KV cache of {chosen} is")
+    return chosen
+
+
+def _default_sequences(vllm: str, device: Device) -> int:
+    """vllm/engine/arg_utils.py, get_batch_defaults, for `vllm serve`."""
+    if device.cpu:
+        return 128
+    return 1024 if _large(vllm, device) else 256
+
+
+def _default_batch(profile: Profile, target: Checkpoint, vllm: str, device: Device, sequences: int, length: int) -> int:
+    """The same, and from 0.22 on enough for the largest image or video of a model that attends to it both ways."""
+    batch = 8192 if not device.cpu and _large(vllm, device) else 2048
+    if Version(vllm) >= Version("0.28.0") and device.memory >= 160 * GIB and not device.cpu:
+        batch = 16384
+    if device.cpu:
+        batch *= profile.serve.tensor_parallel_size or 1
+    if Version(vllm) >= Version("0.22.0") and _attends_both_ways(target):
+        batch = max(batch, _VIDEO_TOKENS)
+    return min(batch, sequences * length)
+
+
+def _large(vllm: str, device: Device) -> bool:
+    """Whether vLLM takes the device for a large one: 70 GiB; a GB10 no longer from 0.33.0 on."""
+    gb10 = device.capability == "12.1" and Version(vllm) >= Version("0.33.0")
+    return device.memory >= 70 * GIB and not gb10
+
+
+def _attends_both_ways(target: Checkpoint) -> bool:
+    text = target.config.get("text_config")
+    both = text.get("use_bidirectional_attention") if isinstance(text, Mapping) else None
+    return both == "vision" and "image" in target.modalities
+
+
+def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
+    """vllm/config/vllm.py: on unless the method cannot; never on a CPU (vllm/platforms/cpu.py)."""
+    if device.cpu or profile.serve.async_scheduling is False:
+        return False
+    if profile.serve.async_scheduling:
+        return True
+    spec = profile.speculative
+    if spec is None:
+        return True
+    unable = {"suffix"} if Version(vllm) >= Version("0.33.0") else {"suffix", "ngram"}
+    return spec.method not in unable and not spec.disable_padded_drafter_batch
+
+
+def _cpu_cache(env: Mapping[str, str]) -> int | None:
+    space = env.get("VLLM_CPU_KVCACHE_SPACE", "")
+    return int(space) * GIB if space.isdigit() and int(space) else None
+
+
+def _no_media(profile: Profile) -> bool:
+    limits = profile.serve.limit_mm_per_prompt
+    return limits is not None and limits.get("image") == limits.get("video") == limits.get("audio") == 0
+
+
+_WITH_DEFAULT: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "gpu_memory_utilization",
+    "kv_cache_dtype",
+    "block_size",
+)
+
+
+def _defaults(profile: Profile, names: Iterable[str] = _WITH_DEFAULT) -> Iterator[str]:
+    return (name for name in names if getattr(profile.serve, name) is None)

@@ -1,0 +1,72 @@
+"""The KV cache as a whole: blocks, tokens, requests, as the server logs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmaspec.fit.kvgroups import Group
+from gemmaspec.fit.releases import KvRules
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvCache:
+    """Groups of layers that draw their blocks from one pool. Lengths are in tokens, sizes in bytes."""
+
+    groups: tuple[Group, ...]
+    rules: KvRules
+    in_flight: int
+    """Tokens that may be scheduled and not settled (VllmConfig.max_in_flight_tokens)."""
+
+    @property
+    def block_bytes(self) -> int:
+        """What one block of the pool takes: that of the widest group, since every group aliases the same memory."""
+        return max((group.block_bytes for group in self.groups), default=0)
+
+    def num_blocks(self, available: int) -> int:
+        """`num_gpu_blocks` in vllm:cache_config_info."""
+        return max(available, 0) // self.block_bytes
+
+    def blocks_per_request(self, tokens: int) -> int:
+        """Blocks that one request of `tokens` tokens holds at most, over all groups."""
+        return sum(group.blocks(tokens, self.in_flight) for group in self.groups)
+
+    def request_bytes(self, tokens: int) -> int:
+        """What one such request takes (_max_memory_usage_bytes_from_groups)."""
+        return self.block_bytes * self.blocks_per_request(tokens)
+
+    def concurrency(self, available: int, tokens: int) -> float:
+        """`Maximum concurrency for N tokens per request`."""
+        return self.num_blocks(available) / self.blocks_per_request(tokens)
+
+    def logged_tokens(self, available: int, tokens: int) -> int:
+        """`GPU KV cache size: N tokens`, with max_model_len `tokens`."""
+        if self.rules.tokens_by_group:
+            smallest = min(group.block_size for group in self.groups)
+            return self.num_blocks(available) // len(self.groups) * smallest
+        return int(self.concurrency(available, tokens) * tokens)
+
+    def usable(self, available: int) -> int:
+        """What vLLM lets the longest request take."""
+        return available - self.block_bytes if self.rules.spare_block else available
+
+    def starts_with(self, available: int, tokens: int) -> bool:
+        """Whether vLLM agrees to start: one request of max_model_len must fit."""
+        usable = self.usable(available)
+        return usable > 0 and self.request_bytes(tokens) <= usable
+
+    def longest(self, available: int, limit: int, sequences: int = 1) -> int:
+        """The longest max_model_len, up to `limit`, of which `sequences` requests fit at once; 0 if none does."""
+        usable = self.usable(available)
+
+        def fits(tokens: int) -> bool:
+            return self.request_bytes(tokens) * sequences <= usable
+
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        return low
+
+    def sequences(self, available: int, tokens: int) -> int:
+        """Requests of `tokens` tokens that fit at once."""
+        return max(self.usable(available), 0) // self.request_bytes(tokens)

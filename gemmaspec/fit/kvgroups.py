@@ -1,0 +1,133 @@
+"""KV cache groups: layers that share one block table, as vLLM sorts them.
+
+vllm/v1/core/kv_cache_utils.py (0.33: kv_cache_planning.py), get_kv_cache_groups and what it calls. What it does
+for Mamba, MLA and chunked attention, and for block-outermost layouts, is left out: Gemma 4 has none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gemmaspec.fit.kvspec import LayerCache, Owned
+from gemmaspec.fit.releases import KvRules
+
+TWO_WINDOWS = "target and draft have different sliding windows, and one group cannot have two: the start fails"
+TWO_BLOCKS = "sliding and full layers have different block sizes, which this release cannot put into one group"
+NOT_DIVISIBLE = "the page of a layer does not divide the largest page, and this release cannot pad it"
+
+
+class Unplannable(Exception):
+    """vLLM cannot plan this cache: the start fails, whatever memory there is."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share one block table."""
+
+    layers: tuple[Owned, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """One block of every layer of the group."""
+        return sum(layer.cache.page_bytes for layer in self.layers)
+
+    def blocks(self, tokens: int, in_flight: int) -> int:
+        """Blocks that one request of `tokens` tokens holds at most."""
+        return max(layer.cache.blocks(tokens, in_flight) for layer in self.layers)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self.layers[0].cache.block_size
+
+
+def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_windows: bool) -> list[Group]:
+    """All layers, sorted into groups.
+
+    `joins_windows`: the patch kv-spec-uniform-valueerror is there, which lets one group hold two windows.
+    Raises Unplannable with what vLLM fails at.
+    """
+    if not hybrid:
+        layers = _promoted(layers, rules, joins_windows)
+    if not layers:
+        return []
+    if _uniform(layers, joins_windows) or _same_type(layers):
+        return [Group(tuple(layers))]
+    return _split(_one_page_size(layers, rules))
+
+
+def _uniform(layers: Sequence[Owned], joins_windows: bool) -> bool:
+    """is_kv_cache_spec_uniform: one spec for all layers, a window aside. Raises for two windows, as vLLM does."""
+    if layers[0].cache.sliding:
+        return all(layer.cache == layers[0].cache for layer in layers)
+    if any(layer.cache.sliding for layer in layers):
+        return False
+    if len(_windows(layers)) > 1:
+        if not joins_windows:
+            raise Unplannable(TWO_WINDOWS)
+        return False
+    return len({replace(layer.cache, window=None) for layer in layers}) == 1
+
+
+def _same_type(layers: Sequence[Owned]) -> bool:
+    """UniformTypeKVCacheSpecs.is_uniform_type: every layer needs as many token slots as the others."""
+    if len({layer.cache.block_size for layer in layers}) > 1:
+        return False
+    if layers[0].cache.sliding:
+        return all(layer.cache.sliding and layer.cache.window == layers[0].cache.window for layer in layers)
+    return not any(layer.cache.sliding for layer in layers)
+
+
+def _windows(layers: Sequence[Owned]) -> set[int]:
+    return {layer.cache.window for layer in layers if layer.cache.window is not None}
+
+
+def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> Sequence[Owned]:
+    """unify_hybrid_kv_cache_specs: without the hybrid manager, sliding layers keep every block, as full ones do."""
+    if not layers or _uniform(layers, joins_windows) or _same_type(layers):
+        return layers
+    full = {layer.cache.block_size for layer in layers if not layer.cache.sliding}
+    if not full:
+        raise Unplannable(TWO_WINDOWS)
+    block = full.pop() if rules.promotes_block and len(full) == 1 else None
+    promoted = [
+        replace(layer, cache=replace(layer.cache, sliding=False, block_size=block or layer.cache.block_size))
+        if layer.cache.sliding
+        else layer
+        for layer in layers
+    ]
+    if not (_uniform(promoted, joins_windows) or _same_type(promoted)):
+        raise Unplannable(TWO_BLOCKS)
+    return promoted
+
+
+def _one_page_size(layers: Sequence[Owned], rules: KvRules) -> list[Owned]:
+    """unify_kv_cache_spec_page_size: smaller pages get more tokens, or padding where that does not come out even."""
+    largest = max(layer.cache.page_bytes for layer in layers)
+    return [replace(layer, cache=_enlarged(layer.cache, largest, rules)) for layer in layers]
+
+
+def _enlarged(cache: LayerCache, largest: int, rules: KvRules) -> LayerCache:
+    if largest % cache.page_bytes == 0:
+        return replace(cache, block_size=cache.block_size * (largest // cache.page_bytes))
+    if not rules.pads_pages:
+        raise Unplannable(NOT_DIVISIBLE)
+    return replace(cache, padded_to=largest)
+
+
+def _split(layers: Sequence[Owned]) -> list[Group]:
+    """_get_kv_cache_groups_uniform_page_size: equal layers together, in groups of equal length.
+
+    The length is that of the smallest kind, or of the largest where that is less than half as much again.
+    """
+    kinds: dict[LayerCache, list[Owned]] = {}
+    for layer in layers:
+        kinds.setdefault(layer.cache, []).append(layer)
+    counts = [len(kind) for kind in kinds.values()]
+    length = max(counts) if max(counts) < min(counts) * 1.5 else min(counts)
+    groups = []
+    for kind in kinds.values():
+        number = -(-len(kind) // length)
+        groups += [Group(tuple(kind[first::number])) for first in range(number)]
+    return groups

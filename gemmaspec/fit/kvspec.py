@@ -1,0 +1,119 @@
+"""The cache of one attention layer, as vLLM's KVCacheSpec has it: what a block of it holds and how many it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.checkpoint.model import LayerKind, TextModel
+from gemmaspec.fit.releases import KvRules
+
+_PER_TOKEN_HEAD_SCALE: Final = 4
+"""Bytes of one float32 scale, for keys and again for values."""
+_NUMBER_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
+
+
+def _dense(number: int) -> Callable[[int], int]:
+    return lambda head_dim: number * head_dim
+
+
+_ROW_BYTES: Final[dict[str, Callable[[int], int]]] = {
+    **{name: _dense(number) for name, number in _NUMBER_BYTES.items()},
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), _dense(1)),
+    **dict.fromkeys(("int8_per_token_head", "fp8_per_token_head"), lambda head_dim: head_dim + _PER_TOKEN_HEAD_SCALE),
+    "int4_per_token_head": lambda head_dim: head_dim // 2 + _PER_TOKEN_HEAD_SCALE,
+    "nvfp4": lambda head_dim: head_dim // 2 + head_dim // 16,
+}
+"""kv_cache_dtype → bytes of the keys (or the values) of one token and one head, for dense bfloat16 models.
+vllm/v1/kv_cache_interface.py: AttentionSpec.page_size_bytes and real_page_size_bytes; with 0.28 and newer
+state_content_size_bytes and the backends' customize_spec."""
+
+
+def known_cache_dtypes() -> frozenset[str]:
+    """The kv_cache_dtype values whose size is known here."""
+    return frozenset(_ROW_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCache:
+    """KVCacheSpec of one layer: FullAttentionSpec, or SlidingWindowSpec where it is sliding."""
+
+    sliding: bool
+    """Whether blocks below the window are given back; False for every layer when the hybrid manager is off."""
+    window: int | None
+    """Tokens that the layer sees, even where it is kept as a full one."""
+    block_size: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    """kv_cache_dtype."""
+    padded_to: int | None = None
+    """Bytes that a page is padded to, to be as large as the other layers'."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token. K=V checkpoints store one projection, the cache holds both."""
+        return 2 * self.kv_heads * _ROW_BYTES[self.dtype](self.head_dim)
+
+    @property
+    def page_bytes(self) -> int:
+        """One block of this layer."""
+        return self.padded_to or self.block_size * self.token_bytes
+
+    def blocks(self, tokens: int, in_flight: int) -> int:
+        """Blocks that one request of `tokens` tokens holds at most (max_memory_usage_bytes / page_size_bytes).
+
+        A sliding layer holds its window and what is being computed, and one block more, since the window need not
+        begin where a block does.
+        """
+        if not self.sliding or self.window is None:
+            return -(-tokens // self.block_size)
+        held = min(self.window - 1 + in_flight, tokens)
+        return -(-held // self.block_size) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """A layer that has a cache of its own, and its name."""
+
+    name: str
+    kind: LayerKind
+    cache: LayerCache
+
+
+def layer_caches(
+    model: TextModel,
+    *,
+    role: str,
+    rules: KvRules,
+    block_size: int,
+    dtype: str,
+    tensor_parallel: int = 1,
+) -> Iterator[Owned]:
+    """The caches of one model's layers, in order; a layer that reads another's has none.
+
+    vllm/model_executor/layers/attention/attention.py, Attention.get_kv_cache_spec.
+    """
+    for index, layer in enumerate(model.layers):
+        if layer.shares_with is not None or layer.shares_target:
+            continue
+        sliding = layer.kind == "sliding"
+        cache = LayerCache(
+            sliding=sliding,
+            window=layer.window if sliding else None,
+            block_size=sliding_block(rules, block_size) if sliding else block_size,
+            kv_heads=max(1, layer.kv_heads // tensor_parallel),
+            head_dim=layer.head_dim,
+            dtype=dtype,
+        )
+        yield Owned(name=f"{role}.{index}", kind=layer.kind, cache=cache)
+
+
+def sliding_block(rules: KvRules, block_size: int) -> int:
+    """Block size of a sliding layer, before pages are unified."""
+    if rules.sliding_block == "cache":
+        return block_size
+    if rules.sliding_block == "smallest":
+        return rules.kernel_block
+    return max(rules.kernel_block, block_size // rules.kernel_block * rules.kernel_block)

@@ -1,0 +1,124 @@
+"""Memory that is neither weights nor KV cache: activations, compiling, CUDA graphs. Estimates all, with their formulas.
+
+vLLM measures these while it starts (Worker.determine_available_memory): one batch of max_num_batched_tokens through the
+model. What is computed here are the tensors that are alive at the peak, held against 34 starts of vLLM 0.26.0 on an
+H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/fit.md has the errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import Version
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.stored import part_of
+from gemmaspec.fit.flags import Flags
+from gemmaspec.fit.machine import GIB, Device
+from gemmaspec.releases.gemma4 import runner_for
+
+_LOGITS_BYTES: Final = 6
+"""For each sampled token and word of the vocabulary: logits in bfloat16 and in float32. With 256 requests at once
+sampling did not reach the peak of a batch of 2,048 tokens, which bounds this by 5.4."""
+_BASE: Final = 12 * 2**20
+"""What a pass takes however few tokens it has."""
+_ENCODER_BYTES: Final = 2**20
+"""For each token of the batch: the first model runner passes as many images through the tower as a batch can hold.
+Measured once, with the 31B's tower and 4,096 tokens."""
+_OUTSIDE: Final = 240 * 2**20
+"""What libraries take beside torch once the model is loaded."""
+_GRAPHS: Final = (30 * 10**6, 16 * 10**6)
+"""All captured batch sizes together, and each of them."""
+_CPU_RUNTIME: Final = 584 * 2**20
+"""Python, torch and vLLM in one worker process: 0.57 GiB in the log of 0.32.0 with the tiny pair."""
+_LARGEST_GRAPH: Final = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Bytes, and how they come about."""
+
+    name: str
+    nbytes: int
+    formula: str
+
+
+def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Estimate, ...]:
+    """All of it that the KV cache has to leave room for."""
+    if device.cpu:
+        return (Estimate(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
+    models = [model for model in (target, draft) if model]
+    found = [activations(models, flags)]
+    if not flags.eager:
+        found.append(compiling(models))
+    found.append(Estimate(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
+    if not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
+        found.append(graphs(flags))
+    return tuple(found)
+
+
+def activations(models: list[Checkpoint], flags: Flags) -> Estimate:
+    """The largest of a full batch through either model, sampling for all requests, and images through the tower."""
+    tokens = flags.max_num_batched_tokens
+    sampled = min(flags.max_num_seqs, tokens) * (flags.draft_tokens + 1)
+    words = models[0].text.vocab_size
+    found = [_pass(model, flags) for model in models]
+    found.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
+    if flags.towers and "image" in models[0].modalities and first_runner(models[0], flags):
+        found.append((_ENCODER_BYTES * tokens, f"1 MiB x {tokens:,} tokens, for images"))
+    nbytes, formula = max(found)
+    return Estimate(name="activations", nbytes=nbytes + _BASE, formula=formula)
+
+
+def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
+    """bfloat16 numbers for each token: residual and attention, the inner layer three times, per-layer inputs."""
+    text, tokens = model.text, flags.max_num_batched_tokens
+    per_layer = 3 * len(text.layers) * text.hidden_size_per_layer_input
+    inner = 3 * widest(model) // flags.tensor_parallel
+    width = 4 * text.hidden_size + inner + per_layer
+    return 2 * tokens * width, f"2 bytes x {tokens:,} tokens x (4 hidden + 3 inner + 3 per-layer = {width:,})"
+
+
+def widest(model: Checkpoint) -> int:
+    """Width of the widest feed-forward layer: layers that share a cache have twice the width in E2B and E4B."""
+    text = model.config.get("text_config")
+    double = text.get("use_double_wide_mlp") if isinstance(text, Mapping) else None
+    return model.text.intermediate_size * (2 if double is True else 1)
+
+
+def compiling(models: list[Checkpoint]) -> Estimate:
+    """A start that compiles has a second copy of the largest embedding table for a moment, and takes it for needed.
+
+    One that finds its code in the cache has not, and gives that much more to the KV cache.
+    """
+    tables = [tensor.nbytes for model in models for tensor in model.tensors if "embeddings" in part_of(tensor.name)]
+    formula = "first start only: a copy of the largest embedding table; a start from the compile cache has it to spare"
+    return Estimate(name="compiling", nbytes=max(tables, default=0), formula=formula)
+
+
+def graphs(flags: Flags) -> Estimate:
+    """CUDA graphs, one for each batch size; counted against gpu_memory_utilization from 0.21.0 on."""
+    number, (base, each) = graph_sizes(flags), _GRAPHS
+    return Estimate(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
+
+
+def graph_sizes(flags: Flags) -> int:
+    """How many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes), each for whole requests."""
+    each = flags.draft_tokens + 1
+    largest = min(flags.max_num_seqs * each * 2, _LARGEST_GRAPH, flags.max_num_batched_tokens)
+    plain = {1, 2, 4} | set(range(8, min(largest + 1, 256), 8)) | set(range(256, largest + 1, 16))
+    return len({-(-size // each) * each for size in plain if size <= largest})
+
+
+def first_runner(target: Checkpoint, flags: Flags) -> bool:
+    """Whether vLLM runs its first model runner."""
+    rule = runner_for(flags.vllm)
+    chosen = rule.mixture if target.text.experts else rule.dense
+    return chosen == "v1" or flags.method in rule.v1_methods
+
+
+def gib(nbytes: float) -> str:
+    """Bytes as people and vLLM's log write them."""
+    return f"{nbytes / GIB:.2f} GiB"

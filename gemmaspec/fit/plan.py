@@ -1,0 +1,142 @@
+"""Weights, overhead and KV cache on one machine: what is left for the cache, and what fits into it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.fit.flags import Flags
+from gemmaspec.fit.kvcache import KvCache
+from gemmaspec.fit.kvgroups import Unplannable, groups_of
+from gemmaspec.fit.kvspec import Owned, layer_caches
+from gemmaspec.fit.machine import Device
+from gemmaspec.fit.overhead import Estimate, gib, overheads
+from gemmaspec.fit.releases import kv_rules
+from gemmaspec.fit.weights import Weights, weights_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Target and draft, and whether each is quantized to FP8 while loading."""
+
+    target: Checkpoint
+    draft: Checkpoint | None
+    target_fp8: bool = False
+    draft_fp8: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One profile on one machine. Sizes are in bytes, lengths in tokens."""
+
+    models: Models
+    flags: Flags
+    device: Device
+
+    @cached_property
+    def target(self) -> Weights:
+        """The target in memory."""
+        model, fp8 = self.models.target, self.models.target_fp8
+        return weights_of(model, vllm=self.flags.vllm, towers=self.flags.towers, fp8_online=fp8)
+
+    @cached_property
+    def draft(self) -> Weights | None:
+        """The draft in memory. Its towers are loaded too: vLLM builds the whole model."""
+        model, fp8 = self.models.draft, self.models.draft_fp8
+        return weights_of(model, vllm=self.flags.vllm, towers=True, fp8_online=fp8) if model else None
+
+    @cached_property
+    def overheads(self) -> tuple[Estimate, ...]:
+        """What else must fit beside the cache."""
+        return overheads(self.models.target, self.models.draft, self.flags, self.device)
+
+    @property
+    def weights(self) -> int:
+        """Both models on one GPU."""
+        total = self.target.total + (self.draft.total if self.draft else 0)
+        return -(-total // self.flags.tensor_parallel)
+
+    @property
+    def loading(self) -> int:
+        """The most that loading takes: the draft comes last, and its embeddings are there twice for a moment."""
+        return self.weights + (self.draft.embeddings if self.draft else 0)
+
+    @property
+    def requested(self) -> int:
+        """gpu_memory_utilization of the whole memory, which vLLM wants to find free when it starts."""
+        return math.ceil(self.device.memory * self.flags.utilization)
+
+    @property
+    def available(self) -> int:
+        """What is left for the KV cache: "Available KV cache memory" in the log. Can be negative."""
+        if self.flags.cpu_cache is not None:
+            return self.flags.cpu_cache
+        return self.requested - self.weights - sum(one.nbytes for one in self.overheads)
+
+    @cached_property
+    def layers(self) -> tuple[Owned, ...]:
+        """Every layer that has a cache of its own, the target's first."""
+        found = list(self._caches(self.models.target, "target", self.flags.cache_dtype))
+        if self.models.draft:
+            found += self._caches(self.models.draft, "draft", self.flags.draft_cache_dtype)
+        return tuple(found)
+
+    def _caches(self, model: Checkpoint, role: str, dtype: str) -> Iterator[Owned]:
+        return layer_caches(
+            model.text,
+            role=role,
+            rules=kv_rules(self.flags.vllm, cpu=self.device.cpu),
+            block_size=self.flags.block_size,
+            dtype=dtype,
+            tensor_parallel=self.flags.tensor_parallel,
+        )
+
+    @cached_property
+    def cache(self) -> KvCache:
+        """The KV cache. Raises Unplannable where vLLM fails before it looks at the memory."""
+        rules = kv_rules(self.flags.vllm, cpu=self.device.cpu)
+        groups = groups_of(self.layers, rules, hybrid=self.flags.hybrid, joins_windows=self.flags.joins_windows)
+        return KvCache(groups=tuple(groups), rules=rules, in_flight=self.flags.in_flight)
+
+    @property
+    def longest(self) -> int:
+        """The longest max_model_len with which the server starts, up to what the target was made for."""
+        return self.cache.longest(self.available, self.models.target.text.max_position_embeddings)
+
+    @property
+    def longest_for_all(self) -> int:
+        """The longest of which max_num_seqs requests fit at once."""
+        limit = self.models.target.text.max_position_embeddings
+        return self.cache.longest(self.available, limit, self.flags.max_num_seqs)
+
+    def problems(self) -> list[str]:
+        """Why the server would not start; nothing when it would."""
+        found = list(self._crowding())
+        if not self.device.cpu and self.loading > self.device.memory:
+            found.append(f"loading takes {gib(self.loading)}, the machine has {gib(self.device.memory)}")
+        try:
+            cache = self.cache
+        except Unplannable as error:
+            return [*found, str(error)]
+        if self.available <= 0:
+            found.append(f"nothing is left for the KV cache: {gib(-self.available)} too little")
+        elif not cache.starts_with(self.available, self.flags.max_model_len):
+            needed, left = cache.request_bytes(self.flags.max_model_len), cache.usable(self.available)
+            length = self.flags.max_model_len
+            found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, {gib(left)} are left")
+        return found
+
+    def _crowding(self) -> Iterator[str]:
+        """What vLLM wants to find free, where it is known what is."""
+        free, wanted = self.device.free, self.flags.cpu_cache or self.requested
+        if free is None or free >= wanted:
+            return
+        share = f"gpu_memory_utilization {self.flags.utilization:g}"
+        why = "VLLM_CPU_KVCACHE_SPACE" if self.flags.cpu_cache else share
+        yield (
+            f"{gib(free)} of {gib(self.device.memory)} are free now, and vLLM wants to find {gib(wanted)} "
+            f"({why}) when it starts"
+        )

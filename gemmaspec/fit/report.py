@@ -1,0 +1,131 @@
+"""The answer as one document, for people and for machines alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemmaspec.fit.advice import Advice
+from gemmaspec.fit.ceiling import Ceiling
+from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.plan import Plan
+from gemmaspec.profile.model import Measured
+
+_MOST_SEQUENCES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Everything that `gemmaspec fit` tells."""
+
+    profile: str
+    plan: Plan
+    problems: tuple[str, ...]
+    advice: tuple[Advice, ...]
+    ceiling: Ceiling | None
+    measured: tuple[Measured, ...]
+    notes: tuple[str, ...]
+    """What was taken for granted."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the server would start."""
+        return not self.problems
+
+
+def document(fit: Fit) -> dict[str, Any]:
+    """All of it as plain data; sizes in bytes, lengths in tokens."""
+    plan = fit.plan
+    return {
+        "ok": fit.fits,
+        "profile": fit.profile,
+        "vllm": plan.flags.vllm,
+        "machine": dataclasses.asdict(plan.device) | {"unified": plan.device.unified},
+        "flags": dataclasses.asdict(plan.flags),
+        "memory": _memory(plan),
+        "kv_cache": _cache(plan),
+        "problems": list(fit.problems),
+        "advice": [dataclasses.asdict(one) for one in fit.advice],
+        "ceiling": dataclasses.asdict(fit.ceiling) | {"cost_ratio": fit.ceiling.step.cost} if fit.ceiling else None,
+        "measured": [one.model_dump(exclude_none=True) for one in fit.measured],
+        "notes": list(fit.notes),
+    }
+
+
+def _memory(plan: Plan) -> dict[str, Any]:
+    return {
+        "total": plan.device.memory,
+        "free": plan.device.free,
+        "requested": plan.requested,
+        "target": dataclasses.asdict(plan.target) | {"total": plan.target.total},
+        "draft": dataclasses.asdict(plan.draft) | {"total": plan.draft.total} if plan.draft else None,
+        "weights": plan.weights,
+        "loading_peak": plan.loading,
+        "estimates": [dataclasses.asdict(one) for one in plan.overheads],
+        "available_for_cache": plan.available,
+    }
+
+
+def _cache(plan: Plan) -> dict[str, Any] | None:
+    """None where vLLM cannot plan the cache at all; the problems say why."""
+    try:
+        cache = plan.cache
+    except Unplannable:
+        return None
+    length, available = plan.flags.max_model_len, plan.available
+    return {
+        "groups": len(cache.groups),
+        "block_bytes": cache.block_bytes,
+        "num_blocks": cache.num_blocks(available),
+        "size_tokens": cache.logged_tokens(available, length),
+        "max_concurrency": round(cache.concurrency(available, length), 3),
+        "request_bytes": cache.request_bytes(length),
+        "request_blocks": cache.blocks_per_request(length),
+        "longest": plan.longest,
+        "longest_for_all": plan.longest_for_all,
+        "sequences": cache.sequences(available, length),
+        "longest_by_sequences": {str(number): longest for number, longest in longest_by_sequences(plan)},
+        "layers": list(layer_rows(plan)),
+    }
+
+
+def longest_by_sequences(plan: Plan) -> Iterator[tuple[int, int]]:
+    """How long requests can be, for 1, 2, 4 … of them at once."""
+    limit, number = plan.models.target.text.max_position_embeddings, 1
+    while number <= _MOST_SEQUENCES:
+        longest = plan.cache.longest(plan.available, limit, number)
+        if longest == 0:
+            return
+        yield number, longest
+        number *= 2
+
+
+def layer_rows(plan: Plan) -> Iterator[dict[str, Any]]:
+    """The cache by kind of layer, as it is after pages were made equal."""
+    planned = [layer for group in plan.cache.groups for layer in group.layers]
+    for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):
+        for kind in ("sliding", "full"):
+            of_kind = [layer for layer in model.text.layers if layer.kind == kind] if model else []
+            own = [layer.cache for layer in planned if layer.kind == kind and layer.name.startswith(f"{role}.")]
+            if not of_kind:
+                continue
+            yield {
+                "role": role,
+                "kind": kind,
+                "layers": len(of_kind),
+                "with_cache": len(own),
+                "window": of_kind[0].window,
+                "kv_heads": of_kind[0].kv_heads,
+                "head_dim": of_kind[0].head_dim,
+                "token_bytes": sum(cache.token_bytes for cache in own),
+                "block_size": own[0].block_size if own else None,
+                "page_bytes": own[0].page_bytes if own else None,
+                "padding_bytes": _padding(own),
+                "keeps_window_alone": bool(own) and own[0].sliding,
+            }
+
+
+def _padding(own: Sequence[Any]) -> int:
+    return own[0].page_bytes - own[0].block_size * own[0].token_bytes if own else 0

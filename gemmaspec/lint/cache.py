@@ -1,0 +1,191 @@
+"""GS3xx: KV cache groups and attention backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmaspec.lint.finding import Found, Path, rule
+from gemmaspec.lint.subject import Role, Subject
+
+_HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
+_WIDE: Final = 512
+"""Head size of Gemma 4's full attention layers; that of the sliding ones is 256."""
+
+_UNUSED_UNDER_V2: Final = (
+    ("attention_backend", ("draft_model",), ">=0.31"),
+    ("attention_backend", ("eagle", "eagle3"), ">=0.25,<0.31"),
+    ("kv_cache_dtype", ("draft_model",), ">=0.31,<0.32"),
+)
+"""Speculative keys that model runner v2 does not hand to the draft: load_draft_model() in
+vllm/v1/worker/gpu/spec_decode/draft_model/ (0.31) and standalone_ar/ (0.32, 0.33), load_eagle_model() in eagle/utils.py
+(no apply_draft_overrides() before 0.31)."""
+
+
+@rule("GS301", "error")
+def several_groups(subject: Subject) -> Iterator[Found]:
+    """A draft model in several KV cache groups: model runner v1 asserts one."""
+    if subject.method != "draft_model" or subject.hybrid_manager == "off" or subject.runner == "v2":
+        return
+    if subject.runs("<0.20") or _one_kind_of_layer(subject):
+        return  # a patch does it there, see GS401; or there is one group anyway
+    why = (
+        "with the hybrid KV cache manager on, the draft's sliding and full layers lie in several KV cache groups, "
+        f"and model runner v1, which vLLM {subject.vllm} uses here, stops there"
+    )
+    yield Found(path=_HYBRID, why=why, mend="write serve.disable_hybrid_kv_cache_manager: true")
+
+
+@rule("GS302", "warning")
+def many_groups(subject: Subject) -> Iterator[Found]:
+    """An EAGLE-3 head beside a Gemma 4 with the hybrid manager on: one KV cache group for every layer."""
+    if subject.method == "eagle3" and subject.hybrid_manager == "on":
+        why = (
+            "with the hybrid KV cache manager on, the head's layer makes vLLM put every layer into a KV cache group of "
+            "its own (61 for a 31B), and it builds metadata for each of them at every step"
+        )
+        mend = "write serve.disable_hybrid_kv_cache_manager: true, and compare: it takes more KV cache"
+        yield Found(path=_HYBRID, why=why, mend=mend)
+
+
+@rule("GS303", "warning")
+def fp8_with_mtp(subject: Subject) -> Iterator[Found]:
+    """An MTP head reads the target's FP8 cache without its scales."""
+    dtype = subject.value("--kv-cache-dtype") or ""
+    if subject.method != "mtp" or not dtype.startswith("fp8") or (subject.runs(">=0.31") and subject.runner == "v2"):
+        return
+    if subject.target and not (subject.target.quantization and subject.target.quantization.kv_cache):
+        return
+    why = (
+        f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
+        "without the scales that a calibrated checkpoint brings, and drafts badly"
+    )
+    given = subject.argument("--kv-cache-dtype")
+    mend = "write kv_cache_dtype: auto, or run vLLM 0.31 or later with model runner v2"
+    yield Found(path=given.path if given else ("serve",), why=why, mend=mend)
+
+
+@rule("GS304", "warning")
+def window_of_one_layer(subject: Subject) -> Iterator[Found]:
+    """FlashAttention of 0.25 to 0.27 gives all layers of a draft model one layer's sliding window."""
+    if subject.method != "draft_model" or not subject.runs(">=0.25,<0.28") or not subject.machine.gpus:
+        return
+    backend = attention_backend(subject, "draft")
+    if backend in ("FLASH_ATTN", None):
+        doubt = "" if backend else ", where vLLM chooses it"
+        why = f"FlashAttention of vLLM {subject.vllm} gives all of the draft's layers the window of one of them{doubt}"
+        mend = "write speculative.attention_backend: TRITON_ATTN, or run vLLM 0.28 or later"
+        yield Found(path=("speculative",), why=why + ", and it drafts badly", mend=mend)
+
+
+@rule("GS305", "warning")
+def backend_not_inherited(subject: Subject) -> Iterator[Found]:
+    """From 0.21 the draft of model runner v1 does not take over the target's attention backend."""
+    spec, wanted = subject.profile.speculative, subject.value("--attention-backend")
+    if not spec or not wanted or spec.attention_backend or not subject.machine.gpus:
+        return
+    if subject.runner == "v2" or subject.runs("<0.21") or spec.method not in ("draft_model", "eagle", "eagle3"):
+        return
+    chosen = attention_backend(subject, "draft")
+    if chosen != wanted.upper():
+        what = f"takes {chosen}" if chosen else "chooses one by itself"
+        why = f"the draft does not take over serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
+        mend = f"write speculative.attention_backend: {wanted}"
+        yield Found(path=("speculative",), why=why, mend=mend)
+
+
+@rule("GS306", "warning")
+def key_without_effect(subject: Subject) -> Iterator[Found]:
+    """Speculative keys that are accepted, and that model runner v2 then does not hand to the draft."""
+    spec = subject.profile.speculative
+    if not spec or subject.runner == "v1":
+        return
+    for key, methods, versions in _UNUSED_UNDER_V2:
+        if spec.method in methods and getattr(spec, key) is not None and subject.runs(versions):
+            why = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
+            yield Found(path=("speculative", key), why=why, mend=f"set serve.{key} for both, or leave it out")
+
+
+@rule("GS307", "error")
+def wide_heads(subject: Subject) -> Iterator[Found]:
+    """A backend that cannot do heads of 512 (supports_head_size of each, and fa_utils.is_fa_version_supported)."""
+    if not subject.machine.gpus:
+        return
+    for role in _attending(subject):
+        asked = _asked(subject, role)
+        why = asked and _cannot(subject, asked.upper())
+        if asked and why and not (role == "draft" and subject.method != "draft_model"):
+            why = f"{asked} cannot do Gemma 4's heads of {_WIDE} {why}"
+            yield Found(path=_backend_path(role), why=why, mend="write TRITON_ATTN, or leave it to vLLM")
+
+
+@rule("GS308", "error")
+def fast_prefill(subject: Subject) -> Iterator[Found]:
+    """Fast prefill gives wrong logits for prompt tokens, and heads need them (vllm/config/vllm.py, every release)."""
+    given = subject.argument("--kv-sharing-fast-prefill")
+    heads = ("eagle", "eagle3", "mtp", *(("dflash",) if subject.runs(">=0.20") else ()))
+    if given and not given.negated and subject.method in (*heads, "dspark"):
+        why = f"vLLM refuses kv_sharing_fast_prefill together with {subject.method}"
+        yield Found(path=given.path, why=why, mend="take it out")
+
+
+def attention_backend(subject: Subject, role: Role) -> str | None:
+    """The backend that runs: the one asked for, else the one that vLLM chooses; None when only the machine knows."""
+    asked = _asked(subject, role)
+    if asked and asked.lower() != "auto":
+        return asked.upper()
+    if role == "draft" and subject.method != "draft_model":
+        return "FLASH_ATTN"  # heads are narrow, and nothing speaks against it
+    if not subject.machine.compute_capability:
+        return "TRITON_ATTN" if not subject.facts.attention.flash_attention_on else None
+    fp8 = (subject.value("--kv-cache-dtype") or "").startswith("fp8")
+    flash = _capability(subject) in subject.facts.attention.flash_attention_on and not fp8
+    return "FLASH_ATTN" if flash else "TRITON_ATTN"
+
+
+def _attending(subject: Subject) -> tuple[Role, ...]:
+    """Whose backends are a question: a draft's where it is a model of its own under model runner v1."""
+    separate = subject.profile.draft and subject.runner == "v1" and subject.runs(">=0.21")
+    return ("target", "draft") if separate else ("target",)
+
+
+def _asked(subject: Subject, role: Role) -> str | None:
+    spec = subject.profile.speculative
+    return subject.value("--attention-backend") if role == "target" else spec.attention_backend if spec else None
+
+
+def _backend_path(role: Role) -> Path:
+    return ("serve", "attention_backend") if role == "target" else ("speculative", "attention_backend")
+
+
+def _cannot(subject: Subject, backend: str) -> str | None:
+    """Where a backend has no kernels for wide heads; None when it has."""
+    capability = subject.machine.compute_capability
+    if backend == "FLASH_ATTN" and subject.runs("<0.20"):
+        return f"in vLLM {subject.vllm}"
+    if backend == "FLASH_ATTN" and capability and _capability(subject) not in (9, 10, 11):
+        return f"on compute capability {capability}: that is FlashAttention 4, for 9.x, 10.x and 11.x"
+    if backend == "FLASHINFER" and subject.runs("<0.22"):
+        return f"in vLLM {subject.vllm}"
+    return None
+
+
+def _capability(subject: Subject) -> int:
+    return int((subject.machine.compute_capability or "0").split(".")[0])
+
+
+def _one_kind_of_layer(subject: Subject) -> bool:
+    draft = subject.draft
+    return draft is not None and len({layer.kind for layer in draft.text.layers}) == 1
+
+
+RULES: Final = (
+    several_groups,
+    many_groups,
+    fp8_with_mtp,
+    window_of_one_layer,
+    backend_not_inherited,
+    key_without_effect,
+    wide_heads,
+    fast_prefill,
+)

@@ -1,0 +1,167 @@
+"""From a profile to its findings: pure; `--for`, the profile or a guess says which vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from packaging.version import Version
+
+from gemmaspec.lint import acceptance, cache, chat, machine, names, pairing, parallel, patching, runtime
+from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
+from gemmaspec.lint.subject import Subject
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases
+
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.patching.patch import Patch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vllm:
+    """The vLLM that a profile is checked against."""
+
+    version: str
+    assumed: bool
+    """Nothing says which one will run: this is the newest of the table."""
+    facts: Facts
+
+
+def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
+    """The vLLM that is `asked` for, or whose facts are given, else the profile's, else the newest of the table."""
+    if isinstance(asked, Facts):
+        return Vllm(version=asked.vllm, assumed=False, facts=asked)
+    known = asked or vllm_of(loaded.profile)
+    version = known or newest()
+    facts = facts_for(nearest(version))
+    assert facts, "the nearest release is one of the table"
+    return Vllm(version=version, assumed=known is None, facts=facts)
+
+
+@rule("GS701", "note")
+def _assumed(subject: Subject) -> Iterator[Found]:
+    """Nothing says which vLLM will run."""
+    why = f"nothing says which vLLM this runs; it was checked against {subject.vllm}, the newest one known here"
+    mend = "pin the image to a release's tag (v0.33.0), or ask with --for RELEASE"
+    yield Found(path=("image",), why=why, mend=mend)
+
+
+@rule("GS703", "error")
+def _too_old(subject: Subject) -> Iterator[Found]:
+    """A vLLM without Gemma 4."""
+    yield Found(path=("image",), why=f"vLLM {subject.vllm} has no Gemma 4", mend="run 0.19.0 or later")
+
+
+@rule("GS708", "note")
+def _not_in_table(subject: Subject) -> Iterator[Found]:
+    """A vLLM that the table does not have."""
+    why = f"vLLM {subject.vllm} is not in the table; it was checked with the facts of {subject.facts.vllm}"
+    yield Found(path=("image",), why=why, mend="take a newer gemmaspec, or a release of the table")
+
+
+ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
+RULES: Final[tuple[Rule, ...]] = (
+    *names.RULES,
+    *pairing.RULES,
+    *acceptance.RULES,
+    *parallel.RULES,
+    *cache.RULES,
+    *patching.RULES,
+    *machine.RULES,
+    *chat.RULES,
+    *runtime.RULES,
+)
+CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
+
+
+def check(
+    loaded: Loaded,
+    *,
+    patches: Mapping[str, Patch],
+    asked: str | Facts | None = None,
+    target: Checkpoint | None = None,
+    draft: Checkpoint | None = None,
+    notes: bool = True,
+) -> tuple[Finding, ...]:
+    """All findings of a profile, in the order of its file. Without `notes`, rules that give nothing else are left out.
+
+    Where the vLLM is only assumed, a finding that some other release of the table would not give counts less.
+    """
+    vllm = vllm_for(loaded, asked)
+    subject = Subject(
+        profile=loaded.profile, facts=vllm.facts, vllm=vllm.version, patches=patches, target=target, draft=draft
+    )
+    found = list(_about_the_release(subject, vllm))
+    if found and found[0][0] is _too_old:
+        return _placed(loaded, found)
+    found += _found(subject, [one for one in RULES if notes or one.severity != "note"])
+    if vllm.assumed:
+        found = _doubted(subject, found)
+    return tuple(one for one in _placed(loaded, found) if notes or one.severity != "note")
+
+
+def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Found]]:
+    oldest = releases()[0]
+    if Version(vllm.version) < Version(oldest):
+        wrong = _too_old
+    elif vllm.assumed:
+        wrong = _assumed
+    elif vllm.version != vllm.facts.vllm:
+        wrong = _not_in_table
+    else:
+        return
+    yield from ((wrong, found) for found in wrong.check(subject))
+
+
+def _found(subject: Subject, rules: Iterable[Rule]) -> list[tuple[Rule, Found]]:
+    return [(one, found) for one in rules for found in one.check(subject)]
+
+
+def _doubted(subject: Subject, found: Sequence[tuple[Rule, Found]]) -> list[tuple[Rule, Found]]:
+    """Findings that not every release would give, one severity lower: it may be another one that runs."""
+    doubtful = {_key(one): one for one in found if not one[0].any_release and _severity(one) != "note"}
+    everywhere = dict(doubtful)
+    for release in releases():
+        if not everywhere:
+            break
+        facts = facts_for(release)
+        assert facts, "every release of the table has facts"
+        rules = {one.code: one for one, _ in everywhere.values()}
+        there = {_key(one) for one in _found(replace(subject, facts=facts, vllm=release), rules.values())}
+        everywhere = {key: one for key, one in everywhere.items() if key in there}
+    return [_lower(one) if _key(one) in doubtful and _key(one) not in everywhere else one for one in found]
+
+
+def _key(one: tuple[Rule, Found]) -> tuple[str, Path]:
+    return one[0].code, one[1].path
+
+
+def _severity(one: tuple[Rule, Found]) -> Severity:
+    return one[1].severity or one[0].severity
+
+
+def _lower(one: tuple[Rule, Found]) -> tuple[Rule, Found]:
+    step = SEVERITIES[SEVERITIES.index(_severity(one)) + 1]
+    return one[0], replace(one[1], severity=step)
+
+
+def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Found]]) -> tuple[Finding, ...]:
+    """With file and line, in their order, the worst first where a line has several."""
+    placed = []
+    for rule_, one in found:
+        place = loaded.place(*one.path)
+        placed.append(
+            Finding(
+                code=rule_.code,
+                severity=_severity((rule_, one)),
+                file=place.file,
+                line=place.line,
+                key=".".join(map(str, one.path)),
+                why=one.why,
+                mend=one.mend,
+            )
+        )
+    return tuple(sorted(placed, key=lambda one: (one.file, one.line, SEVERITIES.index(one.severity), one.code)))

@@ -1,0 +1,210 @@
+"""GS1xx: what this vLLM knows by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.subject import Subject
+from gemmaspec.releases.facts import spans
+
+_SUCCESSORS: Final = {
+    "VLLM_NVFP4_GEMM_BACKEND": "use serve.linear_backend (vLLM 0.22 and later), with underscores in its value",
+    "VLLM_TEST_FORCE_FP8_MARLIN": "use serve.linear_backend: marlin (vLLM 0.22 and later)",
+    "VLLM_USE_NVFP4_CT_EMULATIONS": "use serve.linear_backend: emulation (vLLM 0.22 and later)",
+    "VLLM_USE_FLASHINFER_MOE_FP4": "use serve.moe_backend",
+    "VLLM_FLASHINFER_MOE_BACKEND": "use serve.moe_backend",
+    "VLLM_ATTENTION_BACKEND": "use serve.attention_backend",
+    "VLLM_FLASH_ATTN_VERSION": "use serve.extra_args: [--attention-config.flash_attn_version=…]",
+}
+"""What does the job of a variable that is gone (vllm/envs.py and vllm/engine/arg_utils.py, 0.19.0-0.33.0)."""
+
+_REPLACED: Final = {
+    "--calculate-kv-scales": "take it out and use a checkpoint that holds KV scales, or kv_cache_dtype: auto",
+    "--linear-backend": "up to vLLM 0.23 the variable VLLM_NVFP4_GEMM_BACKEND does this for NVFP4",
+}
+
+
+@rule("GS101", "error")
+def flag(subject: Subject) -> Iterator[Found]:
+    """A flag that this vLLM does not have: its parser refuses the command line."""
+    for given in subject.arguments:
+        known = subject.facts.flags.get(given.flag)
+        if known and (known.negatable or not given.negated):
+            continue
+        shown = f"--no-{given.flag.removeprefix('--')}" if given.negated else given.flag
+        why = f"vLLM {subject.vllm} has no flag {shown}; the table has it {spans('flag', given.flag)}"
+        mend = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "take it out"
+        yield Found(path=given.path, why=why, mend=mend)
+
+
+@rule("GS102", "error")
+def flag_value(subject: Subject) -> Iterator[Found]:
+    """A value that is not among a flag's choices."""
+    for given in subject.arguments:
+        known = subject.facts.flags.get(given.flag)
+        if known and known.choices and given.value is not None and not known.takes(given.value):
+            why = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
+            yield Found(path=given.path, why=why, mend=_one_of(given.value, known.choices))
+
+
+@rule("GS103", "error")
+def speculative_key(subject: Subject) -> Iterator[Found]:
+    """A key that this vLLM's SpeculativeConfig forbids."""
+    for key in _speculative(subject):
+        if key not in subject.facts.speculative_keys:
+            why = f"vLLM {subject.vllm} has no speculative key {key}; the table has it {spans('speculative key', key)}"
+            yield Found(path=("speculative", key), why=why, mend="take it out, or run a vLLM that has it")
+
+
+@rule("GS104", "error")
+def speculative_value(subject: Subject) -> Iterator[Found]:
+    """A value that is not among a speculative key's."""
+    for key, value in _speculative(subject).items():
+        known = subject.facts.speculative_values.get(key)
+        if known and isinstance(value, str) and value not in known:
+            why = f"vLLM {subject.vllm} does not take {value!r} for {key}"
+            yield Found(path=("speculative", key), why=why, mend=_one_of(value, known))
+
+
+@rule("GS105", "warning")
+def variable(subject: Subject) -> Iterator[Found]:
+    """A VLLM_ variable that this vLLM does not read: it says so in its log and goes on without it."""
+    strict = subject.switched("--fail-on-environ-validation")
+    for name in _variables(subject):
+        if name in subject.facts.environment:
+            continue
+        said = "and --fail-on-environ-validation makes that fatal" if strict else "and ignores it"
+        why = f"vLLM {subject.vllm} does not know the variable {name} (the table: {spans('variable', name)}), {said}"
+        mend = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "take it out"
+        yield Found(path=_env_path(subject, name), why=why, mend=mend, severity="error" if strict else None)
+
+
+@rule("GS106", "error")
+def variable_value(subject: Subject) -> Iterator[Found]:
+    """A value that vLLM refuses when it reads the variable (env_with_choices in vllm/envs.py)."""
+    for name, value in subject.profile.env.items():
+        known = subject.facts.environment_values.get(name)
+        if known and name.startswith("VLLM_") and value.lower() not in {one.lower() for one in known}:
+            why = f"vLLM {subject.vllm} does not take {value!r} for {name}"
+            yield Found(path=("env", name), why=why, mend=_one_of(value, known))
+
+
+@rule("GS107", "error")
+def parser(subject: Subject) -> Iterator[Found]:
+    """A parser that is not registered in this vLLM."""
+    for flag_, plugin, known in (
+        ("--reasoning-parser", "--reasoning-parser-plugin", subject.facts.reasoning_parsers),
+        ("--tool-call-parser", "--tool-parser-plugin", subject.facts.tool_call_parsers),
+    ):
+        given = subject.argument(flag_)
+        if given and given.value and given.value not in known and not subject.argument(plugin):
+            why = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
+            yield Found(path=given.path, why=why, mend=_one_of(given.value, known))
+
+
+@rule("GS108", "error")
+def attention_backend(subject: Subject) -> Iterator[Found]:
+    """An attention backend that is not in vLLM's registry."""
+    for path, name in _attention_backends(subject):
+        if name.upper() not in subject.facts.attention_backends and name.lower() != "auto":
+            why = f"vLLM {subject.vllm} has no attention backend {name!r}"
+            yield Found(path=path, why=why, mend=_one_of(name.upper(), subject.facts.attention_backends))
+
+
+@rule("GS109", "error")
+def quantization(subject: Subject) -> Iterator[Found]:
+    """A quantization that vLLM does not know by that name."""
+    known = subject.facts.quantizations
+    for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
+        if model and model.quantization and model.quantization not in known:
+            why = f"vLLM {subject.vllm} does not know the quantization {model.quantization!r}"
+            mend = _one_of(model.quantization, known) + "; or leave it out: the checkpoint says it"
+            yield Found(path=(role, "quantization"), why=why, mend=mend)
+
+
+@rule("GS110", "error")
+def cache_dtype(subject: Subject) -> Iterator[Found]:
+    """A KV cache format that vLLM does not know, where its parser takes any text."""
+    known = subject.facts.kv_cache_dtypes
+    for path, dtype in _cache_dtypes(subject):
+        if known and dtype not in known:
+            why = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
+            yield Found(path=path, why=why, mend=_one_of(dtype, known))
+
+
+@rule("GS111", "warning", any_release=True)
+def given_twice(subject: Subject) -> Iterator[Found]:
+    """A flag of `extra_args` that a key sets too: the last one wins, silently."""
+    typed = {one.flag: one.path for one in subject.arguments if "extra_args" not in one.path}
+    for one in subject.arguments:
+        if "extra_args" in one.path and one.flag in typed:
+            key = ".".join(map(str, typed[one.flag]))
+            why = f"{one.flag} is given by {key} as well; vLLM uses the last one, this"
+            yield Found(path=one.path, why=why, mend=f"say it once, in {key}")
+
+
+def _speculative(subject: Subject) -> dict[str, object]:
+    spec = subject.profile.speculative
+    return spec.model_dump(exclude_none=True) if spec else {}
+
+
+def _variables(subject: Subject) -> Iterator[str]:
+    for name in (*subject.profile.env, *subject.profile.pass_env):
+        if name.startswith("VLLM_"):
+            yield name
+
+
+def _env_path(subject: Subject, name: str) -> tuple[str | int, ...]:
+    if name in subject.profile.env:
+        return ("env", name)
+    return ("pass_env", subject.profile.pass_env.index(name))
+
+
+def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    given = subject.argument("--attention-backend")
+    if given and given.value:
+        yield given.path, given.value
+    spec = subject.profile.speculative
+    if spec and spec.attention_backend:
+        yield ("speculative", "attention_backend"), spec.attention_backend
+
+
+def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The formats that the parser's own choices do not check."""
+    given = subject.argument("--kv-cache-dtype")
+    if given and given.value and not subject.facts.flags[given.flag].choices:
+        yield given.path, given.value
+    spec = subject.profile.speculative
+    if spec and spec.kv_cache_dtype and "kv_cache_dtype" not in subject.facts.speculative_values:
+        yield ("speculative", "kv_cache_dtype"), spec.kv_cache_dtype
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def _one_of(value: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
+    return (
+        f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(names[:12])}{' …' * (len(names) > 12)}"
+    )
+
+
+RULES: Final = (
+    flag,
+    flag_value,
+    speculative_key,
+    speculative_value,
+    variable,
+    variable_value,
+    parser,
+    attention_backend,
+    quantization,
+    cache_dtype,
+    given_twice,
+)

@@ -1,0 +1,169 @@
+"""GS4xx: the patches that a profile lists against those that it needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.lint.finding import Found, Path, rule
+from gemmaspec.lint.subject import Subject
+
+_SHARING: Final = "kv-sharing-uniform-specs"
+_WINDOWS: Final = "kv-spec-uniform-valueerror"
+_TEXT_ONLY: Final = "draft-text-only"
+_ONE_PATCH: Final = {
+    "draft-several-kv-groups": "the draft's layers lie in several KV cache groups, and the drafter knows one",
+    "eagle3-gemma4-target": "this release does not take Gemma 4 as the target of an EAGLE-3 head",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """A patch that a profile needs under one vLLM."""
+
+    patch: str
+    why: str
+    certain: bool
+    """Whether that is known, rather than likely: the models' layers tell, and nobody may have looked."""
+    fatal: bool = True
+    """Whether it does not start, or dies, without it."""
+
+
+def needs(subject: Subject) -> Iterator[Need]:
+    """Every patch that the profile needs, with why."""
+    yield from _for_method(subject)
+    yield from _for_text_only(subject)
+    yield from _for_sharing_alone(subject)
+    yield from _for_embeddings(subject)
+    yield from _for_thoughts(subject)
+    yield from _for_awq(subject)
+
+
+@rule("GS401", "error")
+def missing(subject: Subject) -> Iterator[Found]:
+    """A needed patch that the profile does not list."""
+    for need in needs(subject):
+        if need.patch not in _listed(subject):
+            sure = need.certain and need.fatal
+            doubt = "" if need.certain else " (as far as the models' names tell)"
+            why = f"the patch {need.patch} is missing{doubt}: {need.why}"
+            mend = f"add {need.patch} to patches.required"
+            yield Found(path=("patches",), why=why, mend=mend, severity=None if sure else "warning")
+
+
+@rule("GS402", "warning")
+def only_optional(subject: Subject) -> Iterator[Found]:
+    """A needed patch that is only optional: where it does not fit, the server starts without it and fails later."""
+    optional = subject.profile.patches.optional
+    for need in needs(subject):
+        if need.patch in optional and need.certain and need.fatal:
+            why = f"{need.patch} is optional, and this pairing cannot do without it: {need.why}"
+            mend = "move it to patches.required"
+            yield Found(path=("patches", "optional", optional.index(need.patch)), why=why, mend=mend)
+
+
+@rule("GS403", "note")
+def needless(subject: Subject) -> Iterator[Found]:
+    """A listed patch that does nothing under this vLLM."""
+    for path, name in _places(subject):
+        patch = subject.patches.get(name)
+        if not patch or (patch.text.speculation_only and not subject.method):
+            continue
+        ranges = [variant.specifier for variant in patch.variants]
+        if not any(subject.runs(versions) for versions in ranges):
+            why = f"{name} is not for vLLM {subject.vllm}, only for {' and '.join(ranges)}"
+        elif patch.text.runner not in ("any", subject.runner):
+            why = f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {subject.runner} here"
+        else:
+            continue
+        yield Found(path=path, why=why, mend="it does no harm; take it out once no other vLLM is meant")
+
+
+@rule("GS404", "error", any_release=True)
+def unknown(subject: Subject) -> Iterator[Found]:
+    """A listed patch that does not exist."""
+    for path, name in _places(subject):
+        if name not in subject.patches:
+            near = difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6)
+            mend = f"did you mean {near[0]}?" if near else "gemmaspec patch list names those that exist"
+            yield Found(path=path, why=f"there is no patch {name}", mend=mend)
+
+
+def _for_method(subject: Subject) -> Iterator[Need]:
+    """What the table of methods asks for, but for what the models' layers show to be needless."""
+    for row in subject.facts.methods_named(subject.method) if subject.method else ():
+        if row.hybrid_manager in ("any", subject.hybrid_manager):
+            for name in row.patches:
+                if name == _SHARING:
+                    yield from _for_sharing(subject)
+                elif name == _WINDOWS:
+                    yield from _for_windows(subject)
+                else:
+                    yield Need(patch=name, why=_ONE_PATCH.get(name, "vLLM needs it"), certain=True)
+
+
+def _for_sharing(subject: Subject) -> Iterator[Need]:
+    shares = (subject.shares_kv("draft"), subject.shares_kv("target"))
+    if any(shares) or None in shares:
+        why = "layers that share another layer's KV cache have no entry in the one KV cache group"
+        yield Need(patch=_SHARING, why=why, certain=any(shares))
+
+
+def _for_windows(subject: Subject) -> Iterator[Need]:
+    windows = (subject.windows("target"), subject.windows("draft"))
+    known = None not in windows
+    if not known or len(frozenset().union(*(one or () for one in windows))) > 1:
+        why = "target and draft have different sliding windows, and they share one KV cache group"
+        yield Need(patch=_WINDOWS, why=why, certain=known)
+
+
+def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
+    """E2B and E4B by themselves stumble over it as well."""
+    if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
+        why = "the target's layers that share a KV cache have no entry in the one KV cache group"
+        yield Need(patch=_SHARING, why=why, certain=True)
+
+
+def _for_text_only(subject: Subject) -> Iterator[Need]:
+    spec = subject.profile.speculative
+    drafts = spec is not None and (spec.method == "draft_model" or bool(spec.parallel_drafting))
+    if drafts and subject.runner == "v1" and subject.takes_images is not False:
+        does = "vLLM refuses the pair" if subject.runs("<0.21") else "the first request kills the server"
+        why = f"the target takes images, and a draft model beside such a one cannot: {does}"
+        yield Need(patch=_TEXT_ONLY, why=why, certain=subject.takes_images is True)
+
+
+def _for_embeddings(subject: Subject) -> Iterator[Need]:
+    if subject.method == "mtp" and subject.runner == "v1" and subject.runs(">=0.25,<0.27"):
+        why = "under model runner v1 the MTP head keeps embeddings of its own that were never loaded"
+        yield Need(patch="mtp-share-embeddings", why=why, certain=True)
+
+
+def _for_thoughts(subject: Subject) -> Iterator[Need]:
+    if subject.value("--reasoning-parser") == "gemma4" and subject.runs("<0.19.1"):
+        why = "answers that are not streamed keep the thought"
+        yield Need(patch="thought-channel-nonstreaming", why=why, certain=True, fatal=False)
+
+
+def _for_awq(subject: Subject) -> Iterator[Need]:
+    for role in ("target", "draft"):
+        checkpoint = subject.checkpoint(role)
+        quantization = checkpoint.quantization if checkpoint else None
+        if quantization and quantization.algorithm == "NVFP4_AWQ":
+            yield Need(patch="nvfp4-awq", why=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
+
+
+def _listed(subject: Subject) -> tuple[str, ...]:
+    return (*subject.profile.patches.required, *subject.profile.patches.optional)
+
+
+def _places(subject: Subject) -> Iterator[tuple[Path, str]]:
+    patches = subject.profile.patches
+    for kind, names in (("required", patches.required), ("optional", patches.optional)):
+        for index, name in enumerate(names):
+            yield ("patches", kind, index), name
+
+
+RULES: Final = (missing, only_optional, needless, unknown)

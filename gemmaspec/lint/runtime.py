@@ -1,0 +1,112 @@
+"""GS7xx: which vLLM and which packages run it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.subject import Subject
+from gemmaspec.profile.runs import vllm_of
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+_ASSISTANT: Final = "5.8.0"
+"""The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
+
+
+@rule("GS702", "warning", any_release=True)
+def moving_tag(subject: Subject) -> Iterator[Found]:
+    """An image whose tag moves: what starts today may be another vLLM tomorrow."""
+    image = subject.profile.image or ""
+    _, _, tag = image.rpartition("/")[2].partition(":")
+    if image and "@" not in image and (not tag or re.search(r"latest|nightly|main|dev", tag)):
+        why = f"the tag {tag or 'latest'} moves, so another vLLM may start tomorrow"
+        yield Found(path=("image",), why=why, mend="use a release's tag, such as v0.33.0, or gemmaspec lock")
+
+
+@rule("GS704", "warning", any_release=True)
+def two_vllms(subject: Subject) -> Iterator[Found]:
+    """The image and the process engine run different releases."""
+    profile = subject.profile
+    if profile.runtime.vllm and profile.image:
+        in_image = vllm_of(profile.model_copy(update={"runtime": profile.runtime.model_copy(update={"vllm": None})}))
+        if in_image and in_image != profile.runtime.vllm:
+            why = f"is {profile.runtime.vllm}, and the image holds {in_image}"
+            yield Found(path=("runtime", "vllm"), why=why, mend="name the same release in both")
+
+
+@rule("GS705", "error")
+def transformers_apart(subject: Subject) -> Iterator[Found]:
+    """A range for transformers without a release that runs Gemma 4 under this vLLM."""
+    asked = subject.profile.runtime.packages.get("transformers")
+    working = subject.facts.transformers_working
+    if asked and working and not _overlap(asked, working):
+        why = f"is {asked}, and Gemma 4 runs under vLLM {subject.vllm} with transformers {working}"
+        yield Found(path=("runtime", "packages", "transformers"), why=why, mend=f"write '{working}', or leave it out")
+
+
+@rule("GS706", "warning")
+def transformers_wider(subject: Subject) -> Iterator[Found]:
+    """A range for transformers that also takes releases that do not run Gemma 4 under this vLLM."""
+    asked = subject.profile.runtime.packages.get("transformers")
+    working = subject.facts.transformers_working
+    if asked and working and _overlap(asked, working) and not _within(asked, working):
+        why = f"{asked} takes releases outside {working}, with which Gemma 4 runs under vLLM {subject.vllm}"
+        yield Found(path=("runtime", "packages", "transformers"), why=why, mend=f"write '{working}', or leave it out")
+
+
+@rule("GS707", "error")
+def transformers_for_mtp(subject: Subject) -> Iterator[Found]:
+    """A range for transformers that ends before Gemma 4's MTP head begins."""
+    asked = subject.profile.runtime.packages.get("transformers")
+    if asked and subject.method == "mtp" and not _overlap(asked, f">={_ASSISTANT}"):
+        why = f"is {asked}, and Gemma 4's MTP head needs transformers {_ASSISTANT} or later"
+        yield Found(path=("runtime", "packages", "transformers"), why=why, mend=f"write '>={_ASSISTANT},<…'")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two ranges have a version in common; if they do, a border or a hair beside one is in both."""
+    from packaging.specifiers import SpecifierSet
+
+    both = SpecifierSet(f"{one},{other}")
+    return any(both.contains(version, prereleases=True) for version in _borders(one, other))
+
+
+def _within(one: str, other: str) -> bool:
+    """Whether every version of one range is in the other."""
+    from packaging.specifiers import SpecifierSet
+
+    inner, outer = SpecifierSet(one), SpecifierSet(other)
+    return not any(inner.contains(version) and not outer.contains(version) for version in _borders(one, other))
+
+
+def _borders(*ranges: str) -> Iterator[Version]:
+    """Versions around every border of some ranges, and one beyond them all."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    for specifier in SpecifierSet(",".join(ranges)):
+        version = Version(specifier.version.removesuffix(".*"))
+        yield version
+        yield Version(f"{version.base_version}.1")
+        yield from _before(version)
+    yield Version("0")
+    yield Version("999")
+
+
+def _before(version: Version) -> Iterator[Version]:
+    """A version right below another, as 5.14.999 is below 5.15."""
+    from packaging.version import Version
+
+    parts = list(version.release)
+    while parts and parts[-1] == 0:
+        parts.pop()
+    if parts:
+        parts[-1] -= 1
+        yield Version(".".join(map(str, [*parts, 999])))
+
+
+RULES: Final = (moving_tag, two_vllms, transformers_apart, transformers_wider, transformers_for_mtp)

@@ -1,0 +1,171 @@
+"""What the rules look at: a profile, the vLLM that will run it, and its checkpoints where they are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
+
+from gemmaspec.launcher import launch
+from gemmaspec.lint.command import Argument, arguments
+from gemmaspec.profile.machines import MACHINES, Machine
+from gemmaspec.profile.model import Profile
+from gemmaspec.releases.facts import Facts
+
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.patching.patch import Patch
+
+Role = Literal["target", "draft"]
+_SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
+_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
+_MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
+_OFF: Final = ("0", "false", "off", "no")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One profile under one vLLM. `target` and `draft` are None where nobody has looked into them."""
+
+    profile: Profile
+    facts: Facts
+    vllm: str
+    """The release that runs; its facts may be those of the nearest one."""
+    patches: Mapping[str, Patch]
+    target: Checkpoint | None = None
+    draft: Checkpoint | None = None
+
+    def runs(self, versions: str) -> bool:
+        """Whether the vLLM is in a range such as >=0.25.0,<0.28; a build counts as the release that it precedes."""
+        return launch.contains(versions, self.vllm)
+
+    @property
+    def method(self) -> str | None:
+        """The speculative method; None when the target runs alone."""
+        return self.profile.speculative.method if self.profile.speculative else None
+
+    @property
+    def tokens(self) -> int:
+        """num_speculative_tokens; 0 when it is not given."""
+        spec = self.profile.speculative
+        return (spec.num_speculative_tokens if spec else None) or 0
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The machine that the profile is for."""
+        return MACHINES[self.profile.machine]
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The server's command line."""
+        return arguments(self.profile, self.facts.flags)
+
+    def argument(self, flag: str) -> Argument | None:
+        """How a flag is given; the last one wins, as in vLLM."""
+        return next((one for one in reversed(self.arguments) if one.flag == flag), None)
+
+    def switched(self, flag: str) -> bool | None:
+        """Whether a flag without a value is on; None when it is not given."""
+        given = self.argument(flag)
+        return None if given is None else not given.negated
+
+    def value(self, flag: str) -> str | None:
+        """The text that a flag is given."""
+        given = self.argument(flag)
+        return given.value if given else None
+
+    def number(self, flag: str) -> int | None:
+        """The whole number that a flag is given; None as well for a text that is none, such as 128k."""
+        text = self.value(flag) or ""
+        return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
+
+    @property
+    def hybrid_manager(self) -> Literal["on", "off"]:
+        """The hybrid KV cache manager, which vLLM leaves on for Gemma 4 unless it is told otherwise."""
+        return "off" if self.switched("--disable-hybrid-kv-cache-manager") else "on"
+
+    @property
+    def forced_runner(self) -> Literal["v1", "v2"] | None:
+        """The model runner that VLLM_USE_V2_MODEL_RUNNER asks for."""
+        asked = self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")
+        if asked is None:
+            return None
+        return "v1" if asked.lower() in _OFF else "v2"
+
+    @property
+    def runner(self) -> Literal["v1", "v2"]:
+        """The model runner that will run (VllmConfig.use_v2_model_runner in vllm/config/vllm.py)."""
+        if self.forced_runner:
+            return self.forced_runner
+        if self.method == "dspark":
+            return "v2"
+        rule = self.facts.runner
+        by_default = rule.mixture if self.is_mixture else rule.dense
+        return "v1" if by_default == "v1" or self.gives_way else "v2"
+
+    @property
+    def gives_way(self) -> str | None:
+        """What makes model runner v2 give way to v1, in words; None when nothing does."""
+        rule, spec = self.facts.runner, self.profile.speculative
+        if not self.machine.gpus:
+            return "without a GPU there is no Triton"
+        if self.switched("--kv-sharing-fast-prefill") and "kv_sharing_fast_prefill" in rule.v1_when:
+            return "it cannot do kv_sharing_fast_prefill"
+        if not spec:
+            return None
+        if spec.method in rule.v1_methods:
+            return f"it cannot do {spec.method}"
+        stages = self.number("--pipeline-parallel-size") or 1
+        if spec.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
+            return "it cannot do eagle3 with pipeline parallelism"
+        for key in ("parallel_drafting", "use_heterogeneous_vocab"):
+            if getattr(spec, key) and key in rule.v1_when:
+                return f"it cannot do {key}"
+        return None
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether the target is the 26B-A4B, a mixture of experts."""
+        if self.target:
+            return self.target.text.experts > 0
+        return bool(_MIXTURE.search(self.profile.target.model))
+
+    @property
+    def takes_images(self) -> bool | None:
+        """Whether the target takes images, audio or video while it runs; None when nobody has looked.
+
+        All of Google's checkpoints do, some quantized ones were stored without the towers.
+        """
+        limits = self.profile.serve.limit_mm_per_prompt or {}
+        if self.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
+            return False
+        return self.target.modalities != {"text"} if self.target else None
+
+    def shares_kv(self, role: Role) -> bool | None:
+        """Whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
+        checkpoint = self.checkpoint(role)
+        if checkpoint:
+            return any(layer.shares_with is not None for layer in checkpoint.text.layers)
+        if _SMALL.search(self.name(role)):
+            return True
+        return False if _BIG.search(self.name(role)) else None
+
+    def windows(self, role: Role) -> frozenset[int] | None:
+        """The sliding windows of a model, in tokens; None: not known."""
+        checkpoint = self.checkpoint(role)
+        if checkpoint:
+            return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
+        if _SMALL.search(self.name(role)):
+            return frozenset({512})
+        return frozenset({1024}) if _BIG.search(self.name(role)) else None
+
+    def checkpoint(self, role: Role) -> Checkpoint | None:
+        """What is known of a model."""
+        return self.target if role == "target" else self.draft
+
+    def name(self, role: Role) -> str:
+        """A model's id or folder; empty when there is none."""
+        model = self.profile.target if role == "target" else self.profile.draft
+        return model.model if model else ""

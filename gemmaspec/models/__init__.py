@@ -1,0 +1,1 @@
+"""Checkpoints where they are: folders, the Hugging Face cache, the Hub."""

@@ -1,0 +1,25 @@
+"""The Hugging Face cache: which commit of a model is there, and where."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+
+def is_commit(revision: str | None) -> bool:
+    """Whether a revision is a commit hash, which never moves."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def cached_snapshot(model: str, revision: str | None, cache_dir: Path | None) -> Path | None:
+    """The folder of a model's snapshot with a config.json; None where there is none.
+
+    `cache_dir` is the folder `hub` of a HF_HOME; the user's own where it is None.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json", cache_dir=cache_dir, revision=revision)
+    return Path(found).parent if isinstance(found, str) else None

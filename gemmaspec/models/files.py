@@ -1,0 +1,93 @@
+"""The files of one checkpoint, read piece by piece, wherever they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from gemmaspec.errors import CheckpointError, EnvironmentMissing
+
+MOST_FILES: Final = 10_000
+LARGEST_HASHED: Final = 256 * 2**20
+"""Bytes."""
+
+
+class Files(Protocol):
+    """One checkpoint at one revision."""
+
+    source: Literal["folder", "cache", "hub"]
+    revision: str | None
+    """Commit hash; None for a folder."""
+    sizes: Mapping[str, int]
+    """Name → bytes, of the files at the top level."""
+    bytes_read: int
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """The bytes from start to stop, fewer only where the file ends. Raises EnvironmentMissing."""
+
+    def sha256(self, name: str) -> str | None:
+        """Of the whole file, where it can be told cheaply."""
+
+    def base_models(self) -> tuple[str, ...]:
+        """`base_model` of the model card."""
+
+
+def whole(files: Files, name: str, *, most: int) -> bytes | None:
+    """A small file; None where there is none. Raises CheckpointError for one larger than `most` bytes."""
+    size = files.sizes.get(name)
+    if size is None:
+        return None
+    if size > most:
+        raise CheckpointError(f"{name}: {size} bytes; at most {most} are read")
+    return files.read(name, 0, size)
+
+
+class Folder:
+    """A folder of this machine, also a snapshot in the Hugging Face cache."""
+
+    def __init__(self, path: Path, *, source: Literal["folder", "cache"] = "folder", revision: str | None) -> None:
+        self.path = path
+        self.source: Literal["folder", "cache", "hub"] = source
+        self.revision: str | None = revision
+        self.sizes: Mapping[str, int] = _sizes(path)
+        self.bytes_read = 0
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Part of a file of the folder."""
+        try:
+            with (self.path / name).open("rb") as file:
+                file.seek(start)
+                piece = file.read(stop - start)
+        except OSError as error:
+            raise EnvironmentMissing(f"cannot read {self.path / name}: {error.strerror}") from None
+        self.bytes_read += len(piece)
+        return piece
+
+    def sha256(self, name: str) -> str | None:
+        """Of a file of the folder, unless it is larger than any tokenizer: it is read once, without being kept."""
+        if not 0 < self.sizes.get(name, 0) <= LARGEST_HASHED:
+            return None
+        try:
+            with (self.path / name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise EnvironmentMissing(f"cannot read {self.path / name}: {error.strerror}") from None
+
+    def base_models(self) -> tuple[str, ...]:
+        """From the head of README.md."""
+        from gemmaspec.checkpoint.card import base_models
+
+        if "README.md" not in self.sizes:
+            return ()
+        return base_models(self.read("README.md", 0, 64 * 1024).decode("utf-8", errors="replace"))
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Regular files only: opening a pipe would wait for ever."""
+    try:
+        found = [entry for _, entry in zip(range(MOST_FILES), path.iterdir(), strict=False)]
+        return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot read the folder {path}: {error.strerror}") from None

@@ -1,0 +1,131 @@
+"""A checkpoint on the Hugging Face Hub, read by range requests; nothing is left behind in the cache.
+
+huggingface_hub knows endpoint, token and proxies, and which host may see the token.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from gemmaspec.checkpoint.card import hub_ids
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.models.files import MOST_FILES
+
+ATTEMPTS: Final = 3
+"""How often one piece is asked for when the connection breaks off."""
+SECONDS: Final = 10.0
+"""Patience with a Hub that does not answer."""
+
+
+class Unreachable(EnvironmentMissing):
+    """The Hub did not answer; what is in the cache may still do."""
+
+
+class HubFiles:
+    """One model at one commit on the Hub."""
+
+    source: Literal["folder", "cache", "hub"] = "hub"
+
+    def __init__(self, model: str, info: Any) -> None:
+        self.model = model
+        self.revision: str | None = info.sha
+        siblings = [one for one in (info.siblings or [])[:MOST_FILES] if "/" not in one.rfilename]
+        self.sizes: Mapping[str, int] = {one.rfilename: one.size or 0 for one in siblings}
+        self._large = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
+        self._bases = hub_ids((info.card_data or {}).get("base_model"))
+        self._lock = threading.Lock()
+        self.bytes_read = 0
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Part of a file, asked for again when the connection breaks off."""
+        stop = min(stop, self.sizes[name])
+        with refusals(self.model, self.revision):
+            piece = self._asked(name, start, stop)
+        if len(piece) < stop - start:
+            raise Unreachable(f"the Hub broke off while sending {name} of {self.model}", hint="try again")
+        return piece
+
+    def sha256(self, name: str) -> str | None:
+        """As the Hub lists it for files in large-file storage."""
+        return self._large.get(name)
+
+    def base_models(self) -> tuple[str, ...]:
+        """From the model card, as the Hub has read it."""
+        return self._bases
+
+    def _asked(self, name: str, start: int, stop: int) -> bytes:
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._range(name, start, stop)
+            except Exception as error:
+                if attempt == ATTEMPTS - 1 or hasattr(error, "response"):
+                    raise
+        raise AssertionError  # the last attempt returns or raises
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented, and loaded on demand
+            build_hf_headers,
+            hf_raise_for_status,
+            http_stream_backoff,
+        )
+
+        if start >= stop:
+            return b""
+        url = hf_hub_url(self.model, name, revision=self.revision, endpoint=constants.ENDPOINT)
+        headers = {**build_hf_headers(), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        piece = bytearray()
+        with http_stream_backoff(
+            "GET", url, headers=headers, timeout=SECONDS, max_retries=2, follow_redirects=True
+        ) as response:
+            hf_raise_for_status(response)
+            if start and response.status_code != 206:
+                raise Unreachable(f"{constants.ENDPOINT} does not send parts of files: {name} of {self.model}")
+            for chunk in response.iter_bytes():
+                piece += chunk
+                self._count(len(chunk))
+                if len(piece) >= stop - start:
+                    break
+        return bytes(piece[: stop - start])
+
+    def _count(self, number: int) -> None:
+        with self._lock:
+            self.bytes_read += number
+
+
+def on_hub(model: str, revision: str | None) -> HubFiles:
+    """The model as the Hub has it now. Raises EnvironmentMissing, Unreachable where nobody answers."""
+    from huggingface_hub import HfApi
+
+    with refusals(model, revision):
+        return HubFiles(model, HfApi().model_info(model, revision=revision, files_metadata=True, timeout=SECONDS))
+
+
+@contextmanager
+def refusals(model: str, revision: str | None) -> Iterator[None]:
+    """Turn what the Hub's client raises into one sentence, without the token and without a URL."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except GemmaspecError:
+        raise
+    except GatedRepoError:
+        raise EnvironmentMissing(
+            f"{model} is gated, and this token has not been let in",
+            hint=f"accept the terms on the page of {model}, then: hf auth login, or export HF_TOKEN=…",
+        ) from None
+    except RevisionNotFoundError:
+        raise EnvironmentMissing(f"{model} has no revision {revision}") from None
+    except RepositoryNotFoundError:
+        raise EnvironmentMissing(
+            f"the Hub knows no model {model}, or it is private and the token may not see it",
+            hint=f"check the spelling; for a private model: export HF_TOKEN=…; for a folder: ./{model}",
+        ) from None
+    except Exception as error:  # the Hub's client brings its own HTTP library, and has changed it before
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = f"it answers {status}" if status else type(error).__name__
+        raise Unreachable(f"the Hub cannot be asked about {model}: {why}", hint="try again, or --offline") from None

@@ -1,0 +1,154 @@
+"""Open a checkpoint wherever it is, and describe it without reading a weight."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.checkpoint.config import describe
+from gemmaspec.checkpoint.fields import Fields, load_object
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.quantization import declared
+from gemmaspec.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
+from gemmaspec.errors import CheckpointError, EnvironmentMissing
+from gemmaspec.files import state_dir
+from gemmaspec.models.cache import cached_snapshot, is_commit
+from gemmaspec.models.files import Files, Folder, whole
+from gemmaspec.models.hub import Unreachable, on_hub
+from gemmaspec.models.weights import read_tensors, weight_files
+from gemmaspec.stack.paths import is_local, on_host
+
+CONFIG_LIMIT: Final = 4 * 2**20
+TOKENIZER_CONFIG_LIMIT: Final = 1_300_000
+"""Bytes. Older exports list 6,000 unused tokens in tokenizer_config.json, 1.1 MB; a larger one is not read."""
+_TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
+
+
+def open_checkpoint(
+    ref: str, *, revision: str | None = None, cache_dir: Path | None = None, offline: bool = False
+) -> Checkpoint:
+    """Describe a checkpoint: a folder of this machine, or a Hugging Face id.
+
+    An id is read from the cache when its snapshot there is whole and still what the Hub has (or the Hub is not to be
+    asked, or does not answer), else from the Hub by range requests. `cache_dir` is the folder `hub` of a HF_HOME.
+    Raises EnvironmentMissing for what is not there, CheckpointError for what cannot be understood.
+    """
+    files: Files
+    if is_local(ref):
+        files = _folder(Path(on_host(ref, state=state_dir())))
+    elif offline or _switched_off():
+        files = _offline(ref, revision, cache_dir)
+    else:
+        files = _online(ref, revision, cache_dir)
+    try:
+        return _read(ref, files)
+    except CheckpointError as error:
+        raise CheckpointError(f"{ref}: {error.message}", hint=error.hint) from None
+
+
+def _switched_off() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def _folder(path: Path) -> Folder:
+    if not path.is_dir():
+        raise EnvironmentMissing(f"there is no folder {path}")
+    return Folder(path, revision=None)
+
+
+def _cached(ref: str, revision: str | None, cache_dir: Path | None) -> Folder | None:
+    path = cached_snapshot(ref, revision, cache_dir)
+    return Folder(path, source="cache", revision=path.name) if path else None
+
+
+def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
+    found = _cached(ref, revision, cache_dir)
+    if found is None:
+        at = f" at {revision}" if revision else ""
+        raise EnvironmentMissing(f"{ref}{at} is not in the cache, and the Hub is not to be asked")
+    return found
+
+
+def _online(ref: str, revision: str | None, cache_dir: Path | None) -> Files:
+    """A commit that is whole in the cache is not asked for: it cannot have moved."""
+    if is_commit(revision) and (found := _whole(ref, revision, cache_dir)):
+        return found
+    try:
+        files = on_hub(ref, revision)
+    except Unreachable:
+        if found := _cached(ref, revision, cache_dir):
+            return found
+        raise
+    return _whole(ref, files.revision, cache_dir) or files
+
+
+def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | None:
+    """The cached snapshot of a commit, when all its weights are there."""
+    found = _cached(ref, commit, cache_dir)
+    if found is None:
+        return None
+    there, missing = weight_files(found)
+    return found if there and not missing else None
+
+
+def _read(ref: str, files: Files) -> Checkpoint:
+    raw = whole(files, "config.json", most=CONFIG_LIMIT)
+    if raw is None:
+        raise EnvironmentMissing(f"{ref} holds no config.json, so it is not a model")
+    config = Fields(load_object(raw, "config.json"), "config.json")
+    described = describe(config)
+    there, missing = weight_files(files)
+    tokens = _head_tokens(files)
+    template = any(name in files.sizes for name in _TEMPLATES)
+    tokenizer = None if tokens and template else _tokenizer_config(files)
+    checkpoint = Checkpoint(
+        ref=ref,
+        revision=files.revision,
+        architecture=described.architecture,
+        model_type=described.model_type,
+        dtype=described.dtype,
+        text=described.text,
+        modalities=described.modalities,
+        quantization=declared(config, _separate(files)),
+        tensors=read_tensors(files, there),
+        special_tokens=tokens or (named_tokens(tokenizer, described.token_ids) if tokenizer else {}),
+        tokenizer_digest=files.sha256("tokenizer.json"),
+        has_chat_template=template or _template_inside(files, tokenizer),
+        base_models=files.base_models(),
+        speculator=described.speculator,
+        missing_files=missing,
+        source=files.source,
+        config=config.content,
+    )
+    return dataclasses.replace(checkpoint, bytes_read=files.bytes_read)
+
+
+def _separate(files: Files) -> Fields | None:
+    name = "hf_quant_config.json"
+    raw = whole(files, name, most=CONFIG_LIMIT)
+    return Fields(load_object(raw, name), name) if raw else None
+
+
+def _tokenizer_config(files: Files) -> Fields | None:
+    """tokenizer_config.json; None where there is none, or one too large to be worth its bytes."""
+    name = "tokenizer_config.json"
+    if not 0 < files.sizes.get(name, 0) <= TOKENIZER_CONFIG_LIMIT:
+        return None
+    raw = whole(files, name, most=TOKENIZER_CONFIG_LIMIT)
+    return Fields(load_object(raw, name), name) if raw else None
+
+
+def _head_tokens(files: Files) -> dict[str, int]:
+    """Control tokens from the head of tokenizer.json."""
+    size = files.sizes.get("tokenizer.json", 0)
+    return added_tokens(files.read("tokenizer.json", 0, min(size, FIRST_PIECE))) if size else {}
+
+
+def _template_inside(files: Files, tokenizer: Fields | None) -> bool | None:
+    """None where nothing of a tokenizer is there: such a checkpoint says nothing about chatting."""
+    if tokenizer is None:
+        return False if "tokenizer.json" in files.sizes else None
+    return "chat_template" in tokenizer

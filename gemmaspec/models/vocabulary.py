@@ -1,0 +1,37 @@
+"""Whole vocabularies, compared where both lie on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.tokens import words
+from gemmaspec.files import state_dir
+from gemmaspec.models.cache import cached_snapshot
+from gemmaspec.models.files import Folder, whole
+from gemmaspec.stack.paths import is_local, on_host
+
+LIMIT: Final = 128 * 2**20
+"""Bytes of tokenizer.json; a Gemma 4 has about 32 MB."""
+
+
+def same_words(target: Checkpoint, draft: Checkpoint, *, cache_dir: Path | None = None) -> tuple[int, int] | None:
+    """Tokens that have the same number in both, and all of the target's; None where a tokenizer.json is not here.
+
+    Reads both files whole. Raises CheckpointError.
+    """
+    mine, other = _raw(target, cache_dir), _raw(draft, cache_dir)
+    if mine is None or other is None:
+        return None
+    numbers = words(mine, f"{target.ref}: tokenizer.json")
+    others = words(other, f"{draft.ref}: tokenizer.json")
+    return sum(others.get(token) == number for token, number in numbers.items()), len(numbers)
+
+
+def _raw(checkpoint: Checkpoint, cache_dir: Path | None) -> bytes | None:
+    if is_local(checkpoint.ref):
+        folder: Path | None = Path(on_host(checkpoint.ref, state=state_dir()))
+    else:
+        folder = cached_snapshot(checkpoint.ref, checkpoint.revision, cache_dir)
+    return whole(Folder(folder, revision=None), "tokenizer.json", most=LIMIT) if folder else None

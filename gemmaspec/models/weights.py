@@ -1,0 +1,92 @@
+"""Which safetensors files hold a checkpoint's weights, and the tensors in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from gemmaspec.checkpoint.fields import Fields, load_object
+from gemmaspec.checkpoint.header import PREFIX, header_length, parse_header
+from gemmaspec.checkpoint.model import Tensor
+from gemmaspec.errors import CheckpointError
+from gemmaspec.models.files import Files, whole
+
+INDEX: Final = "model.safetensors.index.json"
+FIRST_PIECE: Final = 16 * 1024
+"""Bytes asked for first: the header of one of many BF16 files, some 90 tensors, is whole in them."""
+MOST_HEADERS: Final = 64 * 2**20
+"""Bytes of headers that are read of one checkpoint."""
+_INDEX_LIMIT: Final = 32 * 2**20
+_MOST_FILES: Final = 512
+_NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
+
+
+def weight_files(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The weight files that are there, and those that are promised and missing.
+
+    A complete numbered set speaks for itself. Otherwise the index decides, as in vLLM, and without one every
+    safetensors file counts. Raises CheckpointError.
+    """
+    there = {name for name in files.sizes if name.endswith(".safetensors")}
+    promised = _numbered(there) or _indexed(files) or there
+    if len(promised) > _MOST_FILES:
+        raise CheckpointError(f"{len(promised)} weight files; at most {_MOST_FILES} are read")
+    return tuple(sorted(promised & there)), tuple(sorted(promised - there))
+
+
+def read_tensors(files: Files, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+    """Every tensor, from the headers alone. Raises CheckpointError, before reading what is too much altogether."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
+        lengths = [_length(files, name, piece) for name, piece in zip(names, pieces, strict=True)]
+        if sum(lengths) > MOST_HEADERS:
+            raise CheckpointError(
+                f"{sum(lengths)} bytes of headers in {len(names)} files; at most {MOST_HEADERS} are read"
+            )
+        found = list(pool.map(lambda name, piece, length: _tensors(files, name, piece, length), names, pieces, lengths))
+    tensors = tuple(tensor for some in found for tensor in some)
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise CheckpointError("a tensor is stored in two weight files")
+    return tensors
+
+
+def _length(files: Files, name: str, piece: bytes) -> int:
+    return header_length(piece, file_size=files.sizes[name], where=name)
+
+
+def _tensors(files: Files, name: str, piece: bytes, length: int) -> tuple[Tensor, ...]:
+    if len(piece) < PREFIX + length:
+        piece += files.read(name, len(piece), PREFIX + length)
+    return parse_header(piece[PREFIX : PREFIX + length], file_size=files.sizes[name], where=name)
+
+
+def _numbered(there: set[str]) -> set[str]:
+    """The one numbered set among the files, with the names that it lacks; empty where there are none or several."""
+    sets: Mapping[tuple[str, int], set[str]] = {}
+    for name in there:
+        match = _NUMBERED.fullmatch(name)
+        if match and 0 < int(match[3]) <= _MOST_FILES:
+            sets = {**sets, (match[1], int(match[3])): set()}
+    if len(sets) != 1 or any(not _NUMBERED.fullmatch(name) for name in there):
+        return set()
+    stem, total = next(iter(sets))
+    return {f"{stem}-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)}
+
+
+def _indexed(files: Files) -> set[str]:
+    raw = whole(files, INDEX, most=_INDEX_LIMIT)
+    if raw is None:
+        return set()
+    table = Fields(load_object(raw, INDEX), INDEX).section("weight_map")
+    values = set(table.content.values()) if table and _all_texts(table) else set()
+    if any("/" in name or not name.endswith(".safetensors") for name in values):
+        raise CheckpointError(f"{INDEX}: names a file outside the checkpoint")
+    return values
+
+
+def _all_texts(table: Fields) -> bool:
+    if all(isinstance(value, str) and value.isprintable() for value in table.content.values()):
+        return True
+    raise CheckpointError(f"{table.where}: a file's name is not a text")

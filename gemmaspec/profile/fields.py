@@ -1,0 +1,105 @@
+"""Types of a profile's values: what one field alone can get wrong."""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_IMAGE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]*")
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", re.IGNORECASE)
+_SIZE: Final = re.compile(r"[1-9][0-9]*(b|k|m|g|kb|mb|gb)", re.IGNORECASE)
+_SPECIFIER: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*[0-9]+(\.[0-9]+)*")
+LOCAL_PREFIXES: Final = ("/", "~/", "./", "../", "state:")
+
+
+def _printable(value: str) -> str:
+    if any(ord(char) < 32 or ord(char) == 127 for char in value):
+        raise ValueError("holds a control character")
+    return value
+
+
+def matching(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"{value!r} is not {wanted}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _whole_number(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[-+]?[0-9]+", value):
+        hint = f"; write {_expanded(value)}" if _expanded(value) else ""
+        raise ValueError(f"{value!r} is not a whole number{hint}")
+    return value
+
+
+def _expanded(value: str) -> int | None:
+    """What a person means by 128k: the power of two, as context lengths are."""
+    match = re.fullmatch(r"([0-9]+)\s*([kKmM])i?", value.strip())
+    return int(match[1]) * (1024 if match[2] in "kK" else 1024**2) if match else None
+
+
+def _text_of_number(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _bounded(value: str) -> str:
+    parts = [part.strip() for part in value.split(",")]
+    if not all(_SPECIFIER.fullmatch(part) for part in parts):
+        raise ValueError(f"{value!r} is not a version range like >=5.5.0,<5.15")
+    if not any(part.startswith(("<", "==")) for part in parts):
+        raise ValueError(f"{value!r} has no upper bound; a later release may break the server: add ,<…")
+    return ",".join(re.sub(r"\s+", "", part) for part in parts)
+
+
+def _model_ref(value: str) -> str:
+    if value.startswith(LOCAL_PREFIXES) or _HUB_ID.fullmatch(value):
+        return value
+    raise ValueError(
+        f"{value!r} is neither a Hugging Face id (owner/name) nor a folder (it would begin with /, ~/, ./ or state:)"
+    )
+
+
+def _env_name(value: str) -> str:
+    if not _ENV_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of an environment variable")
+    return value
+
+
+def not_secret(value: str) -> str:
+    if _SECRET.search(value):
+        raise ValueError(
+            f"{value} looks like a secret, and a profile is no place for one: "
+            "export it in the shell and list its name under pass_env"
+        )
+    return value
+
+
+Text = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=4096)]
+Name = Annotated[str, matching(_NAME, "a name of small letters, digits and hyphens")]
+Int = Annotated[int, BeforeValidator(_whole_number)]
+Positive = Annotated[Int, Field(ge=1)]
+Version = Annotated[
+    str,
+    BeforeValidator(_text_of_number),
+    matching(re.compile(r"[0-9]+(\.[0-9]+)+"), "a release like 0.32.0"),
+]
+Specifier = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_bounded)]
+ModelRef = Annotated[Text, AfterValidator(_model_ref)]
+Image = Annotated[Text, matching(_IMAGE, "an image name")]
+Size = Annotated[str, matching(_SIZE, "a size like 32gb")]
+User = Annotated[str, BeforeValidator(_text_of_number), matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")]
+EnvName = Annotated[str, AfterValidator(_env_name)]
+Word = Annotated[Text, BeforeValidator(_text_of_number)]
+EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
+Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
+
+
+class Part(BaseModel):
+    """A part of a profile: unknown keys are errors, nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -1,0 +1,87 @@
+"""All that can be read from the files of one vLLM, without importing it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.releases import names
+from gemmaspec.releases.attention import Attention, attention_of
+from gemmaspec.releases.flags import Flag, flags_of
+from gemmaspec.releases.runner import Runner, runner_of
+from gemmaspec.releases.sources import Read, Sources, Unexpected
+
+METADATA: Final = "METADATA"
+"""The path that `read` is asked for to get the METADATA of vLLM's dist-info; None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """The facts in the files of one vLLM. Values that are empty mean: any text goes."""
+
+    flags: dict[str, Flag]
+    speculative: dict[str, frozenset[str]]
+    environment: dict[str, frozenset[str]]
+    reasoning_parsers: frozenset[str]
+    tool_call_parsers: frozenset[str]
+    quantizations: frozenset[str]
+    kv_cache_dtypes: frozenset[str]
+    attention_backends: frozenset[str]
+    architectures: frozenset[str]
+    metrics: frozenset[str]
+    runner: Runner
+    attention: Attention
+    torch: str
+    """Version specifiers; empty without METADATA."""
+    transformers: str
+    python: str
+    cuda: str = ""
+    """Of the released image; empty where its Dockerfile was not looked at."""
+
+
+def extract(read: Read) -> Extracted:
+    """Raises Unexpected, with the place, where vLLM's code is not as it was in any release so far."""
+    try:
+        return _extract(Sources(read), _metadata(read(METADATA)))
+    except RecursionError:
+        raise Unexpected("classes, aliases or expressions of this vLLM refer to each other without end") from None
+
+
+def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
+    return Extracted(
+        flags=flags_of(sources),
+        speculative=names.speculative_of(sources),
+        environment=names.environment_of(sources),
+        reasoning_parsers=names.reasoning_parsers_of(sources),
+        tool_call_parsers=names.tool_call_parsers_of(sources),
+        quantizations=names.quantizations_of(sources),
+        kv_cache_dtypes=names.kv_cache_dtypes_of(sources),
+        attention_backends=names.attention_backends_of(sources),
+        architectures=names.architectures_of(sources),
+        metrics=names.metrics_of(sources),
+        runner=runner_of(sources),
+        attention=attention_of(sources),
+        **metadata,
+    )
+
+
+def cuda_of(dockerfile: str) -> str | None:
+    """The CUDA version of the released image, from docker/Dockerfile of the sdist."""
+    found = re.search(r"(?m)^ARG CUDA_VERSION=([0-9.]+)\s*$", dockerfile)
+    return found[1] if found else None
+
+
+def _metadata(content: bytes | None) -> dict[str, str]:
+    from packaging.metadata import InvalidMetadata, Metadata  # slow to import, and who only looks up needs none of it
+
+    if content is None:
+        return {"torch": "", "transformers": "", "python": ""}
+    try:
+        found = Metadata.from_email(content, validate=False)
+        requires, python = found.requires_dist or [], str(found.requires_python or "")
+    except (InvalidMetadata, ValueError):
+        raise Unexpected("METADATA is none") from None
+    wanted = {one.name: str(one.specifier) for one in requires if one.name in ("torch", "transformers")}
+    return {"python": python, "torch": "", "transformers": ""} | wanted

@@ -1,0 +1,172 @@
+"""Facts about vLLM by release: what a profile may say there, and what comes of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packaging.version import InvalidVersion, Version
+
+from gemmaspec.releases import gemma4, table
+from gemmaspec.releases import spans as runs
+from gemmaspec.releases.extract import Extracted
+from gemmaspec.releases.flags import Flag
+from gemmaspec.releases.gemma4 import AttentionRule, Method, RunnerRule
+from gemmaspec.releases.table import FILES, Fact, Nested
+from gemmaspec.releases.transformers import transformers_for
+
+__all__ = ["Facts", "Flag", "facts_for", "facts_from", "nearest", "newest", "releases", "spans"]
+
+_DATA: Final = Path(__file__).parent / "data"
+_KINDS: Final = {
+    "flag": "flags",
+    "speculative key": "speculative",
+    "variable": "environment",
+    "reasoning parser": "reasoning_parsers",
+    "tool call parser": "tool_call_parsers",
+    "quantization": "quantizations",
+    "KV cache dtype": "kv_cache_dtypes",
+    "attention backend": "attention_backends",
+    "architecture": "architectures",
+    "metric": "metrics",
+}
+"""What `spans` calls the kinds, and the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One vLLM. An empty set of values, and `choices` None, mean that any text goes."""
+
+    vllm: str
+    speculative_keys: frozenset[str]
+    """Keys of --speculative-config; SpeculativeConfig forbids all others."""
+    speculative_values: Mapping[str, frozenset[str]]
+    """The only values, for the keys that have such (method, rejection_sample_method …)."""
+    flags: Mapping[str, Flag]
+    """By name, with the leading --; a --no- form is not listed by itself."""
+    environment: frozenset[str]
+    """The variables that vllm/envs.py reads."""
+    environment_values: Mapping[str, frozenset[str]]
+    reasoning_parsers: frozenset[str]
+    tool_call_parsers: frozenset[str]
+    quantizations: frozenset[str]
+    attention_backends: frozenset[str]
+    architectures: frozenset[str]
+    """Gemma 4 architectures that vLLM has a model for."""
+    metrics: frozenset[str]
+    """As vLLM names them; the exposition adds _total to counters."""
+    kv_cache_dtypes: frozenset[str]
+    torch: str
+    """Version specifiers, as everything below up to `cuda`; empty when it is not known."""
+    transformers_declared: str
+    """What METADATA asks for."""
+    transformers_working: str
+    """What really runs Gemma 4 (transformers.py)."""
+    python_requires: str
+    cuda: str
+    """CUDA of the released image, as 13.0.3; empty when it is not known."""
+    methods: tuple[Method, ...]
+    """What works for a Gemma 4 target here, and with which patches."""
+    runner: RunnerRule
+    runner_unsupported: frozenset[str]
+    """All that makes model runner v2 give way to v1, in vLLM's own words."""
+    attention: AttentionRule
+
+    def methods_named(self, method: str) -> tuple[Method, ...]:
+        """The ways in which one speculative method works; none when it does not."""
+        return tuple(row for row in self.methods if row.method == method)
+
+
+def releases() -> tuple[str, ...]:
+    """The releases of the table, oldest first."""
+    return tuple(json.loads((_DATA / "releases.json").read_text(encoding="utf-8"))["releases"])
+
+
+def newest() -> str:
+    """The newest release of the table."""
+    return _releases()[-1]
+
+
+@functools.cache
+def facts_for(vllm: str) -> Facts | None:
+    """The facts of a release; None for one that the table does not have."""
+    found = extracted_for(vllm)
+    return facts_from(vllm, found) if found else None
+
+
+def extracted_for(vllm: str) -> Extracted | None:
+    """What was extracted from a release of the table; None for another."""
+    if vllm not in _releases():
+        return None
+    return table.extracted(table.facts_of(whole_table(), vllm, _releases()))
+
+
+def facts_from(vllm: str, found: Extracted) -> Facts:
+    """The facts of a vLLM that was extracted just now, or before."""
+    with_values = {key: values for key, values in found.speculative.items() if values}
+    return Facts(
+        vllm=vllm,
+        speculative_keys=frozenset(found.speculative),
+        speculative_values=with_values,
+        flags=found.flags,
+        environment=frozenset(found.environment),
+        environment_values={name: values for name, values in found.environment.items() if values},
+        reasoning_parsers=found.reasoning_parsers,
+        tool_call_parsers=found.tool_call_parsers,
+        quantizations=found.quantizations,
+        attention_backends=found.attention_backends,
+        architectures=found.architectures,
+        metrics=found.metrics,
+        kv_cache_dtypes=found.kv_cache_dtypes,
+        torch=found.torch,
+        transformers_declared=found.transformers,
+        transformers_working=transformers_for(vllm) or found.transformers,
+        python_requires=found.python,
+        cuda=found.cuda,
+        methods=gemma4.methods_for(vllm),
+        runner=gemma4.runner_for(vllm),
+        runner_unsupported=found.runner.unsupported,
+        attention=gemma4.attention_for(vllm),
+    )
+
+
+def nearest(vllm: str) -> str:
+    """The release whose facts are the best guess for a version: it, or the newest before it, else the oldest.
+
+    A build between two releases (0.26.1.dev3+gabc) is taken for the one that it grew out of.
+    """
+    try:
+        wanted = Version(vllm)
+    except InvalidVersion:
+        return newest()
+    older = [release for release in _releases() if Version(release) <= wanted]
+    return older[-1] if older else _releases()[0]
+
+
+def spans(kind: str, name: str) -> str:
+    """Where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
+
+    Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, KV cache dtype,
+    attention backend, architecture, metric. KeyError for another.
+    """
+    return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
+
+
+@functools.cache
+def whole_table() -> Mapping[Fact, str]:
+    """Every fact with its span."""
+    return table.read(_file(name) for name in FILES)
+
+
+@functools.cache
+def _releases() -> tuple[str, ...]:
+    return releases()
+
+
+def _file(name: str) -> Nested:
+    found: Nested = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,201 @@
+"""The flags of `vllm serve`, from the code that builds its argument parser.
+
+vLLM makes most of them from the fields of its config dataclasses: `get_kwargs(ModelConfig)["dtype"]` is taken apart
+by type (EngineArgs.add_cli_args and _compute_kwargs in vllm/engine/arg_utils.py, FrontendArgs.add_cli_args in the
+file that vllm/entrypoints/cli/serve.py imports make_arg_parser from). A field with a bool is a flag with a --no-
+form, one with a Literal and no str has choices, one that also takes str has none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gemmaspec.releases.hints import Hint, hints_of
+from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant, method_of
+
+SERVE: Final = "vllm/entrypoints/cli/serve.py"
+ENGINE: Final = "vllm/engine/arg_utils.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """One long option of `vllm serve`."""
+
+    name: str
+    """With the leading --."""
+    choices: frozenset[str] | None = None
+    """The only values; None when any text goes, as far as the parser is concerned."""
+    folds: bool = False
+    """A value is taken in small letters and with _ for - before it is compared with the choices."""
+    negatable: bool = False
+    """There is a --no- form of it as well, and neither takes a value."""
+    bare: bool = False
+    """It may stand without a value."""
+    short: str | None = None
+    """As -tp."""
+
+    def takes(self, value: str) -> bool:
+        """Whether a value is one of the choices."""
+        return self.choices is None or (value.lower().replace("-", "_") if self.folds else value) in self.choices
+
+
+def flags_of(sources: Sources) -> dict[str, Flag]:
+    """Every long option, by name. Raises Unexpected where vLLM's code is not understood."""
+    where, found = sources.find(SERVE, "make_arg_parser") or (SERVE, None)
+    if not isinstance(found, ast.FunctionDef):
+        raise Unexpected(f"{SERVE}: there is no make_arg_parser")
+    flags = [*_Builder(sources, where, found).flags(), *_frontend(sources, where)]
+    for name in ("EngineArgs", "AsyncEngineArgs"):
+        if method := method_of(sources.class_of(ENGINE, name)[1], "add_cli_args"):
+            flags += _Builder(sources, ENGINE, method).flags()
+    return {flag.name: flag for flag in flags}
+
+
+def option(field: str) -> str:
+    """A field's name as a long option."""
+    return "--" + field.replace("_", "-")
+
+
+def _frontend(sources: Sources, path: str) -> Iterator[Flag]:
+    """One flag a field; _customize_cli_kwargs changes types, never names."""
+    for field, (where, statement) in sources.fields(path, "FrontendArgs").items():
+        yield replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
+
+
+class _Builder:
+    """One function that calls add_argument."""
+
+    def __init__(self, sources: Sources, path: str, function: ast.FunctionDef) -> None:
+        self._sources = sources
+        self._path = path
+        self._function = function
+        self._names = {
+            target.id: node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        """Local names and what they stand for: model_kwargs -> get_kwargs(ModelConfig)."""
+        self._edits: dict[str, list[ast.AST]] = {}
+        """Statements that change arguments, by what they change: x_kwargs["field"]["choices"].remove(…)."""
+        for node in ast.walk(function):
+            if owner := _edited_by(node):
+                self._edits.setdefault(ast.unparse(owner), []).append(node)
+
+    def flags(self) -> Iterator[Flag]:
+        """Those of all its calls."""
+        for node in ast.walk(self._function):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="add_argument")):
+                    yield from self._added(node)
+
+    def _added(self, call: ast.Call) -> Iterator[Flag]:
+        options = [constant(argument) or "" for argument in call.args]
+        short = next((option for option in options if option.startswith("-") and not option.startswith("--")), None)
+        flag = Flag(name="", short=short)
+        for keyword in call.keywords:
+            flag = self._with(keyword, flag)
+        for option in options:
+            if option.startswith("--"):
+                yield replace(flag, name=option)
+
+    def _with(self, keyword: ast.keyword, flag: Flag) -> Flag:
+        """The flag as one keyword of add_argument changes it."""
+        value = keyword.value
+        match keyword.arg:
+            case None:
+                return replace(self._of_field(value), short=flag.short)
+            case "action" if ast.unparse(value).endswith("BooleanOptionalAction"):
+                return replace(flag, negatable=True, bare=True)
+            case "action" if constant(value) in ("store_true", "store_false"):
+                return replace(flag, bare=True)
+            case "nargs" if constant(value) == "?":
+                return replace(flag, bare=True)
+            case "choices":
+                return replace(flag, choices=_choices(self._sources, self._path, value))
+        return flag
+
+    def _of_field(self, node: ast.expr) -> Flag:
+        """`**x_kwargs["field"]`, a local name for it, or a dict that starts with it."""
+        match node:
+            case ast.Dict(keys=[None, *_], values=[first, *_]):
+                return self._of_field(first)
+            case ast.Name(id=name) if name in self._names:
+                return self._edited(node, self._of_field(self._names[name]))
+            case ast.Subscript(value=inner, slice=ast.Constant(value=str(field))):
+                fields = self._sources.fields(self._path, self._config(inner))
+                if field in fields:
+                    where, statement = fields[field]
+                    return self._edited(node, _of_hints(hints_of(self._sources, where, statement.annotation)))
+        raise Unexpected(f"{self._path}:{node.lineno}: not understood: {ast.unparse(node)[:80]}")
+
+    def _config(self, node: ast.expr) -> str:
+        """The class whose get_kwargs() it is."""
+        match node:
+            case ast.Name(id=name) if name in self._names:
+                return self._config(self._names[name])
+            case ast.Call(func=ast.Name(id="get_kwargs"), args=[ast.Name(id=name)]):
+                return name
+        raise Unexpected(f"{self._path}:{node.lineno}: not get_kwargs(…): {ast.unparse(node)[:80]}")
+
+    def _edited(self, kwargs: ast.expr, flag: Flag) -> Flag:
+        """The flag as statements change the arguments that it is made of, before it is added."""
+        for edit in self._edits.get(ast.unparse(kwargs), ()):
+            match edit:
+                case ast.Assign(value=ast.Lambda(body=body)) if ".lower()" in ast.unparse(body):
+                    flag = replace(flag, folds=True)
+                case ast.AugAssign():  # combinations are added that no literal lists
+                    flag = replace(flag, choices=None)
+                case ast.Call(args=[taken]) if flag.choices:
+                    flag = replace(flag, choices=flag.choices - {self._text(taken)})
+        return flag
+
+    def _text(self, node: ast.expr) -> str | None:
+        """A string constant, or a name for one."""
+        if isinstance(node, ast.Name) and (found := self._sources.find(self._path, node.id)):
+            return constant(assigned(found[1]))
+        return constant(node)
+
+
+def _edited_by(node: ast.AST) -> ast.expr | None:
+    """What a statement changes the type or the choices of."""
+    match node:
+        case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant(value="type"))]):
+            return owner
+        case ast.AugAssign(target=ast.Subscript(value=owner, slice=ast.Constant(value="choices"))):
+            return owner
+        case ast.Call(
+            func=ast.Attribute(value=ast.Subscript(value=owner, slice=ast.Constant("choices")), attr="remove")
+        ):
+            return owner
+    return None
+
+
+def _of_hints(hints: Sequence[Hint]) -> Flag:
+    """As _compute_kwargs decides by type."""
+    kinds = {hint.kind for hint in hints}
+    if "config" in kinds:
+        return Flag(name="")
+    if kinds == {"bool", "str", "None"}:
+        return Flag(name="", bare=True)
+    if "bool" in kinds:
+        return Flag(name="", negatable=True, bare=True)
+    values = frozenset(value for hint in hints if hint.kind == "literal" for value in hint.values)
+    if values:
+        return Flag(name="", choices=None if "str" in kinds else values)
+    listed = frozenset(value for hint in hints if hint.kind == "list" for value in hint.values)
+    return Flag(name="", choices=listed or None)
+
+
+def _choices(sources: Sources, path: str, node: ast.expr) -> frozenset[str] | None:
+    """`choices=` that is written out, or is get_args() of a literal; None when the machine decides."""
+    match node:
+        case ast.List(elts=values) | ast.Tuple(elts=values):
+            return frozenset(constant(value) or ast.unparse(value) for value in values)
+        case ast.Call(func=ast.Name(id="get_args"), args=[inner]):
+            return frozenset(value for hint in hints_of(sources, path, inner) for value in hint.values)
+    return None

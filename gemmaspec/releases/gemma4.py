@@ -1,0 +1,174 @@
+"""What no code says: what works for Gemma 4 under which vLLM. Written by hand, each row with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemmaspec.launcher import launch
+
+HybridManager = Literal["on", "off", "any"]
+RunnerName = Literal["v1", "v2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to speculate that works for a Gemma 4 target in some releases, and what it takes."""
+
+    method: str
+    versions: str
+    hybrid_manager: HybridManager = "any"
+    """How the hybrid KV cache manager has to be set."""
+    patches: tuple[str, ...] = ()
+    """Shipped patches without which it does not start, or dies."""
+    patches_when: tuple[tuple[str, str], ...] = ()
+    """More patches, each with the condition under which it is needed."""
+    note: str = ""
+
+
+_ONE_GROUP: Final = ("kv-spec-uniform-valueerror", "kv-sharing-uniform-specs")
+_SEES: Final = "the target takes images or audio, and model runner v1 runs"
+
+METHODS: Final = (
+    Method(method="ngram", versions=">=0.19.0"),
+    Method(method="ngram_gpu", versions=">=0.19.0"),
+    Method(method="suffix", versions=">=0.19.0", note="needs the package arctic-inference"),
+    Method(
+        method="draft_model",
+        versions=">=0.19.0",
+        hybrid_manager="off",
+        patches=_ONE_GROUP,
+        patches_when=(("draft-text-only", _SEES),),
+    ),
+    Method(
+        method="draft_model",
+        versions=">=0.19.0,<0.20",
+        hybrid_manager="on",
+        patches=("draft-several-kv-groups",),
+        patches_when=(("draft-text-only", _SEES),),
+    ),
+    Method(
+        method="draft_model",
+        versions=">=0.31.0",
+        hybrid_manager="on",
+        note="model runner v2 alone, which needs Triton; read in its code, not run",
+    ),
+    Method(method="eagle3", versions=">=0.19.0,<0.19.1", patches=("eagle3-gemma4-target",)),
+    Method(method="eagle3", versions=">=0.19.1"),
+    Method(
+        method="mtp",
+        versions=">=0.21.0",
+        patches_when=(("mtp-share-embeddings", "vLLM 0.25.0 to 0.26.0, and model runner v1 runs"),),
+        note="with google/gemma-4-*-it-assistant, and transformers 5.8.0 or newer",
+    ),
+    Method(method="dflash", versions=">=0.21.0"),
+    Method(method="dspark", versions=">=0.26.0", note="model runner v2 alone"),
+    Method(method="custom_class", versions=">=0.22.0"),
+    Method(method="extract_hidden_states", versions=">=0.19.1"),
+)
+"""Sources, all in the released wheels. draft_model: is_kv_cache_spec_uniform() and
+add_kv_sharing_layers_to_kv_cache_groups() in every release (docs/proof.md shows both holes on real code), the assertion
+in SpecDecodeBaseProposer.validate_same_kv_cache_group (0.19.0-0.33.0), vllm/v1/worker/gpu/spec_decode/ from 0.31.0.
+eagle3: the list aux_hidden_states_supported in vllm/config/speculative.py of 0.19.0 and 0.19.1. mtp:
+vllm/model_executor/models/gemma4_mtp.py from 0.21.0, _maybe_share_embeddings of 0.25.0-0.26.0. dspark:
+gemma4_dspark.py from 0.26.0. The rest: the literal SpeculativeMethod and the proposers of v1/spec_decode."""
+
+
+def methods_for(vllm: str) -> tuple[Method, ...]:
+    """What works under one vLLM."""
+    return tuple(row for row in METHODS if _within(vllm, row.versions))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerRule:
+    """Which model runner a Gemma 4 gets on a GPU with Triton, when VLLM_USE_V2_MODEL_RUNNER is not set."""
+
+    versions: str
+    dense: RunnerName
+    """31B, 12B, E4B, E2B."""
+    mixture: RunnerName
+    """26B-A4B, a mixture of experts."""
+    v1_methods: frozenset[str] = frozenset()
+    """Speculative methods for which v2 gives way to v1."""
+    v1_when: tuple[str, ...] = ()
+    """What else makes v2 give way."""
+
+
+_ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
+"""The latter for heads only: dflash and dspark, which always draft in parallel, run under v2."""
+_NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
+_NEVER: Final = frozenset({"suffix", "custom_class"})
+
+RUNNERS: Final = (
+    RunnerRule(versions=">=0.19.0,<0.25", dense="v1", mixture="v1"),
+    RunnerRule(
+        versions=">=0.25.0,<0.29",
+        dense="v2",
+        mixture="v1",
+        v1_methods=_NGRAM | _NEVER | {"draft_model", "extract_hidden_states", "medusa", "mlp_speculator"},
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
+    ),
+    RunnerRule(
+        versions=">=0.29.0,<0.30",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
+    ),
+    RunnerRule(
+        versions=">=0.30.0,<0.31",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
+        v1_when=_ALWAYS,
+    ),
+    RunnerRule(
+        versions=">=0.31.0,<0.32",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NGRAM | _NEVER | {"medusa", "mlp_speculator"},
+        v1_when=_ALWAYS,
+    ),
+    RunnerRule(
+        versions=">=0.32.0",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NEVER | {"medusa", "mlp_speculator"},
+        v1_when=(*_ALWAYS, "use_heterogeneous_vocab"),
+    ),
+)
+"""vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from
+0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests hold against v1_methods."""
+
+
+def runner_for(vllm: str) -> RunnerRule:
+    """The rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
+    matching = (rule for rule in RUNNERS if _within(vllm, rule.versions))
+    return next(matching, RUNNERS[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRule:
+    """Which attention backend a Gemma 4 gets when none is asked for. Its two head sizes, 256 and 512, decide."""
+
+    versions: str
+    flash_attention_on: tuple[int, ...]
+    """Major compute capabilities on which FlashAttention 4 is taken for all layers; elsewhere it is TRITON_ATTN."""
+
+
+ATTENTION: Final = (
+    AttentionRule(versions=">=0.19.0,<0.24", flash_attention_on=()),
+    AttentionRule(versions=">=0.24.0", flash_attention_on=(9, 10, 11)),
+)
+"""Gemma4Config.verify_and_update_config in vllm/model_executor/models/config.py."""
+
+
+def attention_for(vllm: str) -> AttentionRule:
+    """The rule of one vLLM."""
+    matching = (rule for rule in ATTENTION if _within(vllm, rule.versions))
+    return next(matching, ATTENTION[-1])
+
+
+def _within(vllm: str, versions: str) -> bool:
+    """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
+    return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")

@@ -1,0 +1,89 @@
+"""Which model runner a vLLM chooses, as far as its code says it in a form that can be read.
+
+VllmConfig.use_v2_model_runner in vllm/config/vllm.py: VLLM_USE_V2_MODEL_RUNNER when it is set; else v2, if
+_is_default_v2_model_runner_model (up to 0.28) says so and _get_v2_model_runner_unsupported_features names nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.releases.sources import Sources, constant, method_of
+
+CONFIG: Final = "vllm/config/vllm.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """What makes vLLM fall back from model runner v2 to v1."""
+
+    chooses: bool
+    """It chooses by itself; otherwise v1 runs unless VLLM_USE_V2_MODEL_RUNNER says v2."""
+    default: str = ""
+    """Which models it is chosen for: the last condition of _is_default_v2_model_runner_model; empty for all."""
+    unsupported: frozenset[str] = frozenset()
+    """What v2 cannot do, in vLLM's own words, one for each `unsupported.append`."""
+    methods_refused: frozenset[str] = frozenset()
+    """Speculative methods that are named as unsupported."""
+    methods_supported: frozenset[str] | None = None
+    """Where vLLM lists the methods that v2 can do: these; all others are refused."""
+
+
+def runner_of(sources: Sources) -> Runner:
+    """Raises Unexpected when there is no VllmConfig."""
+    _, config = sources.class_of(CONFIG, "VllmConfig")
+    features = method_of(config, "_get_v2_model_runner_unsupported_features")
+    if features is None:
+        return Runner(chooses=False)
+    refused: set[str] = set()
+    supported: frozenset[str] | None = None
+    for node in ast.walk(features):
+        if not isinstance(node, ast.If) or not _names_method(node):
+            continue
+        comparison = node.test
+        assert isinstance(comparison, ast.Compare)
+        values = _texts(comparison.comparators[0])
+        if isinstance(comparison.ops[0], ast.NotIn):
+            supported = values
+        else:
+            refused |= values
+    return Runner(
+        chooses=True,
+        default=_last_return(method_of(config, "_is_default_v2_model_runner_model")),
+        unsupported=_words(features),
+        methods_refused=frozenset(refused),
+        methods_supported=supported,
+    )
+
+
+def _last_return(function: ast.FunctionDef | None) -> str:
+    match function:
+        case ast.FunctionDef(body=[*_, ast.Return(value=ast.expr() as value)]):
+            return ast.unparse(value)
+    return ""
+
+
+def _names_method(node: ast.If) -> bool:
+    """`if speculative_config.method in (…)`, or `not in`, alone in the condition."""
+    match node.test:
+        case ast.Compare(left=ast.Attribute(attr="method"), ops=[ast.In() | ast.NotIn()]):
+            return True
+    return False
+
+
+def _texts(node: ast.expr) -> frozenset[str]:
+    return frozenset(text for one in ast.walk(node) if isinstance(one, ast.Constant) and (text := constant(one)))
+
+
+def _words(features: ast.FunctionDef) -> frozenset[str]:
+    """The texts that are put on the list, f-strings without what is filled in."""
+    found = set()
+    for call in ast.walk(features):
+        match call:
+            case ast.Call(func=ast.Attribute(attr="append"), args=[ast.Constant(value=str(text))]):
+                found.add(text)
+            case ast.Call(func=ast.Attribute(attr="append"), args=[ast.JoinedStr(values=parts)]):
+                found.add("".join(constant(part) or "…" for part in parts))
+    return frozenset(found)

@@ -1,0 +1,56 @@
+"""The facts of one vLLM, from a released wheel or from a folder."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.releases import names
+from gemmaspec.releases.attention import FLASH, MODELS
+from gemmaspec.releases.extract import METADATA, Extracted, extract
+from gemmaspec.releases.facts import Facts, facts_from
+from gemmaspec.releases.flags import ENGINE, SERVE
+from gemmaspec.releases.sources import Unexpected
+from gemmaspec.trees.reader import Reader
+
+_AT_ONCE: Final = (
+    *(SERVE, ENGINE, MODELS, FLASH, names.ENVIRONMENT, names.REASONING, names.TOOLS, names.QUANTIZATION),
+    *(names.REGISTRY, names.BACKENDS, *names.METRICS),
+    "vllm/entrypoints/chat_utils.py",
+    "vllm/entrypoints/openai/cli_args.py",
+    "vllm/entrypoints/openai/models/protocol.py",
+    "vllm/model_executor/model_loader/__init__.py",
+    "vllm/model_executor/model_loader/tensorizer.py",
+    "vllm/transformers_utils/config.py",
+)
+"""Read in one go, with vllm/config/: most of what is wanted. The rest follows by itself, a request each."""
+
+
+class Files:
+    """The files of one vLLM, each read once; callable as `extract` wants it."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._metadata = f"vllm-{reader.vllm}.dist-info/METADATA"
+        config = [path for path in reader.names() if path.startswith("vllm/config/")]
+        self._found = dict(reader.files([self._metadata, *_AT_ONCE, *config]))
+
+    def __call__(self, path: str) -> bytes | None:
+        """One file; METADATA is that of the dist-info."""
+        wanted = self._metadata if path == METADATA else path
+        if wanted not in self._found:
+            self._found |= self._reader.files([wanted])
+        return self._found[wanted]
+
+
+def extract_from(reader: Reader) -> Extracted:
+    """Raises EnvironmentMissing when the vLLM cannot be read, or is built in a way that is not known."""
+    try:
+        return extract(Files(reader))
+    except Unexpected as error:
+        raise EnvironmentMissing(f"{reader.place}: its flags and names cannot be read: {error}") from None
+
+
+def facts_of(reader: Reader) -> Facts:
+    """As `extract_from`."""
+    return facts_from(reader.vllm, extract_from(reader))

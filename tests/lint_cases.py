@@ -1,0 +1,255 @@
+"""For every rule of gemmaspec/lint, a profile that it finds something in, and one that differs in the least and is fine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization, TextModel
+
+BASE = """\
+schema: 1
+name: mine
+summary: a test
+machine: h200
+image: vllm/vllm-openai:v0.33.0
+target: {model: google/gemma-4-31B-it}
+draft: {model: google/gemma-4-E2B-it}
+speculative: {method: draft_model, num_speculative_tokens: 2}
+serve: {max_model_len: 4096}
+chat: {template: gemma4, reasoning_parser: gemma4, tool_call_parser: gemma4}
+"""
+
+Kind = Literal["big", "small"]
+
+
+def checkpoint(
+    kind: Kind = "big", *, vocabulary: int = 262144, context: int = 131072, text_only: bool = False, **config: object
+) -> Checkpoint:
+    """Three layers in the shape of a 31B, or of an E2B with a layer that shares."""
+    big = kind == "big"
+    sliding = Layer(kind="sliding", heads=32, kv_heads=16, head_dim=256, window=1024 if big else 512)
+    full = Layer(kind="full", heads=32, kv_heads=4, head_dim=512)
+    last = full if big else replace(full, shares_with=1)
+    text = TextModel(
+        layers=(sliding, full, last),
+        hidden_size=5376,
+        intermediate_size=21504,
+        vocab_size=vocabulary,
+        max_position_embeddings=context,
+    )
+    return Checkpoint(
+        ref="owner/name",
+        revision=None,
+        architecture="Gemma4ForConditionalGeneration",
+        model_type="gemma4",
+        dtype="bfloat16",
+        text=text,
+        modalities=frozenset({"text"} if text_only else {"text", "image"}),
+        quantization=None,
+        config=config,
+    )
+
+
+BIG, SMALL = checkpoint(), checkpoint("small")
+AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
+FP8_CACHE = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4", kv_cache="FP8"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """BASE with some values set, under one release; None for the profile's own."""
+
+    release: str | None
+    sets: tuple[str, ...] = ()
+    target: Checkpoint | None = None
+    draft: Checkpoint | None = None
+
+
+def case(release: str | None, *sets: str, target: Checkpoint | None = None, draft: Checkpoint | None = None) -> Case:
+    return Case(release, sets, target, draft)
+
+
+OFF = "serve.disable_hybrid_kv_cache_manager=true"
+BOTH = "patches.required=[kv-spec-uniform-valueerror, kv-sharing-uniform-specs]"
+MTP = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
+EAGLE3 = ("speculative.method=eagle3", "draft.model=owner/gemma-4-31B-speculator.eagle3")
+NGRAM = ("draft=", "speculative={method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}")
+SYNTHETIC = "speculative.rejection_sample_method=synthetic"
+TRITON = "serve.attention_backend=TRITON_ATTN"
+TEXT_ONLY = "serve.language_model_only=true"
+
+
+def extra(*words: str) -> str:
+    return f"serve.extra_args=[{', '.join(words)}]"
+
+
+CASES: dict[str, tuple[Case, Case]] = {
+    "GS101": (case("0.21.0", "serve.linear_backend=marlin"), case("0.22.0", "serve.linear_backend=marlin")),
+    "GS102": (case("0.22.0", "serve.linear_backend=b12x"), case("0.28.0", "serve.linear_backend=b12x")),
+    "GS103": (
+        case("0.20.2", "speculative.attention_backend=TRITON_ATTN"),
+        case("0.21.0", "speculative.attention_backend=TRITON_ATTN"),
+    ),
+    "GS104": (
+        case("0.24.0", "speculative.rejection_sample_method=block"),
+        case("0.25.0", "speculative.rejection_sample_method=block"),
+    ),
+    "GS105": (
+        case("0.24.0", "env.VLLM_NVFP4_GEMM_BACKEND=marlin"),
+        case("0.23.0", "env.VLLM_NVFP4_GEMM_BACKEND=marlin"),
+    ),
+    "GS106": (
+        case("0.33.0", "env.VLLM_FLOAT32_MATMUL_PRECISION=best"),
+        case("0.33.0", "env.VLLM_FLOAT32_MATMUL_PRECISION=HIGH"),
+    ),
+    "GS107": (case("0.33.0", "chat.reasoning_parser=gemma5"), case("0.33.0", "chat.reasoning_parser=qwen3")),
+    "GS108": (case("0.33.0", "serve.attention_backend=TRITON"), case("0.33.0", "serve.attention_backend=triton_attn")),
+    "GS109": (case("0.33.0", "draft.quantization=nvfp5"), case("0.33.0", "draft.quantization=modelopt")),
+    "GS110": (
+        case("0.33.0", "serve.kv_cache_dtype=fp9"),
+        case("0.33.0", "serve.kv_cache_dtype=fp8"),
+    ),
+    "GS111": (case("0.33.0", extra("--max-model-len", "8192")), case("0.33.0", extra("--max-logprobs", "5"))),
+    "GS201": (
+        case("0.33.0", "draft.model=owner/gemma-4-E2B-eagle3-free"),
+        case("0.33.0", *EAGLE3),
+    ),
+    "GS202": (case("0.33.0", "draft.model=google/gemma-4-31B-it-assistant"), case("0.33.0", *MTP)),
+    "GS203": (case("0.20.2", *MTP), case("0.21.0", *MTP)),
+    "GS204": (case("0.33.0", *MTP, "draft="), case("0.33.0", *MTP)),
+    "GS205": (
+        case("0.30.0", "serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=1"),
+        case("0.31.0", "serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=1"),
+    ),
+    "GS206": (
+        case("0.32.0", *NGRAM, "serve.async_scheduling=true"),
+        case("0.33.0", *NGRAM, "serve.async_scheduling=true"),
+    ),
+    "GS207": (
+        case("0.33.0", *MTP, "speculative.disable_padded_drafter_batch=true"),
+        case("0.33.0", *MTP, "speculative.disable_padded_drafter_batch=true", "serve.async_scheduling=false"),
+    ),
+    "GS208": (
+        case("0.33.0", SYNTHETIC, "speculative.synthetic_acceptance_rates=[0.5, 0.7]"),
+        case("0.33.0", SYNTHETIC, "speculative.synthetic_acceptance_rates=[0.7, 0.5]"),
+    ),
+    "GS209": (
+        case("0.33.0", SYNTHETIC, "speculative.synthetic_acceptance_length=2"),
+        case("0.33.0", "speculative.rejection_sample_method=block"),
+    ),
+    "GS210": (
+        case("0.33.0", "speculative.rejection_sample_method=fly", "speculative.fly_window_size=2"),
+        case("0.33.0", "speculative.rejection_sample_method=fly", "speculative.fly_window_size=1"),
+    ),
+    "GS211": (
+        case("0.33.0", "speculative.use_heterogeneous_vocab=true", "speculative.draft_sample_method=probabilistic"),
+        case("0.33.0", "speculative.use_heterogeneous_vocab=true", "speculative.draft_sample_method=greedy"),
+    ),
+    "GS212": (
+        case("0.33.0", target=BIG, draft=checkpoint("small", vocabulary=256000)),
+        case("0.33.0", target=BIG, draft=SMALL),
+    ),
+    "GS213": (
+        case("0.33.0", *MTP, "speculative.num_speculative_tokens=3", draft=checkpoint(n_predict=2)),
+        case("0.33.0", *MTP, "speculative.num_speculative_tokens=4", draft=checkpoint(n_predict=2)),
+    ),
+    "GS214": (
+        case("0.27.1", "speculative.method=dspark", draft=checkpoint(dspark_block_size=7)),
+        case("0.28.0", "speculative.method=dspark", draft=checkpoint(dspark_block_size=7)),
+    ),
+    "GS215": (
+        case("0.29.0", "speculative.enable_adaptive_verification=true"),
+        case("0.30.0", "speculative.enable_adaptive_verification=true"),
+    ),
+    "GS216": (
+        case("0.33.0", "serve.max_model_len=262144", target=BIG),
+        case("0.33.0", "serve.max_model_len=262144", "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN='1'", target=BIG),
+    ),
+    "GS217": (
+        case("0.33.0", "speculative.max_model_len=2048"),
+        case("0.32.0", "speculative.max_model_len=2048"),
+    ),
+    "GS218": (
+        case("0.29.0", *MTP, "serve.pipeline_parallel_size=2"),
+        case("0.30.0", *MTP, "serve.pipeline_parallel_size=2"),
+    ),
+    "GS219": (case("0.30.0", extra("-ep")), case("0.31.0", extra("-ep"))),
+    "GS220": (
+        case("0.30.0", "env.VLLM_USE_V2_MODEL_RUNNER='1'"),
+        case("0.31.0", "env.VLLM_USE_V2_MODEL_RUNNER='1'"),
+    ),
+    "GS301": (case("0.30.0"), case("0.31.0")),
+    "GS302": (case("0.33.0", *EAGLE3), case("0.33.0", *EAGLE3, OFF)),
+    "GS303": (
+        case("0.30.0", *MTP, "serve.kv_cache_dtype=fp8", target=FP8_CACHE),
+        case("0.31.0", *MTP, "serve.kv_cache_dtype=fp8", target=FP8_CACHE),
+    ),
+    "GS304": (
+        case("0.27.1", OFF),
+        case("0.27.1", OFF, "speculative.attention_backend=TRITON_ATTN"),
+    ),
+    "GS305": (case("0.26.0", TRITON), case("0.26.0", TRITON, "machine=dgx-spark")),
+    "GS306": (
+        case("0.33.0", "speculative.attention_backend=TRITON_ATTN"),
+        case("0.30.0", "speculative.attention_backend=TRITON_ATTN"),
+    ),
+    "GS307": (
+        case("0.33.0", "serve.attention_backend=FLASH_ATTN", "machine=dgx-spark"),
+        case("0.33.0", "serve.attention_backend=FLASH_ATTN"),
+    ),
+    "GS308": (
+        case("0.33.0", *MTP, "serve.kv_sharing_fast_prefill=true"),
+        case("0.33.0", *MTP, "serve.kv_sharing_fast_prefill=false"),
+    ),
+    "GS401": (case("0.33.0", OFF), case("0.33.0", OFF, BOTH)),
+    "GS402": (
+        case("0.33.0", OFF, "patches.optional=[kv-spec-uniform-valueerror]"),
+        case("0.33.0", OFF, BOTH),
+    ),
+    "GS403": (
+        case("0.31.0", "patches.required=[draft-text-only]"),
+        case("0.30.0", "patches.required=[draft-text-only]"),
+    ),
+    "GS404": (
+        case("0.33.0", "patches.optional=[draft-text-onli]"),
+        case("0.33.0", "patches.optional=[draft-text-only]"),
+    ),
+    "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
+    "GS502": (case("0.25.1"), case("0.26.0")),
+    "GS503": (
+        case("0.33.0", "speculative.num_speculative_tokens=4"),
+        case("0.33.0", "speculative.num_speculative_tokens=4", "machine=dgx-spark"),
+    ),
+    "GS504": (
+        case("0.33.0", "serve.gpu_memory_utilization=0.95", "machine=dgx-spark"),
+        case("0.33.0", "serve.gpu_memory_utilization=0.95"),
+    ),
+    "GS601": (
+        case("0.33.0", "chat.template_kwargs.enable_thinking=true", "chat.reasoning_parser="),
+        case("0.33.0", "chat.template_kwargs.enable_thinking=true"),
+    ),
+    "GS602": (
+        case("0.33.0", "chat.reasoning_parser="),
+        case("0.33.0", "chat.reasoning_parser=", "chat.template_kwargs.enable_thinking=false"),
+    ),
+    "GS603": (case("0.33.0", "chat.tool_call_parser=pythonic"), case("0.33.0")),
+    "GS604": (case("0.33.0", "chat.template="), case("0.33.0")),
+    "GS701": (case(None, "image=vllm/vllm-openai:cu130-nightly"), case(None)),
+    "GS702": (case("0.33.0", "image=vllm/vllm-openai"), case("0.33.0", "image=vllm/vllm-openai:v0.33.0")),
+    "GS703": (case("0.18.1"), case("0.19.0")),
+    "GS704": (case(None, "runtime.vllm=0.32.0"), case(None, "runtime.vllm=0.33.0")),
+    "GS705": (
+        case("0.30.0", "runtime.packages.transformers='>=5.17,<5.19'"),
+        case("0.32.0", "runtime.packages.transformers='>=5.17,<5.19'"),
+    ),
+    "GS706": (
+        case("0.26.0", "runtime.packages.transformers='>=5.5.0,<5.16'"),
+        case("0.26.0", "runtime.packages.transformers='>=5.5.0,<5.15'"),
+    ),
+    "GS707": (
+        case("0.26.0", *MTP, "runtime.packages.transformers='>=5.5,<5.8'"),
+        case("0.26.0", *MTP, "runtime.packages.transformers='>=5.5,<5.9'"),
+    ),
+    "GS708": (case("0.32.1"), case("0.32.0")),
+}

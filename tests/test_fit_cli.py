@@ -1,0 +1,259 @@
+"""`gemmaspec fit` as it is typed: text, JSON, exit codes, other machines and releases."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.deploy import fit as use_case
+from gemmaspec.deploy.here import parsed, this_cpu
+from gemmaspec.fit.machine import GB, GIB, Device
+
+TEXT = {
+    "model_type": "gemma4_text",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "sliding_window": 1024,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "layer_types": [*["sliding_attention"] * 5, "full_attention"],
+}
+PROFILE = """\
+schema: 1
+name: mine
+summary: mine
+machine: {machine}
+image: vllm/vllm-openai:{tag}
+target: {{model: {model}}}
+serve: {{max_model_len: 4096, max_num_seqs: 4, block_size: 64}}
+measured:
+  - {{tokens_per_second: 18, machine: dgx-spark, date: not given, source: somewhere}}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with config.json and one tensor of 256 KiB."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "model_type": "gemma4",
+        "dtype": "bfloat16",
+        "text_config": TEXT,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tensor = {"dtype": "BF16", "shape": [1024, 128], "data_offsets": [0, 2 * 1024 * 128]}
+    header = json.dumps({"model.language_model.embed_tokens.weight": tensor}).encode()
+    data = struct.pack("<Q", len(header)) + header + bytes(2 * 1024 * 128)
+    (folder / "model.safetensors").write_bytes(data)
+    return folder
+
+
+def write(folder: Path, model: Path | str, *, machine: str = "dgx-spark", tag: str = "v0.32.0") -> str:
+    """A profile's path."""
+    file = folder / "mine.yaml"
+    file.write_text(PROFILE.format(model=model, machine=machine, tag=tag))
+    return str(file)
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and document of `gemmaspec fit … --json`."""
+    code = run(["fit", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_profile_that_fits(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = asked(capsys, write(profiles, model))
+    assert (code, document["schema"], document["ok"], document["problems"]) == (0, 1, True, [])
+    assert (document["vllm"], document["machine"]["name"], document["machine"]["unified"]) == (
+        "0.32.0",
+        "dgx-spark",
+        True,
+    )
+    cache = document["kv_cache"]
+    assert cache["block_bytes"] == 2 * 2 * 64 * 2 * 256
+    assert cache["num_blocks"] == document["memory"]["available_for_cache"] // cache["block_bytes"]
+    assert cache["groups"] == 6
+    assert [row["token_bytes"] for row in cache["layers"]] == [5 * 2048, 2048]
+    assert document["measured"] == [
+        {
+            "tokens_per_second": 18.0,
+            "concurrency": 1,
+            "machine": "dgx-spark",
+            "date": "not given",
+            "source": "somewhere",
+        }
+    ]
+
+
+def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", write(profiles, model)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("mine on dgx-spark, 119.21 GiB, vllm 0.32.0: fits\n")
+    for said in (
+        "CPU and GPU share this memory",
+        "target sliding    5 layers, 2 x 256 bfloat16: 10,240 bytes a token, blocks of 64 (window 1024)",
+        "maximum concurrency for 4,096 tokens per request",
+        "estimate:",
+        "273 GB/s",
+        "18 tokens/s",
+        "of the ceiling), 1 at once, dgx-spark, somewhere",
+    ):
+        assert said in out
+
+
+def test_one_that_does_not_fit_says_so_and_what_to_change(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(profiles, model)
+    assert run(["fit", file, "--memory", "0.3"]) == 1
+    out = capsys.readouterr().out
+    assert "vllm 0.32.0: does NOT fit" in out
+    assert "PROBLEM   nothing is left for the KV cache" in out
+    code, document = asked(capsys, file, "--memory", "0.3")
+    assert (code, document["ok"], document["machine"]["memory"]) == (1, False, 3 * 10**8)
+
+
+def test_another_release_and_another_machine(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(profiles, model)
+    _, old = asked(capsys, file, "--for", "0.26.0", "--machine", "h200")
+    assert (old["vllm"], old["machine"]["name"]) == ("0.26.0", "h200")
+    sliding, full = old["kv_cache"]["layers"]
+    assert (sliding["block_size"], full["block_size"]) == (64, 64)
+    hybrid_off = "serve.disable_hybrid_kv_cache_manager=true"
+    code, document = asked(capsys, file, "--for", "0.26.0", "--set", hybrid_off)
+    assert (code, document["kv_cache"]) == (1, None)
+    assert "different block sizes" in document["problems"][0]
+    assert asked(capsys, file, "--set", hybrid_off)[0] == 0
+
+
+def test_a_moving_tag_is_taken_for_the_newest_release(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, document = asked(capsys, write(profiles, model, tag="cu130-nightly"))
+    assert document["vllm"] == "0.33.0"
+    assert "does not say which vLLM it holds" in document["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--for", "newest"), 2, "--for is a release like 0.33.0"),
+        (("--machine", "mainframe"), 2, "--machine is dgx-spark, h200, nvidia, cpu, here"),
+        (("--set", "serve.pipeline_parallel_size=2"), 2, "fit does not compute"),
+        (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),
+    ],
+)
+def test_what_cannot_be_answered(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    assert run(["fit", write(profiles, model), *arguments]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_that_is_nowhere_says_how_to_get_it(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))
+    assert run(["fit", write(profiles, "nobody/nothing")]) == 4
+    err = capsys.readouterr().err
+    assert "target.model: nobody/nothing" in err
+    assert "gemmaspec pull mine" in err
+
+
+def test_weights_of_unknown_size_are_no_weights_of_size_zero(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "model.safetensors").unlink()
+    assert run(["fit", write(profiles, model)]) == 4
+    assert "no weight file is here" in capsys.readouterr().err
+
+
+def test_flash_attention_is_pointed_out_where_it_may_differ(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, fp8 = write(profiles, model), "serve.kv_cache_dtype=fp8"
+    for arguments, said in (
+        (("--machine", "h200", "--set", fp8), True),
+        (("--machine", "h200"), False),
+        (("--machine", "h200", "--set", fp8, "--for", "0.23.0"), False),
+        (("--set", fp8), False),
+    ):
+        _, document = asked(capsys, file, *arguments)
+        assert any("FlashAttention" in note for note in document["notes"]) is said, arguments
+
+
+def test_any_nvidia_machine_needs_one_or_a_name(
+    profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(profiles, model, machine="nvidia")
+    monkeypatch.setattr(use_case, "this_gpu", lambda: None)
+    assert run(["fit", file]) == 4
+    assert "--machine NAME, or --memory GB" in capsys.readouterr().err
+    assert asked(capsys, file, "--memory", "24")[0] == 0
+    gpu = Device(name="NVIDIA L4", memory=24 * GIB, free=20 * GIB, capability="8.9", here=True)
+    monkeypatch.setattr(use_case, "this_gpu", lambda: gpu)
+    code, document = asked(capsys, file)
+    assert (code, document["machine"]["name"]) == (1, "NVIDIA L4")
+    assert "20.00 GiB of 24.00 GiB are free now" in document["problems"][0]
+
+
+def test_on_the_machine_itself_its_own_numbers_count(
+    profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark = Device(name="NVIDIA GB10", memory=128 * GB, free=120 * GB, capability="12.1", here=True)
+    monkeypatch.setattr(use_case, "this_gpu", lambda: spark)
+    _, document = asked(capsys, write(profiles, model))
+    machine = document["machine"]
+    assert (machine["name"], machine["free"], machine["bandwidth"]) == ("dgx-spark", 120 * GB, 273 * GB)
+    monkeypatch.setattr(use_case, "this_gpu", lambda: dataclasses.replace(spark, capability="9.0"))
+    assert asked(capsys, write(profiles, model))[1]["machine"]["free"] is None
+
+
+def test_what_nvidia_smi_says() -> None:
+    """Two of its answers, in its format; a GB10 has no memory of its own and says so."""
+    own = parsed("NVIDIA H200, 143771, 143100, 9.0\n")
+    shared = parsed("NVIDIA GB10, [N/A], [N/A], 12.1\n")
+    assert own
+    assert shared
+    assert (own.memory, own.free, own.unified) == (143771 * 2**20, 143100 * 2**20, False)
+    assert shared.memory == psutil.virtual_memory().total
+    assert shared.unified
+    assert parsed("") is None
+    assert parsed("No devices were found\n") is None
+
+
+def test_this_machine_without_its_accelerator() -> None:
+    assert this_cpu().memory == psutil.virtual_memory().total
+    assert 0 < (this_cpu().free or 0) <= this_cpu().memory
+
+
+def test_an_answer_takes_no_half_second(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the interpreter's start; `make bench` has the whole command."""
+    file = write(profiles, model)
+    run(["fit", file])
+    began = time.perf_counter()
+    run(["fit", file])
+    assert time.perf_counter() - began < 0.5
+    capsys.readouterr()

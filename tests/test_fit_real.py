@@ -1,0 +1,108 @@
+"""What real servers log of their KV cache, and what `gemmaspec fit` says of the same flags: equal, to the block."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gemmaspec.deploy.models import MAKER
+from tests.real import PORT, STATE, Done, gemmaspec
+
+pytestmark = pytest.mark.real_process
+
+ALONE = ("--no-spec", "--set", "serve.disable_hybrid_kv_cache_manager=null")
+LOGGED = re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+
+
+def sets(**values: object) -> list[str]:
+    """--set for keys of `serve`."""
+    return [word for key, value in values.items() for word in ("--set", f"serve.{key}={value}")]
+
+
+OTHER_SHAPE = """
+import sys
+sys.path.insert(0, {maker!r})
+import make
+kinds = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(13)]
+make.TARGET_TEXT.update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
+make.TARGET_TEXT.update(num_key_value_heads=4, num_global_key_value_heads=2)
+sys.exit(make.main([{out!r}]))
+"""
+
+
+@pytest.fixture(scope="module")
+def other_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny target with 13 layers of which every third is full, window 256 and more KV heads."""
+    out = tmp_path_factory.mktemp("models")
+    (runtime,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
+    script = OTHER_SHAPE.format(maker=str(MAKER.parent), out=str(out))
+    done = subprocess.run([str(runtime), "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return out / "tiny-target"
+
+
+CASES: Mapping[str, list[str]] = {
+    "the pair as it is shipped": [],
+    "the pair, small blocks, longer, two at once, 2 GiB": [
+        *sets(block_size=32, max_model_len=2048, max_num_seqs=2),
+        *("--set", "env.VLLM_CPU_KVCACHE_SPACE=2"),
+    ],
+    "target alone, hybrid manager on, default batch": [
+        *ALONE,
+        *sets(max_num_batched_tokens="null", max_model_len=4096, block_size=64),
+    ],
+    "E2B-shaped alone, hybrid manager on": [*ALONE, "--set", "target.model=state:tiny/tiny-draft"],
+    "E2B-shaped alone, hybrid manager off, FP8": [
+        *("--no-spec", "--set", "target.model=state:tiny/tiny-draft"),
+        *sets(kv_cache_dtype="fp8", max_model_len=3000),
+    ],
+    "another shape, hybrid manager on": [*ALONE, *sets(max_num_batched_tokens=300)],
+}
+
+
+@pytest.fixture
+def server_flags(request: pytest.FixtureRequest, other_shape: Path) -> Iterator[list[str]]:
+    flags = CASES[request.param]
+    yield [*flags, "--set", f"target.model={other_shape}"] if "another" in request.param else flags
+    gemmaspec("down", "tiny-cpu")
+
+
+@pytest.mark.parametrize("server_flags", CASES, indirect=True)
+def test_blocks_and_tokens_are_those_of_the_server(server_flags: list[str]) -> None:
+    started = gemmaspec("up", "tiny-cpu", "--engine", "process", "--set", f"serve.port={PORT}", *server_flags)
+    assert started.code == 0, started.err[-3000:]
+    said = gemmaspec("fit", "tiny-cpu", "--json", *server_flags)
+    assert said.code == 0, said.err
+    cache = said.json["kv_cache"]
+    info = cache_config_info()
+    assert cache["num_blocks"] == int(info["num_gpu_blocks"])
+    assert cache["size_tokens"] == int(info["kv_cache_size_tokens"])
+    assert cache["max_concurrency"] == round(float(info["kv_cache_max_concurrency"]), 3)
+    assert said.json["flags"]["block_size"] == int(info["block_size"])
+    assert logged(gemmaspec("logs", "tiny-cpu")) == (
+        cache["size_tokens"],
+        said.json["flags"]["max_model_len"],
+        f"{cache['max_concurrency']:.2f}",
+    )
+
+
+def cache_config_info() -> dict[str, Any]:
+    """The labels of vllm:cache_config_info."""
+    text = httpx.get(f"http://127.0.0.1:{PORT}/metrics", timeout=30).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    return dict(families["vllm:cache_config_info"].samples[0].labels)
+
+
+def logged(log: Done) -> tuple[int, int, str]:
+    """Tokens, max_model_len and concurrency as the engine logged them."""
+    found = LOGGED.search(log.out)
+    assert found, log.out[-2000:]
+    tokens, length, concurrency = found.groups()
+    return int(tokens.replace(",", "")), int(length.replace(",", "")), concurrency

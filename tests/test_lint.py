@@ -1,0 +1,269 @@
+"""`gemmaspec/lint`: every rule on a profile that breaks it and on one that does not, and how findings are told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmaspec import data
+from gemmaspec.lint.check import CODES, check
+from gemmaspec.lint.command import arguments, resolve
+from gemmaspec.lint.finding import Finding
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.find import profile_names
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.releases.facts import facts_for, releases
+from gemmaspec.stack.paths import container_paths
+from gemmaspec.stack.serve import serve_command
+from tests.lint_cases import (
+    AWQ,
+    BASE,
+    BIG,
+    BOTH,
+    CASES,
+    MTP,
+    NGRAM,
+    OFF,
+    SMALL,
+    TEXT_ONLY,
+    Case,
+    case,
+    checkpoint,
+    extra,
+)
+
+DOCUMENT = data.ROOT / "docs" / "lint.md"
+SHELF = Shelf((data.PATCHES,))
+
+
+def loaded(folder: Path, *sets: str) -> Loaded:
+    file = folder / "mine.yaml"
+    file.write_text(BASE)
+    return load_profile(str(file), overrides=sets)
+
+
+def findings(folder: Path, one: Case) -> dict[str, Finding]:
+    found = check(loaded(folder, *one.sets), patches=SHELF, asked=one.release, target=one.target, draft=one.draft)
+    return {finding.code: finding for finding in found}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_rule_finds_what_it_is_for(code: str, tmp_path: Path) -> None:
+    found = findings(tmp_path, CASES[code][0])
+    assert code in found
+    assert found[code].why
+    assert found[code].mend
+    assert found[code].file
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_rule_is_silent_where_nothing_is_wrong(code: str, tmp_path: Path) -> None:
+    assert code not in findings(tmp_path, CASES[code][1])
+
+
+def test_every_rule_has_its_two_profiles() -> None:
+    assert set(CASES) == set(CODES)
+
+
+def test_no_two_rules_have_one_code() -> None:
+    assert len(CODES) == len({rule.check for rule in CODES.values()})
+
+
+def documented() -> dict[str, str]:
+    """Code → severity, as docs/lint.md has them."""
+    return dict(re.findall(r"^### (GS\d{3})\n\n\*\*(error|warning|note)\*\*", DOCUMENT.read_text(), re.MULTILINE))
+
+
+def test_every_code_is_documented_with_its_severity_and_no_other() -> None:
+    assert documented() == {code: rule.severity for code, rule in CODES.items()}
+
+
+def test_the_documentation_is_in_order() -> None:
+    assert list(documented()) == sorted(documented())
+
+
+@pytest.mark.parametrize("name", profile_names([data.PROFILES]))
+def test_a_shipped_profile_has_no_errors(name: str) -> None:
+    found = check(load_profile(name, folders=[data.PROFILES]), patches=SHELF)
+    assert [str(one) for one in found if one.severity == "error"] == []
+
+
+@pytest.mark.parametrize("release", releases())
+def test_every_rule_can_be_asked_about_every_release(release: str, tmp_path: Path) -> None:
+    for cases in CASES.values():
+        for one in cases:
+            check(loaded(tmp_path, *one.sets), patches=SHELF, asked=release, target=one.target, draft=one.draft)
+
+
+def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(BASE.replace("4096}", "4096, linear_backend: x}"))
+    (found,) = [one for one in check(load_profile(str(file)), patches=SHELF) if one.severity == "error"]
+    assert str(found).startswith(f"{file}:9: error GS102: serve.linear_backend: vLLM 0.33.0 does not take 'x'")
+    assert str(found).endswith("[docs/lint.md#gs102]")
+
+
+def test_a_value_of_the_command_line_is_blamed_there(tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.21.0", "serve.linear_backend=marlin"))["GS101"]
+    assert found.place == "--set serve.linear_backend"
+
+
+def test_what_only_some_releases_refuse_is_no_error_when_the_release_is_a_guess(tmp_path: Path) -> None:
+    nightly = "image=vllm/vllm-openai:cu130-nightly"
+    only_newest = findings(tmp_path, case(None, nightly, extra("--calculate-kv-scales")))["GS101"]
+    assert only_newest.severity == "warning"
+    nowhere = findings(tmp_path, case(None, nightly, extra("--no-such-flag")))["GS101"]
+    assert nowhere.severity == "error"
+
+
+def test_for_is_no_guess(tmp_path: Path) -> None:
+    nightly = "image=vllm/vllm-openai:cu130-nightly"
+    found = findings(tmp_path, case("0.33.0", nightly, extra("--calculate-kv-scales")))
+    assert found["GS101"].severity == "error"
+    assert "GS701" not in found
+
+
+def test_without_notes_there_are_none(tmp_path: Path) -> None:
+    profile = loaded(tmp_path, "image=vllm/vllm-openai:nightly", "chat.template=")
+    severities = {one.severity for one in check(profile, patches=SHELF, notes=False)}
+    assert severities == {"warning"}
+
+
+def test_a_release_before_gemma_4_is_the_one_thing_told(tmp_path: Path) -> None:
+    assert set(findings(tmp_path, case("0.18.1", extra("--no-such-flag")))) == {"GS703"}
+
+
+def missing(folder: Path, one: Case) -> dict[str, str]:
+    """The patches that are missing, and how bad that is."""
+    found = check(loaded(folder, *one.sets), patches=SHELF, asked=one.release, target=one.target, draft=one.draft)
+    return {finding.why.split()[2]: finding.severity for finding in found if finding.code == "GS401"}
+
+
+def test_two_models_with_one_window_need_no_patch_for_two(tmp_path: Path) -> None:
+    one = case("0.33.0", OFF, target=checkpoint("small"), draft=SMALL)
+    assert missing(tmp_path, one) == {"kv-sharing-uniform-specs": "error"}
+
+
+def test_models_without_shared_layers_need_no_patch_for_them(tmp_path: Path) -> None:
+    assert missing(tmp_path, case("0.33.0", OFF, target=BIG, draft=BIG)) == {}
+
+
+def test_models_of_unknown_shape_are_only_suspected(tmp_path: Path) -> None:
+    one = case("0.33.0", OFF, "target.model=/models/target", "draft.model=/models/draft")
+    assert set(missing(tmp_path, one).values()) == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("one", "patch", "severity"),
+    [
+        (case("0.33.0", OFF, "patches.required=[kv-spec-uniform-valueerror]"), "kv-sharing-uniform-specs", "error"),
+        (case("0.33.0", OFF, "patches.required=[kv-sharing-uniform-specs]"), "kv-spec-uniform-valueerror", "error"),
+        (case("0.30.0", OFF, BOTH), "draft-text-only", "warning"),
+        (case("0.30.0", OFF, BOTH, target=BIG, draft=SMALL), "draft-text-only", "error"),
+        (case("0.19.1"), "draft-several-kv-groups", "error"),
+        (case("0.19.0", "speculative.method=eagle3", "draft.model=o/eagle3"), "eagle3-gemma4-target", "error"),
+        (case("0.26.0", *MTP, "target.model=google/gemma-4-26B-A4B-it"), "mtp-share-embeddings", "error"),
+        (case("0.19.0", "draft=", "speculative="), "thought-channel-nonstreaming", "warning"),
+        (case("0.33.0", "draft=", "speculative=", target=AWQ), "nvfp4-awq", "error"),
+        (
+            case("0.33.0", "draft=", "speculative=", OFF, "target.model=google/gemma-4-E4B-it"),
+            "kv-sharing-uniform-specs",
+            "error",
+        ),
+    ],
+)
+def test_a_missing_patch_is_named(one: Case, patch: str, severity: str, tmp_path: Path) -> None:
+    assert missing(tmp_path, one)[patch] == severity
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        case("0.30.0", OFF, BOTH, TEXT_ONLY),
+        case("0.30.0", OFF, BOTH, "serve.limit_mm_per_prompt={image: 0, video: 0, audio: 0}"),
+        case("0.30.0", OFF, BOTH, target=checkpoint(text_only=True), draft=SMALL),
+        case("0.33.0"),
+        case("0.26.0", *MTP),
+        case("0.27.0", *MTP, "target.model=google/gemma-4-26B-A4B-it"),
+        case("0.33.0", *NGRAM, OFF),
+    ],
+)
+def test_a_patch_that_is_not_needed_is_not_missed(one: Case, tmp_path: Path) -> None:
+    assert "GS401" not in findings(tmp_path, one)
+
+
+def test_without_a_gpu_model_runner_v1_runs_in_every_release(tmp_path: Path) -> None:
+    assert "GS301" in findings(tmp_path, case("0.33.0", "machine=cpu"))
+    assert "GS301" not in findings(tmp_path, case("0.33.0", "machine=cpu", OFF, BOTH))
+
+
+def test_on_fast_memory_a_drafter_without_graphs_is_a_warning(tmp_path: Path) -> None:
+    assert findings(tmp_path, case("0.25.1"))["GS502"].severity == "warning"
+    assert findings(tmp_path, case("0.25.1", "machine=dgx-spark"))["GS502"].severity == "note"
+
+
+FULL = (
+    "serve.served_model_name=gemma",
+    "serve.enable_prefix_caching=false",
+    "serve.limit_mm_per_prompt={image: 1}",
+    "target.revision=main",
+    "target.quantization=modelopt",
+    "chat.content_format=openai",
+    "chat.template_kwargs.enable_thinking=true",
+    extra("--max-logprobs", "5", "--no-enable-log-requests", "-tp=1"),
+)
+
+
+def test_the_rules_see_the_command_line_that_is_rendered(tmp_path: Path) -> None:
+    facts = facts_for("0.33.0")
+    assert facts
+    profile = loaded(tmp_path, *FULL).profile
+    rendered = [word.partition("=")[0] for word in serve_command(profile, container_paths(profile))]
+    flags = {resolve(word, facts.flags)[0] for word in rendered if word.startswith("-")}
+    seen = {one.flag for one in arguments(profile, facts.flags)}
+    assert seen == flags - {"--host", "--port", "--enable-auto-tool-choice"}
+
+
+@pytest.mark.parametrize(
+    ("written", "flag", "negated"),
+    [
+        ("--max_model_len", "--max-model-len", False),
+        ("-tp", "--tensor-parallel-size", False),
+        ("--no-enable-prefix-caching", "--enable-prefix-caching", True),
+        ("--attention-config.flash_attn_version", "--attention-config", False),
+        ("--max-logpr", "--max-logprobs", False),
+        ("--max", "--max", False),
+        ("--no-max-model-len", "--no-max-model-len", False),
+    ],
+)
+def test_a_flag_is_known_however_it_is_written(written: str, flag: str, negated: bool) -> None:
+    facts = facts_for("0.33.0")
+    assert facts
+    assert resolve(written, facts.flags) == (flag, negated)
+
+
+WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=0x24F, exclude_characters="\x7f"), min_size=1)
+FLAGS = st.sampled_from(
+    ["--pipeline-parallel-size", "-pp=", "--max-model-len", "--no-", "--", "-", "-O", "--a.b.c=", "-sp"]
+)
+
+
+@given(words=st.lists(st.one_of(WORDS, FLAGS), max_size=6), release=st.sampled_from(releases()))
+@settings(max_examples=150, deadline=None)
+def test_no_argument_breaks_a_rule(words: list[str], release: str) -> None:
+    base = load_profile("spark-31b-e2b", folders=[data.PROFILES])
+    serve = base.profile.serve.model_copy(update={"extra_args": words})
+    env = {"VLLM_USE_V2_MODEL_RUNNER": words[0] if words else ""}
+    profile = base.profile.model_copy(update={"serve": serve, "env": env})
+    assert check(replace(base, profile=profile), patches=SHELF, asked=release)
+
+
+@pytest.mark.parametrize("words", [("-O3",), ("-O.mode=3",), ("--seed", "-1"), ("--enable-log-requests",)])
+def test_a_flag_that_vllm_takes_is_not_refused(words: tuple[str, ...], tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.33.0", extra(*(f"'{word}'" for word in words))))
+    assert not set(found) & {"GS101", "GS102"}

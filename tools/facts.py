@@ -1,0 +1,113 @@
+"""Add new releases of vLLM to gemmaspec/releases/data, and say what changed. `make facts`.
+
+    .venv/bin/python tools/facts.py [--all] [RELEASE …]
+
+Without a release: every final release from 0.19.0 on that the table lacks. --all reads those again that it has.
+Files of a wheel are read by range requests, and parsed, never imported. The CUDA version of the image is in no
+wheel: docker/Dockerfile is taken out of the sdist, of which about a third is read for it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from gemmaspec import index
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import write_whole
+from gemmaspec.launcher import launch
+from gemmaspec.releases import facts, table
+from gemmaspec.releases.changes import changes
+from gemmaspec.releases.extract import cuda_of
+from gemmaspec.releases.table import Fact
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.extracting import extract_from
+from gemmaspec.trees.listing import PROJECT, Listing
+from gemmaspec.trees.reader import ReleaseReader
+
+DATA = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
+FIRST = Version("0.19.0")  # no Gemma 4 before it
+BY_HAND = ("runner", "attention")
+
+
+def main(arguments: list[str]) -> int:
+    """Read what is wanted, and write the table; returns the exit code."""
+    try:
+        listing = listing_of.published(refresh=True)
+        there = {release: _known(release) for release in facts.releases()}
+        again = "--all" in arguments
+        named = [argument for argument in arguments if argument != "--all"]
+        wanted = named or [release for release in _final(listing) if again or release not in there]
+        for release in wanted:
+            there[release] = _read(release, listing)
+        ordered = {release: there[release] for release in sorted(there, key=Version)}
+        _write(ordered)
+    except GemmaspecError as error:
+        sys.stderr.write(f"facts: {error.message}\n" + (f"  {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    _tell(wanted, ordered)
+    return 0
+
+
+def _known(release: str) -> frozenset[Fact]:
+    return table.facts_of(facts.whole_table(), release, facts.releases())
+
+
+def _final(listing: Listing) -> list[str]:
+    final = (release for release in listing.releases() if launch.RELEASE.fullmatch(release))
+    return [release for release in final if Version(release) >= FIRST]
+
+
+def _read(release: str, listing: Listing) -> frozenset[Fact]:
+    sys.stderr.write(f"facts: reading vllm {release}\n")
+    found = extract_from(ReleaseReader(release, listing))
+    return table.facts_in(replace(found, cuda=cuda_of(_dockerfile(release)) or ""))
+
+
+def _dockerfile(release: str) -> str:
+    """docker/Dockerfile of the sdist, "" where it has none; the archive is read up to there."""
+    source = next((file for file in index.release_files(PROJECT, release) if file.package_type == "sdist"), None)
+    if source is None:
+        return ""
+    with (
+        index.open_session() as session,
+        session.get(source.url, stream=True, timeout=index.TIMEOUT) as answer,
+        tarfile.open(fileobj=answer.raw, mode="r|gz") as archive,
+    ):
+        answer.raise_for_status()
+        for member in archive:
+            if member.name.partition("/")[2] == "docker/Dockerfile" and (file := archive.extractfile(member)):
+                return file.read().decode()
+    return ""
+
+
+def _write(by_release: Mapping[str, frozenset[Fact]]) -> None:
+    files = {**table.write(by_release), "releases": {"releases": list(by_release)}}
+    for name, content in files.items():
+        write_whole(DATA / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _tell(wanted: Iterable[str], by_release: Mapping[str, frozenset[Fact]]) -> None:
+    """What changed in each release that was read, against the one before it."""
+    order = list(by_release)
+    for release in wanted:
+        place = order.index(release)
+        if place == 0:
+            continue
+        found = list(changes(by_release[order[place - 1]], by_release[release]))
+        print(f"vllm {release} after {order[place - 1]}: {len(found)} changes")
+        for change in found:
+            print(f"  {change}")
+        if any(change.kind in BY_HAND for change in found):
+            print("  look at gemmaspec/releases/gemma4.py: the rules there are written by hand")
+    print("also by hand, for a new release: gemmaspec/releases/gemma4.py and transformers.py, docs/releases.md")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
