@@ -183,6 +183,9 @@ def test_every_real_log_is_tested() -> None:
     assert {path.name for path in LOGS.glob("*.log")} == {
         *REAL,
         "vllm-0.20.2-ready.log",
+        "vllm-0.26.0-gpu-eager-ready.log",
+        "vllm-0.26.0-gpu-pair-ready.log",
+        "vllm-0.26.0-gpu-target-ready.log",
         "vllm-0.32.0-ready.log",
     }
 

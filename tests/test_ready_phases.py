@@ -113,6 +113,25 @@ def test_real_starts_go_through_their_phases() -> None:
     assert [phase for _, phase in replay("vllm-0.20.2-ready.log")] == profiled
 
 
+def test_real_starts_on_a_gpu_go_through_their_phases() -> None:
+    """Gemma 4 31B and E2B in NVFP4 on one H200: drafting and compiled for the first time, eager, and alone again."""
+    compiled = ["importing", "loading target", "loading draft", "compiling", "capturing graphs", "warming up"]
+    assert [phase for _, phase in replay("vllm-0.26.0-gpu-pair-ready.log")] == compiled
+    eager = ["importing", "loading target", "loading draft", "warming up"]
+    assert [phase for _, phase in replay("vllm-0.26.0-gpu-eager-ready.log")] == eager
+    alone = ["importing", "loading target", "compiling", "capturing graphs", "warming up"]
+    assert [phase for _, phase in replay("vllm-0.26.0-gpu-target-ready.log", speculates=False)] == alone
+
+
+def test_only_a_start_that_compiles_begins_to_when_the_models_are_loaded() -> None:
+    config = "INFO 11-21 20:22:27 [core.py:116] Initializing a V1 LLM engine (v0.26.0) with config: model='m', "
+    loaded = "INFO 11-21 20:22:36 [gpu_model_runner.py:5347] Model loading took 27.18 GiB memory and 7.0 seconds"
+    for eager, begins in (("False", Phase.COMPILING), ("True", None)):
+        tracker = PhaseTracker(lambda: 0.0, speculates=True)
+        tracker.feed(f"{config}enforce_eager={eager}, seed=0")
+        assert tracker.feed(loaded) == begins
+
+
 def test_a_start_that_dies_stays_in_its_phase() -> None:
     assert replay("vllm-0.32.0-window-sizes.log")[-1][1] == "loading draft"
     assert replay("vllm-0.20.2-multimodal-guard.log")[-1][1] == "importing"

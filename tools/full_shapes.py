@@ -1,0 +1,135 @@
+"""Write checkpoints of Gemma 4 31B's and E2B's shapes, to measure memory with.
+
+    python3 full_shapes.py TINY OUT [--weights]
+
+TINY is what `gemmaspec/tiny/make.py` writes: tokenizer, processor and every field that is not a size come from there.
+OUT gets `target` and `draft` (BF16) and `target-nvfp4` and `draft-nvfp4` (every linear layer of the text model). They
+are for `--load-format dummy`; with --weights the NVFP4 ones get weights of constant values, 25 GB. That needs torch and
+the transformers that vLLM runs with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TARGET = {
+    "vocab_size": 262144, "vocab_size_per_layer_input": 262144, "max_position_embeddings": 262144,
+    "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
+    "num_key_value_heads": 16, "num_global_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
+    "sliding_window": 1024, "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 10,
+}  # fmt: skip
+DRAFT = {
+    "vocab_size": 262144, "vocab_size_per_layer_input": 262144, "max_position_embeddings": 131072,
+    "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
+    "num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 256,
+    "num_kv_shared_layers": 20, "sliding_window": 512,
+    "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 7,
+}  # fmt: skip
+TARGET_VISION = {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "head_dim": 72, "position_embedding_size": 10240,
+}  # fmt: skip
+DRAFT_VISION = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
+    "num_key_value_heads": 12, "head_dim": 64, "position_embedding_size": 10240,
+}  # fmt: skip
+DRAFT_AUDIO = {
+    "hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 8, "subsampling_conv_channels": [128, 32],
+    "output_proj_dims": 1536,
+}  # fmt: skip
+NOT_QUANTIZED = [
+    "lm_head", "*vision_tower*", "*audio_tower*", "*embed_vision*", "*embed_audio*", "*embed_tokens*",
+]  # fmt: skip
+NVFP4 = {
+    "quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16,
+    "exclude_modules": NOT_QUANTIZED, "ignore": NOT_QUANTIZED,
+}  # fmt: skip
+
+
+def write(source: Path, folder: Path, changes: dict[str, dict[str, Any]], quantization: dict[str, Any] | None) -> None:
+    """Copy everything but the weights, and change these parts of config.json."""
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((folder / "config.json").read_text())
+    for part, fields in changes.items():
+        config[part].update(fields)
+    if quantization:
+        config["quantization_config"] = quantization
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """Name, shape and "is quantized" of every tensor that transformers would save."""
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.from_pretrained(folder)
+    config.quantization_config = None
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    for name, tensor in model.state_dict().items():
+        left_alone = any(fnmatch.fnmatch(name, pattern) or pattern in name for pattern in NOT_QUANTIZED)
+        if name != "lm_head.weight":  # tied to the embeddings
+            yield name, tuple(tensor.shape), name in linear and not left_alone
+
+
+def tensors(name: str, shape: tuple[int, ...], quantized: bool) -> dict[str, Any]:
+    """A weight as it is stored: BF16, or NVFP4 with its block scales and its two scales for the tensor."""
+    import torch
+
+    if not quantized:
+        return {name: torch.full(shape, 0.01, dtype=torch.bfloat16)}
+    rows, columns = shape
+    return {
+        name: torch.full((rows, columns // 2), 0x21, dtype=torch.uint8),
+        f"{name}_scale": torch.ones((rows, columns // 16)).to(torch.float8_e4m3fn),
+        f"{name}_scale_2": torch.tensor(0.01),
+        name.removesuffix("weight") + "input_scale": torch.tensor(0.01),
+    }
+
+
+def write_weights(folder: Path, shard_bytes: int = 4 * 10**9) -> None:
+    """Files of about `shard_bytes`, and the index that names them."""
+    from safetensors.torch import save_file
+
+    index: dict[str, str] = {}
+    held: dict[str, Any] = {}
+
+    def save() -> None:
+        file = f"model-{len(set(index.values())) + 1:05}.safetensors"
+        save_file(held, folder / file, metadata={"format": "pt"})
+        index.update(dict.fromkeys(held, file))
+        held.clear()
+
+    for name, shape, quantized in shapes(folder):
+        held |= tensors(name, shape, quantized)
+        if sum(tensor.nbytes for tensor in held.values()) > shard_bytes:
+            save()
+    save()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tiny", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--weights", action="store_true")
+    options = parser.parse_args()
+    target = {"text_config": TARGET, "vision_config": TARGET_VISION}
+    draft = {"text_config": DRAFT, "vision_config": DRAFT_VISION, "audio_config": DRAFT_AUDIO}
+    for ending, quantization in {"": None, "-nvfp4": NVFP4}.items():
+        write(options.tiny / "tiny-target", options.out / f"target{ending}", target, quantization)
+        write(options.tiny / "tiny-draft", options.out / f"draft{ending}", draft, quantization)
+    if options.weights:
+        write_weights(options.out / "target-nvfp4")
+        write_weights(options.out / "draft-nvfp4")
+
+
+if __name__ == "__main__":
+    main()
