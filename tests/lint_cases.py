@@ -52,6 +52,7 @@ def checkpoint(
 
 
 BIG, SMALL = checkpoint(), checkpoint("small")
+LOOKS_BOTH_WAYS = checkpoint(text_config={"use_bidirectional_attention": "vision"})
 AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
 FP8_CACHE = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4", kv_cache="FP8"))
 
@@ -77,6 +78,7 @@ EAGLE3 = ("speculative.method=eagle3", "draft.model=owner/gemma-4-31B-speculator
 NGRAM = ("draft=", "speculative={method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}")
 SYNTHETIC = "speculative.rejection_sample_method=synthetic"
 TRITON = "serve.attention_backend=TRITON_ATTN"
+BATCH = "serve.max_num_batched_tokens=2048"
 TEXT_ONLY = "serve.language_model_only=true"
 
 
@@ -201,6 +203,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS308": (
         case("0.33.0", *MTP, "serve.kv_sharing_fast_prefill=true"),
         case("0.33.0", *MTP, "serve.kv_sharing_fast_prefill=false"),
+    ),
+    "GS309": (
+        case("0.20.0", BATCH, target=LOOKS_BOTH_WAYS, draft=SMALL),
+        case("0.19.1", BATCH, target=LOOKS_BOTH_WAYS, draft=SMALL),
     ),
     "GS401": (case("0.33.0", OFF), case("0.33.0", OFF, BOTH)),
     "GS402": (

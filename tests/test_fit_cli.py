@@ -110,6 +110,8 @@ def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFix
     assert out.startswith("mine on dgx-spark, 119.21 GiB, vllm 0.32.0: fits\n")
     for said in (
         "CPU and GPU share this memory",
+        "a server held 0.8 to 1.4 GiB more than it",
+        "held meanwhile",
         "target sliding    5 layers, 2 x 256 bfloat16: 10,240 bytes a token, blocks of 64 (window 1024)",
         "maximum concurrency for 4,096 tokens per request",
         "estimate:",

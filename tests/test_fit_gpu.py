@@ -54,7 +54,7 @@ def test_blocks_and_groups_are_exactly_those_of_the_gpu(name: str) -> None:
 @pytest.mark.parametrize("name", STARTS)
 def test_weights_are_within_three_percent(name: str) -> None:
     assert planned(name).weights == pytest.approx(STARTS[name]["weights"], rel=0.03)
-    assert planned(name).loading == pytest.approx(STARTS[name]["load_peak"], rel=0.035)
+    assert planned(name).loading == pytest.approx(STARTS[name]["load_peak"], rel=0.031)
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -64,12 +64,18 @@ def test_activations_are_no_less_than_measured_and_not_much_more(name: str) -> N
     assert 0.93 * measured < computed < 1.16 * measured or "draft-nvfp4-eager-images" in name
 
 
+def test_images_and_a_first_compile_are_within_a_hundredth_where_they_are_the_peak() -> None:
+    for name in ("pair-nvfp4-eager-images", "pair-nvfp4-default", "pair-bf16-default", "draft-nvfp4-default"):
+        computed = estimated(name, "activations", "compiling")
+        assert computed == pytest.approx(STARTS[name]["activations"], rel=0.01), name
+
+
 @pytest.mark.parametrize("name", [name for name, start in STARTS.items() if start["graphs"]])
 def test_graphs_are_within_forty_megabytes(name: str) -> None:
     assert abs(estimated(name, "CUDA graphs") - STARTS[name]["graphs"]) < 40e6
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_what_is_left_for_the_cache_is_within_one_and_a_half_percent(name: str) -> None:
+def test_what_is_left_for_the_cache_is_within_a_hundredth(name: str) -> None:
     later = estimated(name, "compiling") if STARTS[name]["compiled_before"] else 0
-    assert planned(name).available + later == pytest.approx(STARTS[name]["available"], rel=0.015)
+    assert planned(name).available + later == pytest.approx(STARTS[name]["available"], rel=0.009)

@@ -32,6 +32,7 @@ def planned(start: dict[str, Any]) -> Plan:
         utilization=start["utilization"],
         method="draft_model" if pair else None,
         draft_tokens=start["k"],
+        forced_runner="0" if start["runner"] == 1 else None,
     )
     target = checkpoint("31B", nvfp4=True, towers=start["images"])
     models = Models(target=target, draft=checkpoint("E2B", nvfp4=True) if pair else None)
@@ -49,16 +50,34 @@ def test_blocks_groups_and_weights_are_those_of_stored_weights_too(start: dict[s
     plan = planned(start)
     assert plan.cache.num_blocks(start["available"]) == start["num_blocks"]
     assert sorted([len(group.layers), group.block_size] for group in plan.cache.groups) == start["groups"]
-    assert plan.weights == pytest.approx(start["weights"], rel=0.03)
+    assert plan.weights == pytest.approx(start["weights"], rel=0.02)
+    peak = sum(one.nbytes for one in plan.overheads if one.name == "activations")
+    assert peak == pytest.approx(start["activations"], rel=0.006)
+    assert plan.available == pytest.approx(start["available"], rel=0.008)
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_the_gpu_held_what_is_told_as_the_most_while_loading(start: dict[str, Any]) -> None:
+    held = planned(start).held
+    assert held
+    assert 0.98 * start["load_gpu_used"] < held < 1.06 * start["load_gpu_used"]
+
+
+def test_a_server_used_more_than_its_share_as_the_note_says() -> None:
+    """Where no image was profiled; those starts left what images would have taken."""
+    for name in ("target-nvfp4-eager-stored", "pair-nvfp4-eager-stored"):
+        start = STARTS[name]
+        assert 0.8 <= (start["served_gpu_used"] - start["requested"]) / 2**30 <= 1.4
 
 
 @pytest.mark.parametrize("start", SERVED.values(), ids=SERVED)
 def test_servers_had_the_memory_that_is_computed(start: dict[str, Any]) -> None:
-    """At most 1 % more is promised than there was, and at most 4 % less: what the first compile takes is overestimated
-    with images on, where the target's embeddings are no part of what is compiled."""
+    """At most 0.7 % more is promised than there was, and no less: weights are counted 2 % too small."""
     plan, logged = planned(start), start["logged"]
-    assert plan.weights / 2**30 == pytest.approx(logged["loading"], rel=0.03)
-    assert 0.96 < plan.available / 2**30 / logged["available"] < 1.01
+    peak = sum(one.nbytes for one in plan.overheads if one.name in ("activations", "compiling"))
+    assert plan.weights / 2**30 == pytest.approx(logged["loading"], rel=0.02)
+    assert peak / 2**30 == pytest.approx(logged["activations"], abs=0.08)
+    assert 1 <= plan.available / 2**30 / logged["available"] < 1.007
 
 
 @pytest.mark.parametrize("start", SERVED.values(), ids=SERVED)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmaspec import data
+from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.lint.check import CODES, check
 from gemmaspec.lint.command import arguments, resolve
 from gemmaspec.lint.finding import Finding
@@ -23,9 +24,11 @@ from gemmaspec.stack.serve import serve_command
 from tests.lint_cases import (
     AWQ,
     BASE,
+    BATCH,
     BIG,
     BOTH,
     CASES,
+    LOOKS_BOTH_WAYS,
     MTP,
     NGRAM,
     OFF,
@@ -195,6 +198,33 @@ def test_a_missing_patch_is_named(one: Case, patch: str, severity: str, tmp_path
 )
 def test_a_patch_that_is_not_needed_is_not_missed(one: Case, tmp_path: Path) -> None:
     assert "GS401" not in findings(tmp_path, one)
+
+
+@pytest.mark.parametrize(
+    ("sets", "target", "severity"),
+    [
+        ((BATCH,), LOOKS_BOTH_WAYS, "error"),
+        ((BATCH,), None, "warning"),
+        ((BATCH,), BIG, None),
+        ((BATCH, "target.model=google/gemma-4-E4B-it"), None, None),
+        ((BATCH, extra("--disable-chunked-mm-input")), BIG, "error"),
+        (("serve.max_num_batched_tokens=2495",), LOOKS_BOTH_WAYS, "error"),
+        (("serve.max_num_batched_tokens=2496",), LOOKS_BOTH_WAYS, None),
+        (("serve.max_num_seqs=1", "serve.max_model_len=2048"), LOOKS_BOTH_WAYS, "error"),
+        (("serve.max_num_seqs=2", "serve.max_model_len=2048"), LOOKS_BOTH_WAYS, None),
+        ((BATCH, "serve.limit_mm_per_prompt={video: 0}"), LOOKS_BOTH_WAYS, None),
+        (("serve.max_num_batched_tokens=279", "serve.limit_mm_per_prompt={video: 0}"), LOOKS_BOTH_WAYS, "error"),
+        ((BATCH, TEXT_ONLY), LOOKS_BOTH_WAYS, None),
+        ((BATCH, "serve.limit_mm_per_prompt={image: 0, video: 0, audio: 0}"), LOOKS_BOTH_WAYS, None),
+        ((BATCH,), checkpoint(text_only=True, text_config={"use_bidirectional_attention": "vision"}), None),
+        ((BATCH, "machine=cpu"), LOOKS_BOTH_WAYS, None),
+    ],
+)
+def test_a_batch_must_hold_a_whole_video(
+    sets: tuple[str, ...], target: Checkpoint | None, severity: str | None, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, case("0.33.0", *sets, target=target)).get("GS309")
+    assert (found.severity if found else None) == severity
 
 
 def test_without_a_gpu_model_runner_v1_runs_in_every_release(tmp_path: Path) -> None:

@@ -135,6 +135,12 @@ class Checkpoint:
     """config.json as it was read, for what has no field here."""
 
     @property
+    def attends_both_ways(self) -> bool:
+        """Whether tokens of an image see those after them, as in 31B and 26B-A4B."""
+        text = self.config.get("text_config")
+        return isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all stored tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)

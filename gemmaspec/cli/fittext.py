@@ -9,7 +9,7 @@ from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.ceiling import Ceiling
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.plan import Plan
+from gemmaspec.fit.plan import HELD, Plan
 from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
 from gemmaspec.profile.model import Measured
 
@@ -69,8 +69,10 @@ def memory_lines(plan: Plan) -> Iterator[str]:
     yield _row(
         "loading peak",
         plan.loading,
-        "the draft last, its embeddings twice for a moment" if plan.draft else "the weights",
+        "embeddings twice for a moment" if plan.draft else "the weights",
     )
+    if plan.held is not None:
+        yield _row("held meanwhile", plan.held, f"estimate: weights + up to {size(HELD)}, which torch gives back")
     for one in plan.overheads:
         yield _row(one.name, one.nbytes, f"estimate: {one.formula}")
     how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "what is left"

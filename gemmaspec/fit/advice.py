@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.overhead import first_runner
 from gemmaspec.fit.plan import Plan
+from gemmaspec.fit.runner import first_runner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,14 @@ def _no_towers(plan: Plan) -> Iterator[Changed]:
 
 
 def _batch(plan: Plan) -> Iterator[Changed]:
-    if plan.flags.max_num_batched_tokens > 2048 and not plan.device.cpu:
-        changed = _with(plan, max_num_batched_tokens=2048)
-        yield "--set serve.max_num_batched_tokens=2048", changed, "smaller activations, slower prefill"
+    batch, least = plan.flags.max_num_batched_tokens, plan.item.tokens if plan.item else 0
+    if batch < least:
+        changed = _with(plan, max_num_batched_tokens=least)
+        yield f"--set serve.max_num_batched_tokens={least}", changed, "room for a whole item"
+    elif batch > max(2048, least) and not plan.device.cpu:
+        smaller = max(2048, least)
+        changed = _with(plan, max_num_batched_tokens=smaller)
+        yield f"--set serve.max_num_batched_tokens={smaller}", changed, "smaller activations, slower prefill"
 
 
 def _utilization(plan: Plan) -> Iterator[Changed]:

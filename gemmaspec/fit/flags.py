@@ -14,12 +14,10 @@ from gemmaspec.fit.kvspec import known_cache_dtypes
 from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases.media import ITEMS, Modality, wants_whole_items
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
 """The patch with which one KV cache group may hold two sliding windows."""
-_VIDEO_TOKENS: Final = 32 * (70 + 2 + 6)
-"""Tokens of the largest input of a Gemma 4 that sees images: 32 frames of a video
-(vllm/model_executor/models/gemma4_mm.py, get_mm_max_tokens_per_item)."""
 _NOT_MODELLED: Final = (
     "--kv-cache-dtype-skip-layers",
     "--decode-context-parallel-size",
@@ -32,6 +30,8 @@ _NOT_MODELLED: Final = (
     "--kv-cache-memory",
     "--num-gpu-blocks-override",
     "--compilation-config",
+    "--limit-mm-per-prompt",
+    "--skip-mm-profiling",
 )
 """Flags that change the memory in ways that are not computed here."""
 
@@ -62,6 +62,12 @@ class Flags:
     eager: bool
     towers: bool
     """Whether the target's image and audio towers are loaded."""
+    media: Mapping[Modality, int]
+    """limit_mm_per_prompt, as far as it is given."""
+    whole_items: bool
+    """Whether a batch must hold a whole image or video."""
+    forced_runner: str | None = None
+    """VLLM_USE_V2_MODEL_RUNNER."""
     defaults: tuple[str, ...] = ()
     """Flags whose value is vLLM's own default."""
 
@@ -104,6 +110,9 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         cpu_cache=_cpu_cache(profile.env) if device.cpu else None,
         eager=bool(serve.enforce_eager),
         towers=not (serve.language_model_only or _no_media(profile)),
+        media=dict(serve.limit_mm_per_prompt or {}),
+        forced_runner=profile.env.get("VLLM_USE_V2_MODEL_RUNNER"),
+        whole_items=_whole_items(profile, target, vllm, device),
         defaults=tuple(_defaults(profile)),
     )
 
@@ -147,8 +156,8 @@ def _default_batch(profile: Profile, target: Checkpoint, vllm: str, device: Devi
         batch = 16384
     if device.cpu:
         batch *= profile.serve.tensor_parallel_size or 1
-    if Version(vllm) >= Version("0.22.0") and _attends_both_ways(target):
-        batch = max(batch, _VIDEO_TOKENS)
+    if Version(vllm) >= Version("0.22.0") and _sees_both_ways(target):
+        batch = max(batch, ITEMS[0].tokens)
     return min(batch, sequences * length)
 
 
@@ -158,10 +167,13 @@ def _large(vllm: str, device: Device) -> bool:
     return device.memory >= 70 * GIB and not gb10
 
 
-def _attends_both_ways(target: Checkpoint) -> bool:
-    text = target.config.get("text_config")
-    both = text.get("use_bidirectional_attention") if isinstance(text, Mapping) else None
-    return both == "vision" and "image" in target.modalities
+def _sees_both_ways(target: Checkpoint) -> bool:
+    return target.attends_both_ways and "image" in target.modalities
+
+
+def _whole_items(profile: Profile, target: Checkpoint, vllm: str, device: Device) -> bool:
+    asked = "--disable-chunked-mm-input" in profile.serve.extra_args
+    return asked or (_sees_both_ways(target) and wants_whole_items(vllm, cpu=device.cpu))
 
 
 def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:

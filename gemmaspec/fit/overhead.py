@@ -16,17 +16,14 @@ from packaging.version import Version
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.stored import part_of
 from gemmaspec.fit.flags import Flags
+from gemmaspec.fit.images import encoding, sees_images
 from gemmaspec.fit.machine import GIB, Device
-from gemmaspec.releases.gemma4 import runner_for
 
 _LOGITS_BYTES: Final = 6
 """For each sampled token and word of the vocabulary: logits in bfloat16 and in float32. With 256 requests at once
 sampling did not reach the peak of a batch of 2,048 tokens, which bounds this by 5.4."""
 _BASE: Final = 12 * 2**20
 """What a pass takes however few tokens it has."""
-_ENCODER_BYTES: Final = 2**20
-"""For each token of the batch: the first model runner passes as many images through the tower as a batch can hold.
-Measured once, with the 31B's tower and 4,096 tokens."""
 _OUTSIDE: Final = 240 * 2**20
 """What libraries take beside torch once the model is loaded."""
 _GRAPHS: Final = (30 * 10**6, 16 * 10**6)
@@ -50,24 +47,27 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device
     if device.cpu:
         return (Estimate(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
-    found = [activations(models, flags)]
+    found = [activations(models, flags, device)]
     if not flags.eager:
-        found.append(compiling(models))
+        found.append(compiling(models, flags, found[0].nbytes))
     found.append(Estimate(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
     if not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
         found.append(graphs(flags))
     return tuple(found)
 
 
-def activations(models: list[Checkpoint], flags: Flags) -> Estimate:
-    """The largest of a full batch through either model, sampling for all requests, and images through the tower."""
+def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Estimate:
+    """The largest of a full batch through either model, sampling for all requests, and images through the tower.
+
+    Not their sum: profile_run encodes the images before the batch, and keeps no more than their embeddings.
+    """
     tokens = flags.max_num_batched_tokens
     sampled = min(flags.max_num_seqs, tokens) * (flags.draft_tokens + 1)
     words = models[0].text.vocab_size
     found = [_pass(model, flags) for model in models]
     found.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
-    if flags.towers and "image" in models[0].modalities and first_runner(models[0], flags):
-        found.append((_ENCODER_BYTES * tokens, f"1 MiB x {tokens:,} tokens, for images"))
+    if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
+        found.append(profiled)
     nbytes, formula = max(found)
     return Estimate(name="activations", nbytes=nbytes + _BASE, formula=formula)
 
@@ -88,14 +88,21 @@ def widest(model: Checkpoint) -> int:
     return model.text.intermediate_size * (2 if double is True else 1)
 
 
-def compiling(models: list[Checkpoint]) -> Estimate:
-    """A start that compiles has a second copy of the largest embedding table for a moment, and takes it for needed.
+def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Estimate:
+    """What a start that compiles takes beyond the peak that is `profiled` anyway.
 
-    One that finds its code in the cache has not, and gives that much more to the KV cache.
+    It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
+    its code in the cache has not. The embeddings of a target that sees images are computed outside of what is compiled.
     """
-    tables = [tensor.nbytes for model in models for tensor in model.tensors if "embeddings" in part_of(tensor.name)]
+    inside = models[1:] if sees_images(models[0], flags) else models
+    peaks = [_BASE + _table(model) + _pass(model, flags)[0] for model in inside]
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache has it to spare"
-    return Estimate(name="compiling", nbytes=max(tables, default=0), formula=formula)
+    return Estimate(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
+
+
+def _table(model: Checkpoint) -> int:
+    tables = [tensor.nbytes for tensor in model.tensors if "embeddings" in part_of(tensor.name)]
+    return max(tables, default=0)
 
 
 def graphs(flags: Flags) -> Estimate:
@@ -110,13 +117,6 @@ def graph_sizes(flags: Flags) -> int:
     largest = min(flags.max_num_seqs * each * 2, _LARGEST_GRAPH, flags.max_num_batched_tokens)
     plain = {1, 2, 4} | set(range(8, min(largest + 1, 256), 8)) | set(range(256, largest + 1, 16))
     return len({-(-size // each) * each for size in plain if size <= largest})
-
-
-def first_runner(target: Checkpoint, flags: Flags) -> bool:
-    """Whether vLLM runs its first model runner."""
-    rule = runner_for(flags.vllm)
-    chosen = rule.mixture if target.text.experts else rule.dense
-    return chosen == "v1" or flags.method in rule.v1_methods
 
 
 def gib(nbytes: float) -> str:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.fit.flags import Flags
+from gemmaspec.fit.images import sees_images
 from gemmaspec.fit.kvcache import KvCache
 from gemmaspec.fit.kvgroups import Unplannable, groups_of
 from gemmaspec.fit.kvspec import Owned, layer_caches
@@ -16,6 +18,11 @@ from gemmaspec.fit.machine import Device
 from gemmaspec.fit.overhead import Estimate, gib, overheads
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.fit.weights import Weights, weights_of
+from gemmaspec.releases.media import Item, largest_item
+
+HELD: Final = 8320 * 2**20
+"""What a GPU held beside the weights at the worst moment of loading: 6.5 to 8.1 GiB, a 31B in NVFP4 alone, with its
+tower, and with an E2B, on an H200 under 0.26.0. Smaller models and other formats were not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +68,27 @@ class Plan:
 
     @property
     def loading(self) -> int:
-        """The most that loading takes: the draft comes last, and its embeddings are there twice for a moment."""
-        return self.weights + (self.draft.embeddings if self.draft else 0)
+        """The most that loading takes: beside a draft, each model's embeddings are there twice for a moment."""
+        if not self.draft:
+            return self.weights
+        first = -(-(self.target.total + self.target.embeddings) // self.flags.tensor_parallel)
+        return max(first, self.weights + self.draft.embeddings)
+
+    @property
+    def held(self) -> int | None:
+        """The most that the GPU may hold while loading, with what torch keeps of freed memory; None on a CPU."""
+        return None if self.device.cpu else self.weights + HELD
 
     @property
     def requested(self) -> int:
         """gpu_memory_utilization of the whole memory, which vLLM wants to find free when it starts."""
         return math.ceil(self.device.memory * self.flags.utilization)
+
+    @property
+    def item(self) -> Item | None:
+        """The image or video that a batch must hold whole; None where it need not."""
+        sees = sees_images(self.models.target, self.flags) and self.flags.whole_items
+        return largest_item(self.flags.media) if sees else None
 
     @property
     def available(self) -> int:
@@ -115,8 +136,8 @@ class Plan:
     def problems(self) -> list[str]:
         """Why the server would not start; nothing when it would."""
         found = list(self._crowding())
-        if not self.device.cpu and self.loading > self.device.memory:
-            found.append(f"loading takes {gib(self.loading)}, the machine has {gib(self.device.memory)}")
+        found += self._too_heavy()
+        found += self._too_small_a_batch()
         try:
             cache = self.cache
         except Unplannable as error:
@@ -128,6 +149,19 @@ class Plan:
             length = self.flags.max_model_len
             found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, {gib(left)} are left")
         return found
+
+    def _too_heavy(self) -> Iterator[str]:
+        free = self.device.memory if self.device.free is None else self.device.free
+        if not self.device.cpu and self.loading > free:
+            yield f"loading takes {gib(self.loading)}, and the machine has {gib(free)} for it"
+
+    def _too_small_a_batch(self) -> Iterator[str]:
+        item, batch = self.item, self.flags.max_num_batched_tokens
+        if item and item.tokens > batch:
+            yield (
+                f"one {item.modality} takes {item.tokens:,} tokens, and a batch of {batch:,} cannot hold it: the start "
+                'fails with "Chunked MM input disabled"'
+            )
 
     def _crowding(self) -> Iterator[str]:
         """What vLLM wants to find free, where it is known what is."""

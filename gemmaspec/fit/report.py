@@ -63,6 +63,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
         "draft": dataclasses.asdict(plan.draft) | {"total": plan.draft.total} if plan.draft else None,
         "weights": plan.weights,
         "loading_peak": plan.loading,
+        "loading_held": plan.held,
         "estimates": [dataclasses.asdict(one) for one in plan.overheads],
         "available_for_cache": plan.available,
     }

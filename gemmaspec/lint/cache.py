@@ -7,6 +7,7 @@ from typing import Final
 
 from gemmaspec.lint.finding import Found, Path, rule
 from gemmaspec.lint.subject import Role, Subject
+from gemmaspec.releases.media import largest_item
 
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
 _WIDE: Final = 512
@@ -129,6 +130,22 @@ def fast_prefill(subject: Subject) -> Iterator[Found]:
         yield Found(path=given.path, why=why, mend="take it out")
 
 
+@rule("GS309", "error")
+def batch_below_one_item(subject: Subject) -> Iterator[Found]:
+    """A target that attends to images both ways, and a batch that cannot hold the largest of them."""
+    limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
+    if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
+        return
+    item = largest_item(subject.profile.serve.limit_mm_per_prompt or {})
+    if item and batch < item.tokens:
+        given = subject.argument("--max-num-batched-tokens")
+        what = "is" if given else "comes to"
+        why = f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not cut"
+        mend = f"write {item.tokens} or more, or serve.language_model_only: true where only text is asked"
+        path = given.path if given else ("serve", "max_num_batched_tokens")
+        yield Found(path=path, why=why, mend=mend, severity="error" if subject.wants_whole_items else "warning")
+
+
 def attention_backend(subject: Subject, role: Role) -> str | None:
     """The backend that runs: the one asked for, else the one that vLLM chooses; None when only the machine knows."""
     asked = _asked(subject, role)
@@ -188,4 +205,5 @@ RULES: Final = (
     key_without_effect,
     wide_heads,
     fast_prefill,
+    batch_below_one_item,
 )

@@ -13,6 +13,7 @@ from gemmaspec.lint.command import Argument, arguments
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases.facts import Facts
+from gemmaspec.releases.media import wants_whole_items
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -142,6 +143,25 @@ class Subject:
         if self.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
             return False
         return self.target.modalities != {"text"} if self.target else None
+
+    @property
+    def batch(self) -> int | None:
+        """max_num_batched_tokens; where it is left out no more than all requests can hold, else None."""
+        if given := self.number("--max-num-batched-tokens"):
+            return given
+        sequences, length = self.number("--max-num-seqs"), self.number("--max-model-len")
+        return sequences * length if sequences and length else None
+
+    @property
+    def wants_whole_items(self) -> bool | None:
+        """Whether a batch must hold a whole image or video; None: the name says so, and nobody has looked."""
+        if self.switched("--disable-chunked-mm-input"):
+            return self.takes_images
+        if self.takes_images is False or not wants_whole_items(self.vllm, cpu=not self.machine.gpus):
+            return False
+        if self.target:
+            return self.target.attends_both_ways
+        return None if _BIG.search(self.name("target")) else False
 
     def shares_kv(self, role: Role) -> bool | None:
         """Whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
