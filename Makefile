@@ -41,7 +41,7 @@ test: setup ## the whole suite, with real servers
 	@tools/setup-docker.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
-	$(BIN)/pytest -p tests.fast_first
+	$(BIN)/pytest -p tests.fast_first --durations=15
 
 test-fast: setup ## only what starts no real server and asks no package index
 	$(BIN)/pytest -m 'not (real_process or real_docker or network)'

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import locking
+from gemmaspec.deploy import lockfile, locking
 from gemmaspec.engine.identity import digest_of, repository_of
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError
 from gemmaspec.lock.model import Lock, LockedImage, LockedModel, Versions
@@ -273,14 +273,35 @@ def test_a_shipped_profile_s_lock_lies_in_the_user_s_own_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     expected = tmp_path / "gemmaspec" / "profiles" / "spark-31b.lock"
-    assert locking.lock_file(load_profile("spark-31b")) == expected
+    assert lockfile.lock_file(load_profile("spark-31b")) == expected
+
+
+def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    loaded = load_profile("spark-31b-e2b")
+    assert lockfile.release_of(loaded) is None
+    file = lockfile.lock_file(loaded)
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        lock_text(LOCK.model_copy(update={"versions": Versions(vllm="0.30.0", torch="2", transformers="5")}))
+    )
+    assert lockfile.release_of(loaded) == "0.30.0"
+    assert run(["profile", "lint", "spark-31b-e2b"]) == 0
+    told = capsys.readouterr()
+    assert "checked against vLLM 0.30.0" in told.out + told.err
+    assert "GS701" not in told.out + told.err
+    assert lockfile.release_of(load_profile("spark-31b-e2b", overrides=["image=other:latest"])) is None
+    file.write_text("nonsense: [")
+    assert lockfile.release_of(loaded) is None
 
 
 def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(own: Path) -> None:
     loaded = load_profile(str(own))
     assert locking.warnings(loaded, LOCK) == []
     run(["lock", str(own), "--engine", "process"])
-    same = locking.read_lock(loaded)
+    same = lockfile.read_lock(loaded)
     assert same
     assert locking.warnings(loaded, same) == []
     other = same.model_copy(update={"plan": OTHER})

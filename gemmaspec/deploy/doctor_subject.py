@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gemmaspec.deploy import readings, stacks
 from gemmaspec.deploy.facts import runtime_versions
-from gemmaspec.deploy.locking import read_lock
+from gemmaspec.deploy.lockfile import read_lock, release_of
 from gemmaspec.deploy.prepare import prepare
 from gemmaspec.doctor.gpu import Gpus
 from gemmaspec.engine.identity import Identity, image_identity
@@ -18,7 +18,6 @@ from gemmaspec.lock.model import Lock, Versions
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import vllm_of
 from gemmaspec.trees.versions import image_versions
 
 
@@ -74,7 +73,7 @@ class Subject:
         """The vLLM that would run, as far as it is known."""
         if self.versions:
             return self.versions.vllm
-        return vllm_of(self.profile) if self.profile else None
+        return release_of(self.loaded) if self.loaded else None
 
     @cached_property
     def lock(self) -> Lock | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec.deploy.here import this_cpu, this_gpu
+from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.fit.advice import advice
@@ -18,10 +19,9 @@ from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import Models, Plan
 from gemmaspec.fit.report import Fit
-from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
-from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.stack.paths import is_local, on_host
 
@@ -54,8 +54,9 @@ def fit(request: Request) -> Fit:
 
     Raises EnvironmentMissing for a model that is neither here nor to be reached.
     """
-    profile = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec).profile
-    vllm, notes = _release(profile, request.release)
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    profile = loaded.profile
+    vllm, notes = _release(loaded, request.release)
     models = _models(profile)
     device = _device(profile, request)
     flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
@@ -72,13 +73,13 @@ def fit(request: Request) -> Fit:
     )
 
 
-def _release(profile: Profile, asked: str | None) -> tuple[str, list[str]]:
+def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
     from gemmaspec.releases.facts import newest
 
-    if asked or (found := vllm_of(profile)):
+    if asked or (found := release_of(loaded)):
         return asked or str(found), []
-    vllm = newest()
-    return vllm, [f"the tag of {profile.image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
+    vllm, image = newest(), loaded.profile.image
+    return vllm, [f"the tag of {image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
 
 
 def _models(profile: Profile) -> Models:

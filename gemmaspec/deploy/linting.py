@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from gemmaspec import data
+from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.lint.check import check, vllm_for
 from gemmaspec.lint.finding import Finding, Severity
@@ -70,7 +71,7 @@ def lint(request: Request) -> tuple[Linted, ...]:
 
 def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
     """Tell the warnings of a profile; raise ProfileError with its errors, if there are any."""
-    findings = check(loaded, patches=Shelf(data.patch_folders()), notes=False)
+    findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release_of(loaded), notes=False)
     for one in _of(findings, "warning"):
         tell(str(one))
     errors = [str(one) for one in _of(findings, "error")]
@@ -83,9 +84,10 @@ def _linted(name: str, request: Request, shelf: Shelf) -> Linted:
         loaded = load_profile(name, overrides=request.overrides, no_spec=request.no_spec)
     except ProfileError as error:
         return Linted(name=name, vllm=None, invalid=error.message)
-    profile, vllm = loaded.profile, vllm_for(loaded, request.release)
+    asked = request.release or release_of(loaded)
+    profile, vllm = loaded.profile, vllm_for(loaded, asked)
     target, draft = _models(profile) if request.models else (None, None)
-    findings = check(loaded, patches=shelf, asked=request.release, target=target, draft=draft)
+    findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft)
     return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings)
 
 

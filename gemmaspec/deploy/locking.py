@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from gemmaspec import data
 from gemmaspec.deploy.facts import cached, known_now, resolve, runtime_versions
+from gemmaspec.deploy.lockfile import lock_file, read_lock
 from gemmaspec.deploy.models import Model, models_of
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
@@ -16,13 +16,10 @@ from gemmaspec.files import write_whole
 from gemmaspec.lock.model import Lock
 from gemmaspec.lock.moved import Moved, moved
 from gemmaspec.lock.pinned import pinned
-from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
+from gemmaspec.lock.text import lock_text
 from gemmaspec.models import access
 from gemmaspec.models.hub import Unreachable
-from gemmaspec.profile.find import own_folder
 from gemmaspec.profile.load import Loaded
-
-SUFFIX: Final = ".lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,29 +31,6 @@ class Written:
     first: bool
     moved: tuple[Moved, ...]
     """What the lock that was there said otherwise."""
-
-
-def lock_file(loaded: Loaded) -> Path:
-    """Where a profile's lock lies: beside its file; for a shipped profile in the user's own profile folder."""
-    shipped = loaded.file.is_relative_to(data.PROFILES)
-    folder = own_folder() if shipped else loaded.file.parent
-    return folder / f"{loaded.file.stem}{SUFFIX}"
-
-
-def read_lock(loaded: Loaded) -> Lock | None:
-    """The lock of a profile; None when it has none. Raises ProfileError for a file that is no lock, or another's."""
-    file = lock_file(loaded)
-    try:
-        with file.open(encoding="utf-8") as opened:
-            text = opened.read(MAX_CHARACTERS + 1)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{file}: cannot be read ({type(error).__name__})", hint=f"ls -l {file}") from None
-    lock = parse_lock(text, file=str(file))
-    if lock.profile != loaded.profile.name:
-        raise ProfileError(f"{file}: is the lock of {lock.profile}, not of {loaded.profile.name}")
-    return lock
 
 
 def write_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Written:

@@ -45,7 +45,7 @@ def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
 def _assumed(subject: Subject) -> Iterator[Found]:
     """Nothing says which vLLM will run."""
     why = f"nothing says which vLLM this runs; it was checked against {subject.vllm}, the newest one known here"
-    mend = "pin the image to a release's tag (v0.33.0), or ask with --for RELEASE"
+    mend = "pin the image to a release's tag (v0.33.0) or with gemmaspec lock, or ask with --for RELEASE"
     yield Found(path=("image",), why=why, mend=mend)
 
 
