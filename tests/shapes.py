@@ -45,13 +45,13 @@ TEXTS: dict[str, dict[str, Any]] = {
     "31B": {
         "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
         "num_key_value_heads": 16, "num_global_key_value_heads": 4, "attention_k_eq_v": True, "sliding_window": 1024,
-        "max_position_embeddings": 262144, "layer_types": SIX * 10,
+        "max_position_embeddings": 262144, "layer_types": SIX * 10, "use_bidirectional_attention": "vision",
     },
     "26B-A4B": {
         "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30, "num_attention_heads": 16,
         "num_key_value_heads": 8, "num_global_key_value_heads": 2, "attention_k_eq_v": True, "sliding_window": 1024,
         "max_position_embeddings": 262144, "layer_types": SIX * 5, "enable_moe_block": True, "num_experts": 128,
-        "moe_intermediate_size": 704, "top_k_experts": 8,
+        "moe_intermediate_size": 704, "top_k_experts": 8, "use_bidirectional_attention": "vision",
     },
     "E2B": {
         "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
