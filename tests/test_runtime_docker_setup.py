@@ -108,11 +108,16 @@ own_daemon = pytest.mark.skipif(
 
 @pytest.fixture
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment for a second daemon beside the machine's own; stopped afterwards."""
+    """The environment for a second daemon beside the machine's own; stopped afterwards.
+
+    It gets a network namespace of its own: a daemon without a bridge removes docker0, which is the first one's.
+    """
     folder = Path("/run") / f"gemmaspec-test-{os.getpid()}"
     folder.mkdir()
+    stand_in(folder, "dockerd", f'exec unshare --net -- {shutil.which("dockerd")} "$@"')
     flags = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
     yield {
+        "PATH": f"{folder}:{os.environ['PATH']}",
         "DOCKER_HOST": f"unix://{folder}/docker.sock",
         "DOCKERD_LOG": str(folder / "log"),
         "DOCKERD_FLAGS": " ".join(map(str, [*flags, "--bridge=none", "--iptables=false", "--storage-driver=vfs"])),
