@@ -147,6 +147,17 @@ def test_another_release_and_another_machine(profiles: Path, model: Path, capsys
     assert asked(capsys, file, "--set", hybrid_off)[0] == 0
 
 
+def test_a_release_that_is_not_known_is_named_as_such(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(profiles, model)
+    _, document = asked(capsys, file, "--set", "image=vllm/vllm-openai:v0.34.0")
+    assert document["notes"][0] == "vLLM 0.34.0 is not known; computed as 0.33.0"
+    _, document = asked(capsys, file, "--for", "v0.33")
+    assert document["vllm"] == "0.33.0"
+    assert "not known" not in " ".join(document["notes"])
+
+
 def test_a_moving_tag_is_taken_for_the_newest_release(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +169,9 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--for", "newest"), 2, "--for is a release like 0.33.0"),
+        (("--for", "newest"), 2, "'newest' is no release of vLLM"),
+        (("--for", "0.34.0"), 2, "nothing is known about vLLM 0.34.0 yet"),
+        (("--for", "0.18.0"), 2, "vLLM 0.18.0 has no Gemma 4"),
         (("--machine", "mainframe"), 2, "--machine is dgx-spark, h200, nvidia, cpu, here"),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit does not compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),

@@ -66,12 +66,8 @@ def fit(
     from gemmaspec.cli import fittext
     from gemmaspec.deploy.fit import Request
     from gemmaspec.deploy.fit import fit as use_case
-    from gemmaspec.errors import UsageError
     from gemmaspec.fit.report import document
-    from gemmaspec.launcher.launch import RELEASE
 
-    if release and not RELEASE.fullmatch(release):
-        raise UsageError(f"--for is a release like 0.33.0, not {release!r}")
     request = Request(
         profile=profile,
         overrides=tuple(set_ or ()),

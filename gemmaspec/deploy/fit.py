@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
+from gemmaspec.deploy.asked import asked_release
 from gemmaspec.deploy.here import this_cpu, this_gpu
 from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.errors import EnvironmentMissing, UsageError
@@ -74,10 +77,15 @@ def fit(request: Request) -> Fit:
 
 
 def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
-    from gemmaspec.releases.facts import newest
+    """The vLLM to compute for, and what is to be said about it. Raises UsageError for one without Gemma 4."""
+    from gemmaspec.releases.facts import nearest, newest, releases
 
-    if asked or (found := release_of(loaded)):
-        return asked or str(found), []
+    vllm = asked_release(asked) if asked else release_of(loaded)
+    if vllm:
+        if Version(vllm) < Version(releases()[0]):
+            raise UsageError(f"vLLM {vllm} has no Gemma 4; the first release that has it is {releases()[0]}")
+        known = nearest(vllm)
+        return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is not known; computed as {known}"]
     vllm, image = newest(), loaded.profile.image
     return vllm, [f"the tag of {image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
 

@@ -109,7 +109,7 @@ def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Fou
         wrong = _too_old
     elif vllm.assumed:
         wrong = _assumed
-    elif vllm.version != vllm.facts.vllm:
+    elif Version(vllm.version).public != vllm.facts.vllm:
         wrong = _not_in_table
     else:
         return
