@@ -297,3 +297,47 @@ def test_no_argument_breaks_a_rule(words: list[str], release: str) -> None:
 def test_a_flag_that_vllm_takes_is_not_refused(words: tuple[str, ...], tmp_path: Path) -> None:
     found = findings(tmp_path, case("0.33.0", extra(*(f"'{word}'" for word in words))))
     assert not set(found) & {"GS101", "GS102"}
+
+
+SUFFIX = ("draft=", "speculative.num_speculative_tokens=", "speculative.method=suffix")
+"""Without a number vLLM drafts up to suffix_decoding_max_tree_depth tokens, 24 by default."""
+
+
+@pytest.mark.parametrize(
+    ("sets", "code"),
+    [
+        ((*SUFFIX, "speculative.rejection_sample_method=fly"), "GS210"),
+        (
+            (
+                *SUFFIX,
+                "speculative.rejection_sample_method=synthetic",
+                "speculative.synthetic_acceptance_length=3",
+            ),
+            "GS208",
+        ),
+        (("serve.max_num_seqs=1", "serve.max_model_len=1024", extra("--max-num-batched-tokens", "4k")), "GS309"),
+        (("serve.max_num_seqs=1", "serve.max_model_len=1024", extra("--max-num-batched-tokens", "2.5k")), "GS309"),
+        (
+            (
+                "serve.max_num_batched_tokens=256",
+                "serve.limit_mm_per_prompt={image: 1, video: 0}",
+                extra("--mm-processor-kwargs", "'{\"max_soft_tokens\": 70}'"),
+            ),
+            "GS309",
+        ),
+    ],
+)
+def test_what_would_have_run_is_no_error(sets: tuple[str, ...], code: str, tmp_path: Path) -> None:
+    assert code not in findings(tmp_path, case("0.33.0", *sets, target=LOOKS_BOTH_WAYS, draft=SMALL))
+
+
+@pytest.mark.parametrize("written", ["2047", "1K", "2k", "2.4k"])
+def test_a_batch_below_one_video_however_it_is_written(written: str, tmp_path: Path) -> None:
+    one = case("0.33.0", extra(f"--max-num-batched-tokens={written}"), target=LOOKS_BOTH_WAYS, draft=SMALL)
+    assert "GS309" in findings(tmp_path, one)
+
+
+def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.19.1", "speculative.method=dspark"))
+    assert "GS104" not in found
+    assert found["GS203"].mend == "use another vLLM, or one of draft_model, eagle3, ngram, suffix"

@@ -136,6 +136,8 @@ def batch_below_one_item(subject: Subject) -> Iterator[Found]:
     limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
     if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
         return
+    if subject.argument("--mm-processor-kwargs"):
+        return  # max_soft_tokens: an image may be of another size
     item = largest_item(subject.profile.serve.limit_mm_per_prompt or {})
     if item and batch < item.tokens:
         given = subject.argument("--max-num-batched-tokens")

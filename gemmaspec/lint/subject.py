@@ -23,6 +23,12 @@ Role = Literal["target", "draft"]
 _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
 _BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
+_UNITS: Final = {"": 1} | {
+    unit: base**power
+    for power, pair in enumerate(("kK", "mM", "gG", "tT"), start=1)
+    for unit, base in zip(pair, (1000, 1024), strict=True)
+}
 _OFF: Final = ("0", "false", "off", "no")
 
 
@@ -49,9 +55,11 @@ class Subject:
 
     @property
     def tokens(self) -> int:
-        """num_speculative_tokens; 0 when it is not given."""
+        """num_speculative_tokens; suffix alone can leave it out, and takes the depth of its trees (24). 0 without any."""
         spec = self.profile.speculative
-        return (spec.num_speculative_tokens if spec else None) or 0
+        if not spec:
+            return 0
+        return spec.num_speculative_tokens or spec.suffix_decoding_max_tree_depth or 24
 
     @cached_property
     def machine(self) -> Machine:
@@ -78,9 +86,9 @@ class Subject:
         return given.value if given else None
 
     def number(self, flag: str) -> int | None:
-        """The whole number that a flag is given; None as well for a text that is none, such as 128k."""
-        text = self.value(flag) or ""
-        return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
+        """The whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
+        found = _NUMBER.fullmatch(self.value(flag) or "")
+        return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
@@ -147,8 +155,8 @@ class Subject:
     @property
     def batch(self) -> int | None:
         """max_num_batched_tokens; where it is left out no more than all requests can hold, else None."""
-        if given := self.number("--max-num-batched-tokens"):
-            return given
+        if self.argument("--max-num-batched-tokens"):
+            return self.number("--max-num-batched-tokens")
         sequences, length = self.number("--max-num-seqs"), self.number("--max-model-len")
         return sequences * length if sequences and length else None
 
