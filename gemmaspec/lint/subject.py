@@ -55,7 +55,7 @@ class Subject:
 
     @property
     def tokens(self) -> int:
-        """num_speculative_tokens; suffix can leave it out, and takes the depth of its trees (24). 0 without a method."""
+        """num_speculative_tokens; suffix can leave it out and takes the depth of its trees, 24. 0 without a method."""
         spec = self.profile.speculative
         if not spec:
             return 0
