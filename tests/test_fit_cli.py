@@ -158,6 +158,26 @@ def test_a_release_that_is_not_known_is_named_as_such(
     assert "not known" not in " ".join(document["notes"])
 
 
+def test_what_stops_the_start_beside_the_memory_is_said(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = ("--set", "serve.extra_args=[--calculate-kv-scales]")
+    code, document = asked(capsys, write(profiles, model), *flag)
+    assert (code, document["ok"]) == (0, True)
+    assert document["notes"][0].startswith("it would not start: GS101: vLLM 0.32.0 has no flag --calculate-kv-scales")
+    assert "would not start" not in " ".join(asked(capsys, write(profiles, model))[1]["notes"])
+
+
+def test_on_two_gpus_the_rows_are_those_of_one(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = ("--machine", "h200", "--set", "serve.tensor_parallel_size=2")
+    run(["fit", write(profiles, model), *two])
+    out = capsys.readouterr().out
+    assert "on each of 2 GPUs" in out
+    assert "1 x 256" in out
+    _, document = asked(capsys, write(profiles, model), *two)
+    assert [row["kv_heads"] for row in document["kv_cache"]["layers"]] == [1, 1]
+
+
 def test_a_moving_tag_is_taken_for_the_newest_release(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

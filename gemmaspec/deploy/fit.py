@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from gemmaspec import data
 from gemmaspec.deploy.asked import asked_release
 from gemmaspec.deploy.here import this_cpu, this_gpu
 from gemmaspec.deploy.lockfile import release_of
@@ -22,6 +23,8 @@ from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import Models, Plan
 from gemmaspec.fit.report import Fit
+from gemmaspec.lint.check import check
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
@@ -72,7 +75,7 @@ def fit(request: Request) -> Fit:
         advice=tuple(advice(plan)),
         ceiling=ceiling(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
-        notes=(*notes, *_notes(plan)),
+        notes=(*notes, *_refused(loaded, vllm, models), *_notes(plan)),
     )
 
 
@@ -88,6 +91,21 @@ def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
         return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is not known; computed as {known}"]
     vllm, image = newest(), loaded.profile.image
     return vllm, [f"the tag of {image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
+
+
+def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
+    """What stops the start whatever the memory is."""
+    found = check(
+        loaded,
+        patches=Shelf(data.patch_folders()),
+        asked=vllm,
+        target=models.target,
+        draft=models.draft,
+        notes=False,
+    )
+    for one in found:
+        if one.severity == "error":
+            yield f"it would not start: {one.code}: {one.why}; {one.mend}"
 
 
 def _models(profile: Profile) -> Models:
