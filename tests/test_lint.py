@@ -341,3 +341,23 @@ def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(t
     found = findings(tmp_path, case("0.19.1", "speculative.method=dspark"))
     assert "GS104" not in found
     assert found["GS203"].mend == "use another vLLM, or one of draft_model, eagle3, ngram, suffix"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("GS501", ("--enforce-eager",)),
+        ("GS603", ("--reasoning-parser", "qwen3")),
+        ("GS307", ("--attention-backend", "FLASH_ATTN")),
+    ],
+)
+def test_a_finding_points_to_the_argument_that_is_to_blame(code: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    one = case("0.33.0", "machine=dgx-spark", "chat.reasoning_parser=", extra(*words))
+    assert findings(tmp_path, one)[code].key == "serve.extra_args.0"
+
+
+def test_a_draft_of_unknown_layers_is_not_refused_for_its_groups(tmp_path: Path) -> None:
+    assert findings(tmp_path, case("0.30.0"))["GS301"].severity == "error"
+    assert findings(tmp_path, case("0.30.0", "draft.model=owner/other"))["GS301"].severity == "warning"
+    seen = case("0.30.0", "draft.model=owner/other", target=BIG, draft=SMALL)
+    assert findings(tmp_path, seen)["GS301"].severity == "error"

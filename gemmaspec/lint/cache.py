@@ -34,7 +34,9 @@ def several_groups(subject: Subject) -> Iterator[Found]:
         "with the hybrid KV cache manager on, the draft's sliding and full layers lie in several KV cache groups, "
         f"and model runner v1, which vLLM {subject.vllm} uses here, stops there"
     )
-    yield Found(path=_HYBRID, why=why, mend="write serve.disable_hybrid_kv_cache_manager: true")
+    known = subject.windows("draft") is not None  # another draft may have one kind of layers
+    mend = "write serve.disable_hybrid_kv_cache_manager: true"
+    yield Found(path=_HYBRID, why=why, mend=mend, severity=None if known else "warning")
 
 
 @rule("GS302", "warning")
@@ -117,7 +119,7 @@ def wide_heads(subject: Subject) -> Iterator[Found]:
         why = asked and _cannot(subject, asked.upper())
         if asked and why and not (role == "draft" and subject.method != "draft_model"):
             why = f"{asked} cannot do Gemma 4's heads of {_WIDE} {why}"
-            yield Found(path=_backend_path(role), why=why, mend="write TRITON_ATTN, or leave it to vLLM")
+            yield Found(path=_backend_path(subject, role), why=why, mend="write TRITON_ATTN, or leave it to vLLM")
 
 
 @rule("GS308", "error")
@@ -173,8 +175,9 @@ def _asked(subject: Subject, role: Role) -> str | None:
     return subject.value("--attention-backend") if role == "target" else spec.attention_backend if spec else None
 
 
-def _backend_path(role: Role) -> Path:
-    return ("serve", "attention_backend") if role == "target" else ("speculative", "attention_backend")
+def _backend_path(subject: Subject, role: Role) -> Path:
+    given = subject.argument("--attention-backend")
+    return given.path if role == "target" and given else ("speculative", "attention_backend")
 
 
 def _cannot(subject: Subject, backend: str) -> str | None:
