@@ -33,6 +33,7 @@ from tests.lint_cases import (
     NGRAM,
     OFF,
     SMALL,
+    SUFFIX,
     TEXT_ONLY,
     Case,
     case,
@@ -297,10 +298,6 @@ def test_no_argument_breaks_a_rule(words: list[str], release: str) -> None:
 def test_a_flag_that_vllm_takes_is_not_refused(words: tuple[str, ...], tmp_path: Path) -> None:
     found = findings(tmp_path, case("0.33.0", extra(*(f"'{word}'" for word in words))))
     assert not set(found) & {"GS101", "GS102"}
-
-
-SUFFIX = ("draft=", "speculative.num_speculative_tokens=", "speculative.method=suffix")
-"""Without a number vLLM drafts up to suffix_decoding_max_tree_depth tokens, 24 by default."""
 
 
 @pytest.mark.parametrize(

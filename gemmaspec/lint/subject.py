@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Role = Literal["target", "draft"]
 _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
 _BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
+_UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
 _UNITS: Final = {"": 1} | {
@@ -140,6 +141,11 @@ class Subject:
         if self.target:
             return self.target.text.experts > 0
         return bool(_MIXTURE.search(self.profile.target.model))
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether the target is the 12B, by its name."""
+        return bool(_UNIFIED.search(self.name("target")))
 
     @property
     def takes_images(self) -> bool | None:
