@@ -28,6 +28,7 @@ from tests.lint_cases import (
     BIG,
     BOTH,
     CASES,
+    FP8_CACHE,
     LOOKS_BOTH_WAYS,
     MTP,
     NGRAM,
@@ -358,3 +359,9 @@ def test_a_draft_of_unknown_layers_is_not_refused_for_its_groups(tmp_path: Path)
     assert findings(tmp_path, case("0.30.0", "draft.model=owner/other"))["GS301"].severity == "warning"
     seen = case("0.30.0", "draft.model=owner/other", target=BIG, draft=SMALL)
     assert findings(tmp_path, seen)["GS301"].severity == "error"
+
+
+@pytest.mark.parametrize(("dtype", "found"), [("auto", True), ("", True), ("bfloat16", False)])
+def test_auto_is_the_cache_that_the_checkpoint_declares(dtype: str, found: bool, tmp_path: Path) -> None:
+    one = case("0.30.0", *MTP, f"serve.kv_cache_dtype={dtype}", target=FP8_CACHE)
+    assert ("GS303" in findings(tmp_path, one)) is found

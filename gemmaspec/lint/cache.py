@@ -54,18 +54,20 @@ def many_groups(subject: Subject) -> Iterator[Found]:
 @rule("GS303", "warning")
 def fp8_with_mtp(subject: Subject) -> Iterator[Found]:
     """An MTP head reads the target's FP8 cache without its scales."""
-    dtype = subject.value("--kv-cache-dtype") or ""
-    if subject.method != "mtp" or not dtype.startswith("fp8") or (subject.runs(">=0.31") and subject.runner == "v2"):
+    if subject.method != "mtp" or (subject.runs(">=0.31") and subject.runner == "v2"):
         return
-    if subject.target and not (subject.target.quantization and subject.target.quantization.kv_cache):
+    quantization = subject.target.quantization if subject.target else None
+    declared = (quantization.kv_cache or "").lower() if quantization else ""
+    dtype = subject.value("--kv-cache-dtype") or "auto"
+    if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.target and not declared):
         return
     why = (
         f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
         "without the scales that a calibrated checkpoint brings, and drafts badly"
     )
     given = subject.argument("--kv-cache-dtype")
-    mend = "write kv_cache_dtype: auto, or run vLLM 0.31 or later with model runner v2"
-    yield Found(path=given.path if given else ("serve",), why=why, mend=mend)
+    mend = "write serve.kv_cache_dtype: bfloat16, or run vLLM 0.31 or later with model runner v2"
+    yield Found(path=given.path if given else ("serve", "kv_cache_dtype"), why=why, mend=mend)
 
 
 @rule("GS304", "warning")
