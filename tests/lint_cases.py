@@ -183,6 +183,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.30.0", "env.VLLM_USE_V2_MODEL_RUNNER='1'"),
         case("0.31.0", "env.VLLM_USE_V2_MODEL_RUNNER='1'"),
     ),
+    "GS221": (
+        case("0.33.0", "serve.tensor_parallel_size=3", target=BIG, draft=SMALL),
+        case("0.33.0", "serve.tensor_parallel_size=4", target=BIG, draft=SMALL),
+    ),
     "GS301": (case("0.30.0"), case("0.31.0")),
     "GS302": (case("0.33.0", *EAGLE3), case("0.33.0", *EAGLE3, OFF)),
     "GS303": (

@@ -49,7 +49,9 @@ def fit(
     ] = None,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", metavar="GB", min=0.001, help="Memory in 10^9 bytes, instead of the machine's."),
+        typer.Option(
+            "--memory", metavar="GB", min=0.001, max=1_000_000, help="Memory in 10^9 bytes, instead of the machine's."
+        ),
     ] = None,
     context: Annotated[
         int, typer.Option("--context", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed.")
