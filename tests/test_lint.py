@@ -365,3 +365,11 @@ def test_a_draft_of_unknown_layers_is_not_refused_for_its_groups(tmp_path: Path)
 def test_auto_is_the_cache_that_the_checkpoint_declares(dtype: str, found: bool, tmp_path: Path) -> None:
     one = case("0.30.0", *MTP, f"serve.kv_cache_dtype={dtype}", target=FP8_CACHE)
     assert ("GS303" in findings(tmp_path, one)) is found
+
+
+def test_a_folder_further_up_does_not_tell_the_size_of_a_model(tmp_path: Path) -> None:
+    alone = ("draft=", "speculative=", OFF)
+    assert "GS401" not in findings(tmp_path, case("0.33.0", *alone, "target.model=/data/e2b/gemma-4-31b"))
+    assert (
+        findings(tmp_path, case("0.33.0", *alone, "target.model=/data/31b/gemma-4-e2b/"))["GS401"].severity == "error"
+    )

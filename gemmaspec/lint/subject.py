@@ -140,12 +140,12 @@ class Subject:
         """Whether the target is the 26B-A4B, a mixture of experts."""
         if self.target:
             return self.target.text.experts > 0
-        return bool(_MIXTURE.search(self.profile.target.model))
+        return bool(_MIXTURE.search(self.called("target")))
 
     @property
     def is_unified(self) -> bool:
         """Whether the target is the 12B, by its name."""
-        return bool(_UNIFIED.search(self.name("target")))
+        return bool(_UNIFIED.search(self.called("target")))
 
     @property
     def takes_images(self) -> bool | None:
@@ -175,25 +175,25 @@ class Subject:
             return False
         if self.target:
             return self.target.attends_both_ways
-        return None if _BIG.search(self.name("target")) else False
+        return None if _BIG.search(self.called("target")) else False
 
     def shares_kv(self, role: Role) -> bool | None:
         """Whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
-        if _SMALL.search(self.name(role)):
+        if _SMALL.search(self.called(role)):
             return True
-        return False if _BIG.search(self.name(role)) else None
+        return False if _BIG.search(self.called(role)) else None
 
     def windows(self, role: Role) -> frozenset[int] | None:
         """The sliding windows of a model, in tokens; None: not known."""
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
-        if _SMALL.search(self.name(role)):
+        if _SMALL.search(self.called(role)):
             return frozenset({512})
-        return frozenset({1024}) if _BIG.search(self.name(role)) else None
+        return frozenset({1024}) if _BIG.search(self.called(role)) else None
 
     def checkpoint(self, role: Role) -> Checkpoint | None:
         """What is known of a model."""
@@ -203,3 +203,7 @@ class Subject:
         """A model's id or folder; empty when there is none."""
         model = self.profile.target if role == "target" else self.profile.draft
         return model.model if model else ""
+
+    def called(self, role: Role) -> str:
+        """The last part of a model's id or folder: what it is called, without whose or where it is."""
+        return self.name(role).rstrip("/").rpartition("/")[2]
