@@ -373,3 +373,18 @@ def test_a_folder_further_up_does_not_tell_the_size_of_a_model(tmp_path: Path) -
     assert (
         findings(tmp_path, case("0.33.0", *alone, "target.model=/data/31b/gemma-4-e2b/"))["GS401"].severity == "error"
     )
+
+
+def test_which_vllm_runs_is_said_where_the_profile_says_it(tmp_path: Path) -> None:
+    image, process = case(None, "image=vllm/vllm-openai:v0.18.0"), case(None, "runtime.vllm=0.18.0")
+    assert findings(tmp_path, image)["GS703"].key == "image"
+    assert findings(tmp_path, process)["GS703"].key == "runtime.vllm"
+    nowhere = findings(tmp_path, case(None, "image=", "runtime.python=/opt/vllm/bin/python"))["GS701"]
+    assert (nowhere.key, "runtime.vllm" in nowhere.mend, "image" in nowhere.mend) == ("runtime.vllm", True, False)
+
+
+@pytest.mark.parametrize("written", ["--no-enable-prefix", "--no_enable_prefix_caching"])
+def test_the_beginning_of_a_no_form_is_understood(written: str) -> None:
+    facts = facts_for("0.33.0")
+    assert facts
+    assert resolve(written, facts.flags) == ("--enable-prefix-caching", True)
