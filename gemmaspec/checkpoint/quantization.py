@@ -31,7 +31,7 @@ def declared(config: Fields, separate: Fields | None) -> Quantization | None:
 
 
 def _in_config(own: Fields) -> Quantization:
-    """`quantization_config`; vLLM knows ModelOpt by the producer too (_normalize_quantization_config, every release)."""
+    """`quantization_config`; vLLM knows ModelOpt by its producer too (_normalize_quantization_config, all releases)."""
     producer = own.section("producer")
     if producer and producer.text("name", "") == "modelopt":
         return _modelopt(own, "config.json")
