@@ -76,6 +76,8 @@ BOTH = "patches.required=[kv-spec-uniform-valueerror, kv-sharing-uniform-specs]"
 MTP = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
 EAGLE3 = ("speculative.method=eagle3", "draft.model=owner/gemma-4-31B-speculator.eagle3")
 NGRAM = ("draft=", "speculative={method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}")
+SUFFIX = ("draft=", "speculative.num_speculative_tokens=", "speculative.method=suffix")
+"""Without a number vLLM drafts up to suffix_decoding_max_tree_depth tokens, 24 by default."""
 SYNTHETIC = "speculative.rejection_sample_method=synthetic"
 TRITON = "serve.attention_backend=TRITON_ATTN"
 BATCH = "serve.max_num_batched_tokens=2048"
@@ -181,6 +183,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.30.0", "env.VLLM_USE_V2_MODEL_RUNNER='1'"),
         case("0.31.0", "env.VLLM_USE_V2_MODEL_RUNNER='1'"),
     ),
+    "GS221": (
+        case("0.33.0", "serve.tensor_parallel_size=3", target=BIG, draft=SMALL),
+        case("0.33.0", "serve.tensor_parallel_size=4", target=BIG, draft=SMALL),
+    ),
     "GS301": (case("0.30.0"), case("0.31.0")),
     "GS302": (case("0.33.0", *EAGLE3), case("0.33.0", *EAGLE3, OFF)),
     "GS303": (
@@ -256,6 +262,14 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS707": (
         case("0.26.0", *MTP, "runtime.packages.transformers='>=5.5,<5.8'"),
         case("0.26.0", *MTP, "runtime.packages.transformers='>=5.5,<5.9'"),
+    ),
+    "GS709": (
+        case("0.33.0", *SUFFIX),
+        case("0.33.0", *SUFFIX, "runtime.packages={arctic_inference: '>=0.1.1,<0.2'}"),
+    ),
+    "GS710": (
+        case("0.22.1", "target.model=google/gemma-4-12B-it"),
+        case("0.23.0", "target.model=google/gemma-4-12B-it"),
     ),
     "GS708": (case("0.32.1"), case("0.32.0")),
 }

@@ -122,6 +122,17 @@ def quantized(own: dict[str, Any] | None, separate: dict[str, Any] | None = None
     return declared(Fields(config, "config.json"), Fields(separate, "hf_quant_config.json") if separate else None)
 
 
+def test_modelopt_is_known_by_its_producer() -> None:
+    """quantization_config as hf_quant_config.json has it, without a quant_method."""
+    found = quantized(shapes.modelopt("NVFP4_AWQ", kv_cache="FP8"))
+    assert (found.method, found.algorithm, found.kv_cache, found.declared_in) == (
+        "modelopt",
+        "NVFP4_AWQ",
+        "FP8",
+        "config.json",
+    )
+
+
 def test_modelopt_in_its_two_places() -> None:
     old = quantized(None, shapes.modelopt("NVFP4", kv_cache="FP8"))
     assert (old.method, old.algorithm, old.kv_cache, old.group_size) == ("modelopt", "NVFP4", "FP8", 16)

@@ -52,6 +52,16 @@ def test_what_if_i_upgrade(mine: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert printed.err == "1 profile: 1 error, 0 warnings, 0 notes\n"
 
 
+@pytest.mark.parametrize("written", ["v0.28.0", "0.28", "0.28.0+cu130"])
+def test_a_release_may_be_written_in_several_ways(written: str, mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ["--set", "speculative.draft_tensor_parallel_size=1", "--set", "serve.tensor_parallel_size=2"]
+    assert run(["profile", "lint", mine, *sets, "--for", written]) == 2
+    printed = capsys.readouterr().out
+    assert printed.startswith("mine: checked against vLLM 0.28.0\n")
+    assert "GS205" in printed
+    assert "GS708" not in printed
+
+
 def test_a_finding_as_json(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "lint", mine, "--set", OLD_FLAG, "--json"]) == 2
     found = document(capsys)

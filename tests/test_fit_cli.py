@@ -147,6 +147,37 @@ def test_another_release_and_another_machine(profiles: Path, model: Path, capsys
     assert asked(capsys, file, "--set", hybrid_off)[0] == 0
 
 
+def test_a_release_that_is_not_known_is_named_as_such(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(profiles, model)
+    _, document = asked(capsys, file, "--set", "image=vllm/vllm-openai:v0.34.0")
+    assert document["notes"][0] == "vLLM 0.34.0 is not known; computed as 0.33.0"
+    _, document = asked(capsys, file, "--for", "v0.33")
+    assert document["vllm"] == "0.33.0"
+    assert "not known" not in " ".join(document["notes"])
+
+
+def test_what_stops_the_start_beside_the_memory_is_said(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = ("--set", "serve.extra_args=[--calculate-kv-scales]")
+    code, document = asked(capsys, write(profiles, model), *flag)
+    assert (code, document["ok"]) == (0, True)
+    assert document["notes"][0].startswith("it would not start: GS101: vLLM 0.32.0 has no flag --calculate-kv-scales")
+    assert "would not start" not in " ".join(asked(capsys, write(profiles, model))[1]["notes"])
+
+
+def test_on_two_gpus_the_rows_are_those_of_one(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = ("--machine", "h200", "--set", "serve.tensor_parallel_size=2")
+    run(["fit", write(profiles, model), *two])
+    out = capsys.readouterr().out
+    assert "on each of 2 GPUs" in out
+    assert "1 x 256" in out
+    _, document = asked(capsys, write(profiles, model), *two)
+    assert [row["kv_heads"] for row in document["kv_cache"]["layers"]] == [1, 1]
+
+
 def test_a_moving_tag_is_taken_for_the_newest_release(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +189,10 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--for", "newest"), 2, "--for is a release like 0.33.0"),
+        (("--for", "newest"), 2, "'newest' is no release of vLLM"),
+        (("--memory", "inf"), 2, "Invalid value for '--memory'"),
+        (("--for", "0.34.0"), 2, "nothing is known about vLLM 0.34.0 yet"),
+        (("--for", "0.18.0"), 2, "vLLM 0.18.0 has no Gemma 4"),
         (("--machine", "mainframe"), 2, "--machine is dgx-spark, h200, nvidia, cpu, here"),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit does not compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),

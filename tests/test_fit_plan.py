@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -211,6 +212,37 @@ def test_every_advice_that_says_so_starts() -> None:
         override = one.change.removeprefix("--set ")
         again = plan_of("serve.kv_cache_dtype=bfloat16", "serve.max_num_seqs=null", override, profile="spark-e2b")
         assert again.problems() == [], one
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--max-num-seqs=64", "write --max-num-seqs as serve.max_num_seqs"),
+        ("--max_model_len", "write --max-model-len as serve.max_model_len"),
+        ("-tp", "write -tp as serve.tensor_parallel_size"),
+        ("--limit-mm-per-prompt.video=0", "--limit-mm-per-prompt"),
+        ("-cc.mode=0", "-cc"),
+    ],
+)
+def test_flags_that_count_are_not_passed_over_in_extra_args(argument: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        flags(f"serve.extra_args=[{argument}]")
+
+
+def test_no_advice_takes_more_of_a_shared_memory_than_lint_lets_pass() -> None:
+    tight: dict[str, Any] = {"vllm": "0.30.0", "target": checkpoint("31B", nvfp4=False, towers=False)}
+    shared = [one.change for one in advice(plan_of("serve.gpu_memory_utilization=0.6", **tight))]
+    assert "--set serve.gpu_memory_utilization=0.88" in shared
+    own = [one.change for one in advice(plan_of("serve.gpu_memory_utilization=0.5", device=H200, **tight))]
+    assert "--set serve.gpu_memory_utilization=0.95" in own
+
+
+def test_two_gpus_load_half_each() -> None:
+    one, two = (
+        plan_of(device=H200),
+        plan_of("serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=2", device=H200),
+    )
+    assert two.loading == -(-one.loading // 2)
 
 
 def test_the_hybrid_manager_is_not_advised_where_a_draft_cannot_take_it() -> None:

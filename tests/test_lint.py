@@ -28,11 +28,13 @@ from tests.lint_cases import (
     BIG,
     BOTH,
     CASES,
+    FP8_CACHE,
     LOOKS_BOTH_WAYS,
     MTP,
     NGRAM,
     OFF,
     SMALL,
+    SUFFIX,
     TEXT_ONLY,
     Case,
     case,
@@ -297,3 +299,92 @@ def test_no_argument_breaks_a_rule(words: list[str], release: str) -> None:
 def test_a_flag_that_vllm_takes_is_not_refused(words: tuple[str, ...], tmp_path: Path) -> None:
     found = findings(tmp_path, case("0.33.0", extra(*(f"'{word}'" for word in words))))
     assert not set(found) & {"GS101", "GS102"}
+
+
+@pytest.mark.parametrize(
+    ("sets", "code"),
+    [
+        ((*SUFFIX, "speculative.rejection_sample_method=fly"), "GS210"),
+        (
+            (
+                *SUFFIX,
+                "speculative.rejection_sample_method=synthetic",
+                "speculative.synthetic_acceptance_length=3",
+            ),
+            "GS208",
+        ),
+        (("serve.max_num_seqs=1", "serve.max_model_len=1024", extra("--max-num-batched-tokens", "4k")), "GS309"),
+        (("serve.max_num_seqs=1", "serve.max_model_len=1024", extra("--max-num-batched-tokens", "2.5k")), "GS309"),
+        (
+            (
+                "serve.max_num_batched_tokens=256",
+                "serve.limit_mm_per_prompt={image: 1, video: 0}",
+                extra("--mm-processor-kwargs", "'{\"max_soft_tokens\": 70}'"),
+            ),
+            "GS309",
+        ),
+    ],
+)
+def test_what_would_have_run_is_no_error(sets: tuple[str, ...], code: str, tmp_path: Path) -> None:
+    assert code not in findings(tmp_path, case("0.33.0", *sets, target=LOOKS_BOTH_WAYS, draft=SMALL))
+
+
+@pytest.mark.parametrize("written", ["2047", "1K", "2k", "2.4k"])
+def test_a_batch_below_one_video_however_it_is_written(written: str, tmp_path: Path) -> None:
+    one = case("0.33.0", extra(f"--max-num-batched-tokens={written}"), target=LOOKS_BOTH_WAYS, draft=SMALL)
+    assert "GS309" in findings(tmp_path, one)
+
+
+def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.19.1", "speculative.method=dspark"))
+    assert "GS104" not in found
+    assert found["GS203"].mend == "use another vLLM, or one of draft_model, eagle3, ngram, suffix"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("GS501", ("--enforce-eager",)),
+        ("GS603", ("--reasoning-parser", "qwen3")),
+        ("GS307", ("--attention-backend", "FLASH_ATTN")),
+    ],
+)
+def test_a_finding_points_to_the_argument_that_is_to_blame(code: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    one = case("0.33.0", "machine=dgx-spark", "chat.reasoning_parser=", extra(*words))
+    assert findings(tmp_path, one)[code].key == "serve.extra_args.0"
+
+
+def test_a_draft_of_unknown_layers_is_not_refused_for_its_groups(tmp_path: Path) -> None:
+    assert findings(tmp_path, case("0.30.0"))["GS301"].severity == "error"
+    assert findings(tmp_path, case("0.30.0", "draft.model=owner/other"))["GS301"].severity == "warning"
+    seen = case("0.30.0", "draft.model=owner/other", target=BIG, draft=SMALL)
+    assert findings(tmp_path, seen)["GS301"].severity == "error"
+
+
+@pytest.mark.parametrize(("dtype", "found"), [("auto", True), ("", True), ("bfloat16", False)])
+def test_auto_is_the_cache_that_the_checkpoint_declares(dtype: str, found: bool, tmp_path: Path) -> None:
+    one = case("0.30.0", *MTP, f"serve.kv_cache_dtype={dtype}", target=FP8_CACHE)
+    assert ("GS303" in findings(tmp_path, one)) is found
+
+
+def test_a_folder_further_up_does_not_tell_the_size_of_a_model(tmp_path: Path) -> None:
+    alone = ("draft=", "speculative=", OFF)
+    assert "GS401" not in findings(tmp_path, case("0.33.0", *alone, "target.model=/data/e2b/gemma-4-31b"))
+    assert (
+        findings(tmp_path, case("0.33.0", *alone, "target.model=/data/31b/gemma-4-e2b/"))["GS401"].severity == "error"
+    )
+
+
+def test_which_vllm_runs_is_said_where_the_profile_says_it(tmp_path: Path) -> None:
+    image, process = case(None, "image=vllm/vllm-openai:v0.18.0"), case(None, "runtime.vllm=0.18.0")
+    assert findings(tmp_path, image)["GS703"].key == "image"
+    assert findings(tmp_path, process)["GS703"].key == "runtime.vllm"
+    nowhere = findings(tmp_path, case(None, "image=", "runtime.python=/opt/vllm/bin/python"))["GS701"]
+    assert (nowhere.key, "runtime.vllm" in nowhere.mend, "image" in nowhere.mend) == ("runtime.vllm", True, False)
+
+
+@pytest.mark.parametrize("written", ["--no-enable-prefix", "--no_enable_prefix_caching"])
+def test_the_beginning_of_a_no_form_is_understood(written: str) -> None:
+    facts = facts_for("0.33.0")
+    assert facts
+    assert resolve(written, facts.flags) == ("--enable-prefix-caching", True)

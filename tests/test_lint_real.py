@@ -27,6 +27,8 @@ ASKED: dict[str, tuple[tuple[str, str] | None, tuple[str, ...]]] = {
     "as it is": (None, ()),
     "a flag that was removed": (("GS101", "unrecognized arguments: --calculate-kv-scales"), ("serve.extra_args=[--calculate-kv-scales]",)),
     "a flag by its beginning": (None, ("serve.extra_args=[--max-logpr, 5]",)),
+    "a no- form by its beginning": (None, ("serve.extra_args=[--no-enable-prefix]",)),
+    "a number of thousands": (None, ("serve.extra_args=[--max-num-batched-tokens, 4k]", "serve.max_num_batched_tokens=")),
     "a value that is none": (("GS102", "invalid choice: 'marlinn'"), ("serve.linear_backend=marlinn",)),
     "a key of 0.33": (("GS103", "Unexpected keyword argument"), ("speculative.disable_lookahead_block_hashes=true", "speculative.method=eagle3", "draft.model=state:tiny/tiny-draft")),
     "a value of 0.33": (("GS104", "input_value='fly'"), ("speculative.rejection_sample_method=fly",)),

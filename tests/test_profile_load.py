@@ -79,6 +79,13 @@ def test_the_profile_of_each_seed_is_shipped() -> None:
             id="mtp with a field of draft_model",
         ),
         pytest.param(
+            BASE.replace("draft: {model: owner/draft}\n", "").replace(
+                "method: draft_model", "method: ngram\n  prompt_lookup_min: 4\n  prompt_lookup_max: 2"
+            ),
+            "mine.yaml:9: speculative.prompt_lookup_min: is 4, and larger than prompt_lookup_max, 2",
+            id="ngrams that are longer than the longest",
+        ),
+        pytest.param(
             BASE.replace("method: draft_model", "method: mtp\n  draft_tensor_parallel_size: 1"),
             "belongs to the method draft_model or eagle or eagle3, not to mtp",
             id="mtp with draft parallelism",
@@ -203,3 +210,8 @@ def test_a_users_own_profile_hides_a_shipped_one(profiles: Path, monkeypatch: py
 def test_relative_folders_are_meant_from_the_profiles_own_folder(profiles: Path) -> None:
     file = write(profiles, "mine", BASE.replace("owner/target", "./models/target"))
     assert load_profile(file).profile.target.model == str(profiles / "models" / "target")
+
+
+def test_the_targets_parallelism_may_stand_in_extra_args(tmp_path: Path) -> None:
+    sets = ["serve.extra_args=[-tp, '2']", "speculative.draft_tensor_parallel_size=2"]
+    assert load_profile(write(tmp_path, "mine", BASE), overrides=sets).profile.serve.extra_args == ["-tp", "2"]

@@ -16,6 +16,8 @@ from gemmaspec.profile.runs import vllm_of
         ("gemmaspec/vllm-cpu:0.32.0", "0.32.0"),
         ("localhost:5000/vllm:0.31.0@sha256:0123", "0.31.0"),
         ("vllm/vllm-openai:cu130-nightly", None),
+        ("nvcr.io/nvidia/vllm:26.01.1-py3", None),
+        ("localhost:5000/vllm:2026.11.21", None),
         ("vllm/vllm-openai:latest", None),
         ("localhost:5000/vllm", None),
     ],

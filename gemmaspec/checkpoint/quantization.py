@@ -31,7 +31,10 @@ def declared(config: Fields, separate: Fields | None) -> Quantization | None:
 
 
 def _in_config(own: Fields) -> Quantization:
-    """`quantization_config`."""
+    """`quantization_config`; vLLM knows ModelOpt by its producer too (_normalize_quantization_config, all releases)."""
+    producer = own.section("producer")
+    if producer and producer.text("name", "") == "modelopt":
+        return _modelopt(own, "config.json")
     method = own.text("quant_method", "compressed-tensors" if "config_groups" in own else "unknown").lower()
     if method.startswith("modelopt"):
         return _modelopt(own, "config.json")

@@ -63,9 +63,11 @@ def memory_lines(plan: Plan) -> Iterator[str]:
         yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {flags.utilization:g} of all of it")
     if plan.device.free is not None:
         yield _row("free now", plan.device.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
-    yield _row("target", plan.target.total, plan.models.target.ref)
+    gpus = flags.tensor_parallel
+    share = f", on each of {gpus} GPUs" if gpus > 1 else ""
+    yield _row("target", plan.target.total // gpus, plan.models.target.ref + share)
     if plan.draft and plan.models.draft:
-        yield _row("draft", plan.draft.total, plan.models.draft.ref)
+        yield _row("draft", plan.draft.total // gpus, plan.models.draft.ref + share)
     yield _row(
         "loading peak",
         plan.loading,

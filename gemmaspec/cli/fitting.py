@@ -49,7 +49,9 @@ def fit(
     ] = None,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", metavar="GB", min=0.001, help="Memory in 10^9 bytes, instead of the machine's."),
+        typer.Option(
+            "--memory", metavar="GB", min=0.001, max=1_000_000, help="Memory in 10^9 bytes, instead of the machine's."
+        ),
     ] = None,
     context: Annotated[
         int, typer.Option("--context", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed.")
@@ -66,12 +68,8 @@ def fit(
     from gemmaspec.cli import fittext
     from gemmaspec.deploy.fit import Request
     from gemmaspec.deploy.fit import fit as use_case
-    from gemmaspec.errors import UsageError
     from gemmaspec.fit.report import document
-    from gemmaspec.launcher.launch import RELEASE
 
-    if release and not RELEASE.fullmatch(release):
-        raise UsageError(f"--for is a release like 0.33.0, not {release!r}")
     request = Request(
         profile=profile,
         overrides=tuple(set_ or ()),

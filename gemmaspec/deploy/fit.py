@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
+from gemmaspec import data
+from gemmaspec.deploy.asked import asked_release
 from gemmaspec.deploy.here import this_cpu, this_gpu
 from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.errors import EnvironmentMissing, UsageError
@@ -19,6 +23,8 @@ from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import Models, Plan
 from gemmaspec.fit.report import Fit
+from gemmaspec.lint.check import check
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
@@ -69,17 +75,37 @@ def fit(request: Request) -> Fit:
         advice=tuple(advice(plan)),
         ceiling=ceiling(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
-        notes=(*notes, *_notes(plan)),
+        notes=(*notes, *_refused(loaded, vllm, models), *_notes(plan)),
     )
 
 
 def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
-    from gemmaspec.releases.facts import newest
+    """The vLLM to compute for, and what is to be said about it. Raises UsageError for one without Gemma 4."""
+    from gemmaspec.releases.facts import nearest, newest, releases
 
-    if asked or (found := release_of(loaded)):
-        return asked or str(found), []
+    vllm = asked_release(asked) if asked else release_of(loaded)
+    if vllm:
+        if Version(vllm) < Version(releases()[0]):
+            raise UsageError(f"vLLM {vllm} has no Gemma 4; the first release that has it is {releases()[0]}")
+        known = nearest(vllm)
+        return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is not known; computed as {known}"]
     vllm, image = newest(), loaded.profile.image
     return vllm, [f"the tag of {image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
+
+
+def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
+    """What stops the start whatever the memory is."""
+    found = check(
+        loaded,
+        patches=Shelf(data.patch_folders()),
+        asked=vllm,
+        target=models.target,
+        draft=models.draft,
+        notes=False,
+    )
+    for one in found:
+        if one.severity == "error":
+            yield f"it would not start: {one.code}: {one.why}; {one.mend}"
 
 
 def _models(profile: Profile) -> Models:

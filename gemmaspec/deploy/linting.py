@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from gemmaspec import data
+from gemmaspec.deploy.asked import asked_release
 from gemmaspec.deploy.lockfile import release_of
-from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.errors import ProfileError
 from gemmaspec.lint.check import check, vllm_for
 from gemmaspec.lint.finding import Finding, Severity
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Draft, Profile, Target
-from gemmaspec.releases.facts import newest, releases
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -62,11 +60,10 @@ def lint(request: Request) -> tuple[Linted, ...]:
     Raises UsageError for a name that does not exist, and for a release that is none; with `models`, what
     open_checkpoint raises.
     """
-    if request.release is not None:
-        _refuse_no_release(request.release)
+    asked = None if request.release is None else asked_release(request.release)
     shelf = Shelf(data.patch_folders())
     names = request.names or [str(file) for file in profile_names(profile_folders()).values()]
-    return tuple(_linted(name, request, shelf) for name in names)
+    return tuple(_linted(name, request, asked, shelf) for name in names)
 
 
 def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
@@ -79,12 +76,12 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.profile.name}")
 
 
-def _linted(name: str, request: Request, shelf: Shelf) -> Linted:
+def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> Linted:
     try:
         loaded = load_profile(name, overrides=request.overrides, no_spec=request.no_spec)
     except ProfileError as error:
         return Linted(name=name, vllm=None, invalid=error.message)
-    asked = request.release or release_of(loaded)
+    asked = release or release_of(loaded)
     profile, vllm = loaded.profile, vllm_for(loaded, asked)
     target, draft = _models(profile) if request.models else (None, None)
     findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft)
@@ -103,12 +100,3 @@ def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:
 
 def _of(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
     return [one for one in findings if one.severity == severity]
-
-
-def _refuse_no_release(release: str) -> None:
-    try:
-        Version(release)
-    except InvalidVersion:
-        raise UsageError(f"{release!r} is no release of vLLM; known are {', '.join(releases())}") from None
-    if Version(release) > Version(newest()):
-        raise UsageError(f"nothing is known about vLLM {release} yet; the newest known is {newest()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -30,10 +31,33 @@ _NOT_MODELLED: Final = (
     "--kv-cache-memory",
     "--num-gpu-blocks-override",
     "--compilation-config",
+    "-cc",
     "--limit-mm-per-prompt",
     "--skip-mm-profiling",
 )
 """Flags that change the memory in ways that are not computed here."""
+
+_COUNTED: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "gpu_memory_utilization",
+    "kv_cache_dtype",
+    "block_size",
+    "dtype",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "enforce_eager",
+    "disable_hybrid_kv_cache_manager",
+    "language_model_only",
+)
+_WITH_KEY: Final = {f"--{name.replace('_', '-')}": f"serve.{name}" for name in _COUNTED} | {
+    "-tp": "serve.tensor_parallel_size",
+    "-pp": "serve.pipeline_parallel_size",
+    "-q": "target.quantization",
+    "--quantization": "target.quantization",
+}
+"""Flags that count here, and the keys they are read from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +142,10 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
 
 
 def _refuse(profile: Profile) -> None:
-    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+    given = {re.split("[.=]", argument, maxsplit=1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+    if with_key := sorted(given & set(_WITH_KEY)):
+        said = ", ".join(f"{flag} as {_WITH_KEY[flag]}" for flag in with_key)
+        raise UsageError(f"fit reads the keys of a profile, not serve.extra_args: write {said}")
     unknown = sorted(given & set(_NOT_MODELLED))
     if (profile.serve.pipeline_parallel_size or 1) > 1:
         unknown.append("serve.pipeline_parallel_size")

@@ -71,8 +71,9 @@ class Plan:
         """The most that loading takes: beside a draft, each model's embeddings are there twice for a moment."""
         if not self.draft:
             return self.weights
-        first = -(-(self.target.total + self.target.embeddings) // self.flags.tensor_parallel)
-        return max(first, self.weights + self.draft.embeddings)
+        first = self.target.total + self.target.embeddings
+        both = self.target.total + self.draft.total + self.draft.embeddings
+        return -(-max(first, both) // self.flags.tensor_parallel)
 
     @property
     def held(self) -> int | None:

@@ -31,7 +31,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the server would start."""
+        """Whether the memory lets the server start."""
         return not self.problems
 
 
@@ -118,7 +118,7 @@ def layer_rows(plan: Plan) -> Iterator[dict[str, Any]]:
                 "layers": len(of_kind),
                 "with_cache": len(own),
                 "window": of_kind[0].window,
-                "kv_heads": of_kind[0].kv_heads,
+                "kv_heads": max(1, of_kind[0].kv_heads // plan.flags.tensor_parallel),
                 "head_dim": of_kind[0].head_dim,
                 "token_bytes": sum(cache.token_bytes for cache in own),
                 "block_size": own[0].block_size if own else None,

@@ -63,7 +63,9 @@ def lossy(subject: Subject) -> Iterator[Found]:
     if method in ("synthetic", "fly"):
         said = "accepts tokens by lot, for measuring" if method == "synthetic" else "accepts tokens loosely"
         why = f"{method} {said}: answers are not those of the target alone"
-        yield Found(path=("speculative", "rejection_sample_method"), why=why, mend="leave it out to serve people")
+        yield Found(
+            path=("speculative", "rejection_sample_method"), why=why, mend="leave it and its keys out to serve people"
+        )
 
 
 @rule("GS210", "error")

@@ -34,7 +34,9 @@ def several_groups(subject: Subject) -> Iterator[Found]:
         "with the hybrid KV cache manager on, the draft's sliding and full layers lie in several KV cache groups, "
         f"and model runner v1, which vLLM {subject.vllm} uses here, stops there"
     )
-    yield Found(path=_HYBRID, why=why, mend="write serve.disable_hybrid_kv_cache_manager: true")
+    known = subject.windows("draft") is not None  # another draft may have one kind of layers
+    mend = "write serve.disable_hybrid_kv_cache_manager: true"
+    yield Found(path=_HYBRID, why=why, mend=mend, severity=None if known else "warning")
 
 
 @rule("GS302", "warning")
@@ -52,18 +54,20 @@ def many_groups(subject: Subject) -> Iterator[Found]:
 @rule("GS303", "warning")
 def fp8_with_mtp(subject: Subject) -> Iterator[Found]:
     """An MTP head reads the target's FP8 cache without its scales."""
-    dtype = subject.value("--kv-cache-dtype") or ""
-    if subject.method != "mtp" or not dtype.startswith("fp8") or (subject.runs(">=0.31") and subject.runner == "v2"):
+    if subject.method != "mtp" or (subject.runs(">=0.31") and subject.runner == "v2"):
         return
-    if subject.target and not (subject.target.quantization and subject.target.quantization.kv_cache):
+    quantization = subject.target.quantization if subject.target else None
+    declared = (quantization.kv_cache or "").lower() if quantization else ""
+    dtype = subject.value("--kv-cache-dtype") or "auto"
+    if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.target and not declared):
         return
     why = (
         f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
         "without the scales that a calibrated checkpoint brings, and drafts badly"
     )
     given = subject.argument("--kv-cache-dtype")
-    mend = "write kv_cache_dtype: auto, or run vLLM 0.31 or later with model runner v2"
-    yield Found(path=given.path if given else ("serve",), why=why, mend=mend)
+    mend = "write serve.kv_cache_dtype: bfloat16, or run vLLM 0.31 or later with model runner v2"
+    yield Found(path=given.path if given else ("serve", "kv_cache_dtype"), why=why, mend=mend)
 
 
 @rule("GS304", "warning")
@@ -117,7 +121,7 @@ def wide_heads(subject: Subject) -> Iterator[Found]:
         why = asked and _cannot(subject, asked.upper())
         if asked and why and not (role == "draft" and subject.method != "draft_model"):
             why = f"{asked} cannot do Gemma 4's heads of {_WIDE} {why}"
-            yield Found(path=_backend_path(role), why=why, mend="write TRITON_ATTN, or leave it to vLLM")
+            yield Found(path=_backend_path(subject, role), why=why, mend="write TRITON_ATTN, or leave it to vLLM")
 
 
 @rule("GS308", "error")
@@ -136,6 +140,8 @@ def batch_below_one_item(subject: Subject) -> Iterator[Found]:
     limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
     if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
         return
+    if subject.argument("--mm-processor-kwargs"):
+        return  # max_soft_tokens: an image may be of another size
     item = largest_item(subject.profile.serve.limit_mm_per_prompt or {})
     if item and batch < item.tokens:
         given = subject.argument("--max-num-batched-tokens")
@@ -171,8 +177,9 @@ def _asked(subject: Subject, role: Role) -> str | None:
     return subject.value("--attention-backend") if role == "target" else spec.attention_backend if spec else None
 
 
-def _backend_path(role: Role) -> Path:
-    return ("serve", "attention_backend") if role == "target" else ("speculative", "attention_backend")
+def _backend_path(subject: Subject, role: Role) -> Path:
+    given = subject.argument("--attention-backend")
+    return given.path if role == "target" and given else ("speculative", "attention_backend")
 
 
 def _cannot(subject: Subject, backend: str) -> str | None:

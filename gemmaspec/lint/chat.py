@@ -31,11 +31,11 @@ def thoughts_on_request(subject: Subject) -> Iterator[Found]:
 @rule("GS603", "warning", any_release=True)
 def foreign_parser(subject: Subject) -> Iterator[Found]:
     """Parsers that read another model's marks."""
-    for path, flag in ((("chat", "reasoning_parser"), "--reasoning-parser"), (_TOOLS, "--tool-call-parser")):
-        given = subject.value(flag)
-        if given and given != "gemma4":
-            why = f"{given!r} does not read the marks that Gemma 4 writes"
-            yield Found(path=path, why=why, mend="write gemma4")
+    for flag in ("--reasoning-parser", "--tool-call-parser"):
+        given = subject.argument(flag)
+        if given and given.value and given.value != "gemma4":
+            why = f"{given.value!r} does not read the marks that Gemma 4 writes"
+            yield Found(path=given.path, why=why, mend="write gemma4")
 
 
 @rule("GS604", "note", any_release=True)

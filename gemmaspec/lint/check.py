@@ -45,21 +45,28 @@ def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
 def _assumed(subject: Subject) -> Iterator[Found]:
     """Nothing says which vLLM will run."""
     why = f"nothing says which vLLM this runs; it was checked against {subject.vllm}, the newest one known here"
-    mend = "pin the image to a release's tag (v0.33.0) or with gemmaspec lock, or ask with --for RELEASE"
-    yield Found(path=("image",), why=why, mend=mend)
+    pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "name it in runtime.vllm"
+    mend = f"{pin} or with gemmaspec lock, or ask with --for RELEASE"
+    yield Found(path=_says_so(subject), why=why, mend=mend)
 
 
 @rule("GS703", "error")
 def _too_old(subject: Subject) -> Iterator[Found]:
     """A vLLM without Gemma 4."""
-    yield Found(path=("image",), why=f"vLLM {subject.vllm} has no Gemma 4", mend="run 0.19.0 or later")
+    yield Found(path=_says_so(subject), why=f"vLLM {subject.vllm} has no Gemma 4", mend="run 0.19.0 or later")
 
 
 @rule("GS708", "note")
 def _not_in_table(subject: Subject) -> Iterator[Found]:
     """A vLLM that the table does not have."""
     why = f"vLLM {subject.vllm} is not in the table; it was checked with the facts of {subject.facts.vllm}"
-    yield Found(path=("image",), why=why, mend="take a newer gemmaspec, or a release of the table")
+    yield Found(path=_says_so(subject), why=why, mend="take a newer gemmaspec, or a release of the table")
+
+
+def _says_so(subject: Subject) -> Path:
+    """The key that says which vLLM runs, or could."""
+    profile = subject.profile
+    return ("image",) if profile.image and not profile.runtime.vllm else ("runtime", "vllm")
 
 
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
@@ -109,7 +116,7 @@ def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Fou
         wrong = _too_old
     elif vllm.assumed:
         wrong = _assumed
-    elif vllm.version != vllm.facts.vllm:
+    elif Version(vllm.version).public != vllm.facts.vllm:
         wrong = _not_in_table
     else:
         return

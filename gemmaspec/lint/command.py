@@ -80,13 +80,12 @@ def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
     """
     name = written.split(".", 1)[0].replace("_", "-")
     name = next((flag.name for flag in flags.values() if flag.short == name), name)
-    if name in flags:
-        return name, False
-    positive = "--" + name.removeprefix("--no-")
-    if name.startswith("--no-") and positive in flags and flags[positive].negatable:
-        return positive, True
-    longer = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
-    return (longer[0], False) if len(longer) == 1 else (name, False)
+    forms = {flag: (flag, False) for flag in flags}
+    forms |= {f"--no-{flag.removeprefix('--')}": (flag, True) for flag in flags if flags[flag].negatable}
+    if name in forms:
+        return forms[name]
+    longer = [form for form in forms if name.startswith("--") and form.startswith(name)]
+    return forms[longer[0]] if len(longer) == 1 else (name, False)
 
 
 def _option(key: str) -> str:

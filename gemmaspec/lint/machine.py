@@ -21,8 +21,9 @@ def eager_drafter(subject: Subject) -> Iterator[Found]:
     spec = subject.profile.speculative
     if not spec or not subject.machine.gpus or not subject.profile.draft:
         return
+    given = subject.argument("--enforce-eager")
     for path, on in (
-        (("serve", "enforce_eager"), subject.switched("--enforce-eager")),
+        (given.path if given else (), given and not given.negated),
         (("speculative", "enforce_eager"), spec.enforce_eager),
     ):
         if on:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, get_args
 
 from gemmaspec.lint.finding import Found, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.fields import LOCAL_PREFIXES
+from gemmaspec.profile.speculation import Speculative
 
 _DETECTED: Final = (
     ("eagle-", "eagle", ">=0.19.0"),
@@ -20,6 +21,9 @@ method" in SpeculativeConfig.__post_init__, vllm/config/speculative.py)."""
 
 _HEADS: Final = {"eagle", "eagle3", "dflash", "dspark"}
 """Methods that vLLM leaves as they are, whatever the path."""
+
+_METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
+"""What a profile can name."""
 
 
 @rule("GS201", "error")
@@ -57,7 +61,7 @@ def method_for_gemma(subject: Subject) -> Iterator[Found]:
     """A method that does not work for a Gemma 4 target in this release."""
     method = subject.method
     if method and method != "eagle" and not subject.facts.methods_named(method):
-        known = ", ".join(sorted({row.method for row in subject.facts.methods}))
+        known = ", ".join(sorted({row.method for row in subject.facts.methods} & _METHODS))
         why = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
         yield Found(path=("speculative", "method"), why=why, mend=f"use another vLLM, or one of {known}")
 

@@ -26,6 +26,22 @@ def draft_parallelism(subject: Subject) -> Iterator[Found]:
         )
 
 
+@rule("GS221", "error")
+def heads(subject: Subject) -> Iterator[Found]:
+    """Attention heads are dealt out evenly (ModelConfig.verify_with_parallel_config, every release)."""
+    given, spec = subject.argument("--tensor-parallel-size"), subject.profile.speculative
+    gpus = subject.number("--tensor-parallel-size") or 1
+    if given and subject.target and subject.target.text.layers[0].heads % gpus:
+        count = subject.target.text.layers[0].heads
+        why = f"is {gpus}, and the target has {count} attention heads, which do not divide by it"
+        yield Found(path=given.path, why=why, mend="write a number that divides both models' attention heads")
+    drafts = (spec.draft_tensor_parallel_size if spec else None) or gpus
+    if subject.draft and subject.draft.text.layers[0].heads % drafts:
+        count = subject.draft.text.layers[0].heads
+        why = f"has {count} attention heads, which do not divide by its tensor parallel size, {drafts}"
+        yield Found(path=("draft", "model"), why=why, mend="use a tensor parallel size that divides them")
+
+
 @rule("GS218", "error")
 def pipeline(subject: Subject) -> Iterator[Found]:
     """Pipeline parallelism and speculation, up to 0.29."""
@@ -67,6 +83,7 @@ def forced_runner(subject: Subject) -> Iterator[Found]:
 
 RULES: Final = (
     draft_parallelism,
+    heads,
     pipeline,
     expert_parallelism,
     forced_runner,

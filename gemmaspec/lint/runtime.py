@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec.lint.finding import Found, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.facts import facts_for, newest, spans
 
 if TYPE_CHECKING:
     from packaging.version import Version
 
+_SUFFIX: Final = "arctic-inference"
+_UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
+"""The architecture of the 12B."""
 _ASSISTANT: Final = "5.8.0"
 """The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
 
@@ -67,6 +71,29 @@ def transformers_for_mtp(subject: Subject) -> Iterator[Found]:
         yield Found(path=("runtime", "packages", "transformers"), why=why, mend=f"write '>={_ASSISTANT},<…'")
 
 
+@rule("GS709", "warning", any_release=True)
+def package_of_suffix(subject: Subject) -> Iterator[Found]:
+    """suffix without its package (SpeculativeConfig._validate_suffix_decoding, every release)."""
+    runtime = subject.profile.runtime
+    named = {name.lower().replace("_", "-") for name in runtime.packages}
+    if subject.method == "suffix" and not runtime.python and _SUFFIX not in named:
+        why = f"suffix needs the package {_SUFFIX}, which vLLM does not bring, and stops without it"
+        mend = f"add runtime.packages: {{{_SUFFIX}: '>=0.1.1,<0.2'}}, unless the image has it"
+        yield Found(path=("speculative", "method"), why=why, mend=mend)
+
+
+@rule("GS710", "warning")
+def architecture(subject: Subject) -> Iterator[Found]:
+    """A target that this vLLM has no model for, and a later one has."""
+    latest = facts_for(newest())
+    found = subject.target.architecture if subject.target else _UNIFIED if subject.is_unified else None
+    if latest and found in latest.architectures - subject.facts.architectures:
+        why = (
+            f"vLLM {subject.vllm} has no model of its own for {found}; the table has it {spans('architecture', found)}"
+        )
+        yield Found(path=("target", "model"), why=why, mend="run a release that has it")
+
+
 def _overlap(one: str, other: str) -> bool:
     """Whether two ranges have a version in common; if they do, a border or a hair beside one is in both."""
     from packaging.specifiers import SpecifierSet
@@ -109,4 +136,12 @@ def _before(version: Version) -> Iterator[Version]:
         yield Version(".".join(map(str, [*parts, 999])))
 
 
-RULES: Final = (moving_tag, two_vllms, transformers_apart, transformers_wider, transformers_for_mtp)
+RULES: Final = (
+    moving_tag,
+    two_vllms,
+    transformers_apart,
+    transformers_wider,
+    transformers_for_mtp,
+    package_of_suffix,
+    architecture,
+)

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 Role = Literal["target", "draft"]
 _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
 _BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
+_UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
+_UNITS: Final = {"": 1} | {
+    unit: base**power
+    for power, pair in enumerate(("kK", "mM", "gG", "tT"), start=1)
+    for unit, base in zip(pair, (1000, 1024), strict=True)
+}
 _OFF: Final = ("0", "false", "off", "no")
 
 
@@ -49,9 +56,11 @@ class Subject:
 
     @property
     def tokens(self) -> int:
-        """num_speculative_tokens; 0 when it is not given."""
+        """num_speculative_tokens; suffix can leave it out and takes the depth of its trees, 24. 0 without a method."""
         spec = self.profile.speculative
-        return (spec.num_speculative_tokens if spec else None) or 0
+        if not spec:
+            return 0
+        return spec.num_speculative_tokens or spec.suffix_decoding_max_tree_depth or 24
 
     @cached_property
     def machine(self) -> Machine:
@@ -78,9 +87,9 @@ class Subject:
         return given.value if given else None
 
     def number(self, flag: str) -> int | None:
-        """The whole number that a flag is given; None as well for a text that is none, such as 128k."""
-        text = self.value(flag) or ""
-        return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
+        """The whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
+        found = _NUMBER.fullmatch(self.value(flag) or "")
+        return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
@@ -131,7 +140,12 @@ class Subject:
         """Whether the target is the 26B-A4B, a mixture of experts."""
         if self.target:
             return self.target.text.experts > 0
-        return bool(_MIXTURE.search(self.profile.target.model))
+        return bool(_MIXTURE.search(self.called("target")))
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether the target is the 12B, by its name."""
+        return bool(_UNIFIED.search(self.called("target")))
 
     @property
     def takes_images(self) -> bool | None:
@@ -147,8 +161,8 @@ class Subject:
     @property
     def batch(self) -> int | None:
         """max_num_batched_tokens; where it is left out no more than all requests can hold, else None."""
-        if given := self.number("--max-num-batched-tokens"):
-            return given
+        if self.argument("--max-num-batched-tokens"):
+            return self.number("--max-num-batched-tokens")
         sequences, length = self.number("--max-num-seqs"), self.number("--max-model-len")
         return sequences * length if sequences and length else None
 
@@ -161,25 +175,25 @@ class Subject:
             return False
         if self.target:
             return self.target.attends_both_ways
-        return None if _BIG.search(self.name("target")) else False
+        return None if _BIG.search(self.called("target")) else False
 
     def shares_kv(self, role: Role) -> bool | None:
         """Whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
-        if _SMALL.search(self.name(role)):
+        if _SMALL.search(self.called(role)):
             return True
-        return False if _BIG.search(self.name(role)) else None
+        return False if _BIG.search(self.called(role)) else None
 
     def windows(self, role: Role) -> frozenset[int] | None:
         """The sliding windows of a model, in tokens; None: not known."""
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
-        if _SMALL.search(self.name(role)):
+        if _SMALL.search(self.called(role)):
             return frozenset({512})
-        return frozenset({1024}) if _BIG.search(self.name(role)) else None
+        return frozenset({1024}) if _BIG.search(self.called(role)) else None
 
     def checkpoint(self, role: Role) -> Checkpoint | None:
         """What is known of a model."""
@@ -189,3 +203,7 @@ class Subject:
         """A model's id or folder; empty when there is none."""
         model = self.profile.target if role == "target" else self.profile.draft
         return model.model if model else ""
+
+    def called(self, role: Role) -> str:
+        """The last part of a model's id or folder: what it is called, without whose or where it is."""
+        return self.name(role).rstrip("/").rpartition("/")[2]

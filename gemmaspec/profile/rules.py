@@ -110,11 +110,20 @@ def _fields_of_method(profile: Profile) -> Iterator[Finding]:
 def _draft_parallelism(profile: Profile) -> Iterator[Finding]:
     draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
     target_tp = profile.serve.tensor_parallel_size or 1
+    if _asks_for(profile, "--tensor-parallel-size", "-tp"):
+        return  # what it comes to is for lint to read
     if draft_tp is not None and draft_tp not in (1, target_tp):
         yield Finding(
             ("speculative", "draft_tensor_parallel_size"),
             f"is {draft_tp}; vLLM takes 1 or the target's tensor_parallel_size, here {target_tp}",
         )
+
+
+def _lookup(profile: Profile) -> Iterator[Finding]:
+    spec = profile.speculative
+    if spec and spec.prompt_lookup_min and spec.prompt_lookup_max and spec.prompt_lookup_min > spec.prompt_lookup_max:
+        why = f"is {spec.prompt_lookup_min}, and larger than prompt_lookup_max, {spec.prompt_lookup_max}"
+        yield Finding(("speculative", "prompt_lookup_min"), why)
 
 
 def _context(profile: Profile) -> Iterator[Finding]:
@@ -136,6 +145,11 @@ def _exposure(profile: Profile) -> Iterator[Finding]:
         )
 
 
+def _asks_for(profile: Profile, *flags: str) -> bool:
+    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+    return not given.isdisjoint(flags)
+
+
 def _extra_args(profile: Profile) -> Iterator[Finding]:
     for index, argument in enumerate(profile.serve.extra_args):
         flag = argument.split("=", 1)[0].replace("_", "-")
@@ -154,6 +168,7 @@ _RULES: Final[tuple[Callable[[Profile], Iterator[Finding]], ...]] = (
     _pairing,
     _fields_of_method,
     _draft_parallelism,
+    _lookup,
     _context,
     _exposure,
     _extra_args,
