@@ -160,6 +160,39 @@ def test_weights_that_are_not_what_the_hub_lists_are_not_kept(hub: Hub, call: Ca
     assert call.pull().returncode == 0
 
 
+@pytest.mark.parametrize("sha256", ["../../../../outside", "/tmp/outside", "", "A" * 64])
+def test_a_hash_that_is_none_names_no_file(
+    hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch, sha256: str
+) -> None:
+    sibling = hub_of._sibling
+
+    def lying(file: Any, *, blobs: bool) -> dict[str, Any]:
+        entry = sibling(file, blobs=blobs)
+        return {**entry, "lfs": {**entry["lfs"], "sha256": sha256}} if "lfs" in entry else entry
+
+    monkeypatch.setattr(hub_of, "_sibling", lying)
+    done = call.pull()
+    assert done.returncode == 4, done.stderr
+    assert re.search("lists no sha256 for (model.safetensors|tokenizer.json)", done.stderr)
+    assert not (call.home / "hub").exists()
+    assert not list(call.profile.parent.rglob("outside*"))
+
+
+def test_a_hub_that_sends_more_than_it_lists_does_not_fill_the_disk(
+    hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sibling = hub_of._sibling
+    monkeypatch.setattr(
+        hub_of,
+        "_sibling",
+        lambda file, *, blobs: {**sibling(file, blobs=blobs), **({"size": 2_000_000} if file.size > 10**7 else {})},
+    )
+    done = call.pull()
+    assert done.returncode == 4
+    assert "target.model: the Hub sends more of model.safetensors than the 2000000 bytes it lists" in done.stderr
+    assert all(file.stat().st_size <= 2_000_000 for file in (call.home / "hub").rglob("*.incomplete"))
+
+
 def test_a_gated_model_says_what_to_accept_where_before_anything_is_fetched(hub: Hub, call: Caller) -> None:
     hub.add("some/draft", FILES, gated="manual")
     done = call.pull()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import filelock
 
@@ -21,6 +23,8 @@ from gemmaspec.models import access
 from gemmaspec.models.files import MOST_FILES
 from gemmaspec.models.hub import SECONDS, Unreachable, page
 from gemmaspec.models.needed import is_needed, is_weights
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 OnBytes = Callable[[int], None]
 """Told how many bytes came; what it raises ends the transfer."""
@@ -60,13 +64,22 @@ def list_files(model: str, revision: str | None, *, role: str) -> Listing:
     with access.asked(model, revision, role=role):
         found = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
         files = tuple(
-            RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=one.lfs.sha256 if one.lfs else None)
+            RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=_sha256(one))
             for one in found[:MOST_FILES]
             if is_needed(one.rfilename)
         )
     if not any(is_weights(file.path) for file in files):
         raise EnvironmentMissing(f"{role}.model: {model} has no .safetensors", hint=f"see {page(model)}/tree/{commit}")
     return Listing(role=role, model=model, asked=revision, commit=commit, files=files)
+
+
+def _sha256(sibling: Any) -> str | None:
+    """As the Hub lists it. It becomes a file's name, so anything else is refused."""
+    if not sibling.lfs:
+        return None
+    if not _SHA256.fullmatch(str(sibling.lfs.sha256)):
+        raise Unreachable(f"the Hub lists no sha256 for {sibling.rfilename}")
+    return str(sibling.lfs.sha256)
 
 
 class Cache:
@@ -156,7 +169,7 @@ def _transfer(listing: Listing, file: RemoteFile, target: Path, on_bytes: OnByte
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(listing.model, file.path, revision=listing.commit)
-    with _Told(target, on_bytes) as opened:
+    with _Told(target, file, on_bytes) as opened:
         done = opened.seek(0, io.SEEK_END)
         if done > file.size:
             done = opened.truncate(0)
@@ -177,15 +190,20 @@ def _check(listing: Listing, file: RemoteFile, target: Path) -> None:
 
 
 class _Told(io.FileIO):
-    """A file that tells how much is written to it."""
+    """A file that tells how much is written to it, and takes no more than it shall have."""
 
-    def __init__(self, path: Path, on_bytes: OnBytes) -> None:
+    def __init__(self, path: Path, listed: RemoteFile, on_bytes: OnBytes) -> None:
         super().__init__(path, "r+" if path.exists() else "w+")
+        self._listed = listed
         self._on_bytes = on_bytes
 
     def write(self, data: object) -> int:
         self._on_bytes(len(data))  # type: ignore[arg-type]
         view = memoryview(data)  # type: ignore[arg-type]
+        if self.tell() + len(view) > self._listed.size:
+            raise EnvironmentMissing(
+                f"the Hub sends more of {self._listed.path} than the {self._listed.size} bytes it lists"
+            )
         written = 0
         while written < len(view):  # an unbuffered file may take less than it is given
             written += super().write(view[written:])
