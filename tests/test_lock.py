@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import lockfile, locking
+from gemmaspec.deploy import facts, lockfile, locking
 from gemmaspec.engine.identity import digest_of, repository_of
-from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.lock.model import Lock, LockedImage, LockedModel, Versions
 from gemmaspec.lock.moved import Moved, moved
 from gemmaspec.lock.pinned import pinned
@@ -76,6 +76,12 @@ def test_a_lock_that_was_edited_is_refused_with_its_line(before: str, after: str
 def test_any_other_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(ProfileError):
         parse_lock(text, file="x.lock")
+
+
+def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
+    (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
+    with pytest.raises(UsageError, match="bare names no image"):
+        facts.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
 def test_a_lock_of_a_thousand_pages_is_not_read() -> None:

@@ -10,7 +10,7 @@ from gemmaspec.deploy.models import Model, check_folder, models_of, server_cache
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.server import EngineName
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.lock.model import NONE, Lock, LockedImage, LockedModel, Versions
 from gemmaspec.models import access
@@ -80,7 +80,11 @@ def runtime_versions(loaded: Loaded) -> Versions:
 
 
 def _locked_image(profile: Profile) -> LockedImage:
-    name = profile.image or ""
+    name = profile.image
+    if not name:
+        raise UsageError(
+            f"the profile {profile.name} names no image, and a container needs one", hint="set image: in it"
+        )
     found = image_identity(name)
     if found is None:
         raise EnvironmentMissing(f"the image {name} is not on this machine", hint=f"gemmaspec pull {profile.name}")
