@@ -187,6 +187,14 @@ def test_diff_of_what_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -
     assert "mine is not running" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("record", ['{"server": "x"}', '{"server": []}', "[" * 200_000])
+def test_a_record_that_is_none_is_not_read(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stacks.save(started(1))
+    (stacks.stack_folder("mine") / "record.json").write_text(record)
+    assert stacks.started_stacks() == []
+    assert run(["diff", "mine"]) == 2
+
+
 def test_an_older_record_without_these_fields_is_still_read() -> None:
     stacks.save(started(1))
     record = stacks.stack_folder("mine") / "record.json"

@@ -92,5 +92,5 @@ def read_record(record: Path) -> Started | None:
             hub_cache=content.get("hub_cache"),
             known_good=content.get("known_good"),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
