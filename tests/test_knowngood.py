@@ -89,7 +89,7 @@ def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.Mo
     assert [folder.name[:1] for folder in (state_dir() / "known-good" / "mine").iterdir()] == ["2"]
 
 
-@pytest.mark.parametrize("damage", ["record.json", "facts.lock"])
+@pytest.mark.parametrize("damage", ["record.json", "facts.lock", "plan.json"])
 def test_what_is_not_whole_does_not_count(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     first = keep(1, monkeypatch)
     keep(2, monkeypatch)
@@ -98,6 +98,26 @@ def test_what_is_not_whole_does_not_count(monkeypatch: pytest.MonkeyPatch, damag
     assert [good.key for good in known_goods("mine")] == [first]
     keep(3, monkeypatch)
     assert not (state_dir() / "known-good" / "mine" / ".new-killed").exists()
+
+
+@pytest.mark.parametrize("text", ["{% x %}\r\n", "\r", "ü\u2028\n"])
+def test_files_come_back_as_they_were(text: str) -> None:
+    knowngood._store(started(1), {"chat-template.jinja": text}, FACTS)
+    assert known_goods("mine")[0].files() == {"chat-template.jinja": text}
+
+
+def test_what_lost_a_file_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    (known_goods("mine")[0].folder / "plan.json").unlink()
+    assert known_goods("mine") == []
+
+
+def test_another_command_may_have_moved_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    good = known_goods("mine")[0]
+    good.folder.rename(good.folder.with_name("20261121T180009Z-" + good.key))
+    knowngood.renew(good)
+    assert [one.key for one in known_goods("mine")] == [good.key]
 
 
 def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +182,30 @@ def test_a_changed_model_folder_stops_a_rollback(
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 3
     assert f"target.model: {tmp_path} is not what it was" in capsys.readouterr().err
+
+
+def test_another_release_in_the_same_environment_stops_a_rollback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name, text in (
+        ("vllm/__init__.py", ""),
+        ("vllm/_version.py", "__version__ = '0.33.0'\n"),
+        ("torch/version.py", "__version__ = '2.13.0+cpu'\n"),
+    ):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    before = started(1)
+    with_python = dataclasses.replace(before, server=dataclasses.replace(before.server, python=python))
+    knowngood._store(with_python, {"plan.json": "{}"}, FACTS)
+    stacks.save(started(2))
+    assert run(["rollback", "mine"]) == 3
+    err = capsys.readouterr().err
+    assert f"{python} is not what it was: vllm was 0.32.0, is 0.33.0" in err
+    assert "pip install vllm==0.32.0" in err
 
 
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
