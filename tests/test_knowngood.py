@@ -239,6 +239,30 @@ def test_a_record_that_is_none_is_not_read(record: str, capsys: pytest.CaptureFi
     assert run(["diff", "mine"]) == 2
 
 
+def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    kept: list[str] = []
+
+    def enough(_: object, found: Started, __: object) -> bool:
+        kept.append(found.profile)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("gemmaspec.deploy.up._runs_as_rendered", enough)
+    monkeypatch.chdir(profiles)
+    assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
+    assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
+    assert kept == [str(profiles / "mine.yaml"), "tiny-cpu"]
+
+
+def test_a_restart_that_cannot_be_rendered_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
+    monkeypatch.setattr("gemmaspec.deploy.up.down", lambda _: pytest.fail("it was stopped"))
+    assert run(["restart", "mine"]) == 2
+    assert "there is no profile file /nowhere/mine.yaml" in capsys.readouterr().err
+
+
 def test_an_older_record_without_these_fields_is_still_read() -> None:
     stacks.save(started(1))
     record = stacks.stack_folder("mine") / "record.json"

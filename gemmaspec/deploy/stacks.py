@@ -23,7 +23,7 @@ class Started:
     engine: EngineName
     server: Server
     profile: str
-    """The profile as it was named: a name, or the path of a file."""
+    """The profile as it was named: a name, or the absolute path of a file."""
     overrides: tuple[str, ...] = ()
     no_spec: bool = False
     locked: bool = False
