@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 from pathlib import Path
@@ -82,6 +83,13 @@ def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path
     (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
     with pytest.raises(UsageError, match="bare names no image"):
         facts.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
+
+
+def test_a_pipe_is_no_lock_and_is_not_waited_for(profiles: Path) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    os.mkfifo(profiles / "mine.lock")
+    with pytest.raises(ProfileError, match="is not a file"):
+        lockfile.read_lock(load_profile(str(profiles / "mine.yaml")))
 
 
 def test_a_lock_of_a_thousand_pages_is_not_read() -> None:
