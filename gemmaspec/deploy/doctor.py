@@ -34,6 +34,7 @@ class Examined:
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("docker", doctor_engine.docker),
     ("nvidia runtime", doctor_engine.nvidia_runtime),
+    ("lock", doctor_engine.lock),
     ("image", doctor_engine.image),
     ("runtime", doctor_engine.runtime),
     ("gpu", doctor_engine.gpu),
