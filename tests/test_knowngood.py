@@ -152,6 +152,22 @@ def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys:
     assert rows[0]["facts"]["target.revision"] == "c" * 40
 
 
+def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def forbidden() -> None:
+        raise PermissionError(13, "Permission denied", "/state/known-good")
+
+    monkeypatch.setattr("gemmaspec.deploy.knowngood.names", forbidden)
+    assert run(["rollback", "--json"]) == 4
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["message"] == "this user may not read or write /state/known-good"
+    assert "Traceback" not in told.err
+
+
+def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollback", "mien", "--list"]) == 0
+    assert capsys.readouterr() == ("", "no known good stack of that name\n")
+
+
 def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(1, monkeypatch)
     environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
