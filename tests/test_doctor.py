@@ -312,7 +312,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert rows["target"]["says"] == "target.model: there is no folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
     assert "it is not in the cache" in rows["draft"]["says"]
-    assert rows["runtime"]["do"] == "gemmaspec pull mine --engine process"
+    assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
     assert f"port {port} on 127.0.0.1 is taken by" in rows["port"]["says"]
     assert all(row["do"] for row in rows.values() if row["state"] == "failed")
@@ -376,7 +376,7 @@ def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path
         code, rows, _ = doctor(str(file), "--engine", "process", **env)
         assert code == 4
         assert rows["target"]["says"].endswith("1000000.00 GB are not here yet")
-        assert rows["target"]["do"] == "gemmaspec pull mine"
+        assert rows["target"]["do"] == f"gemmaspec pull {file}"
         assert rows["disk, models"]["state"] == "failed"
         assert rows["draft"]["do"].startswith(f"accept the terms at {hub.url}/some/draft")
         assert rows["runtime"]["state"] == "failed"

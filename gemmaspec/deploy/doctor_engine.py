@@ -142,4 +142,4 @@ def _pull(subject: Subject, *, engine: bool = False) -> str:
 
 
 def _profile(subject: Subject) -> str:
-    return subject.profile.name if subject.profile else "PROFILE"
+    return subject.loaded.typed if subject.loaded else "PROFILE"
