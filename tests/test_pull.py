@@ -338,6 +338,17 @@ def test_locked_revisions_are_fetched_and_latest_ignores_them(hub: Hub, call: Ca
     assert {part["revision"] for part in json.loads(done.stdout)["parts"]} == {None, newer, draft}
 
 
+ODD_NAMES = ["a\\..\\b.json", "\x1b[2J.json", "a\nb.json", "a\0.json", f"{'x' * 300}.json"]
+
+
+def test_names_that_no_file_should_have_are_left_out(hub: Hub, call: Caller) -> None:
+    named = ["ü ö.json", "..json", "-rf.json"]
+    hub.add("some/draft", {**FILES, **dict.fromkeys([*ODD_NAMES, "../x.json", "/x.json", *named], b"{}")})
+    done = call.pull()
+    assert done.returncode == 0, done.stderr
+    assert set(call.snapshot("some/draft")) == NEEDED | set(named)
+
+
 @pytest.mark.parametrize(
     "name", [*NEEDED, "model-00001-of-00002.safetensors", "tokenizer.model", "merges.txt", "modeling.py"]
 )
@@ -346,7 +357,7 @@ def test_what_vllm_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*(set(FILES) - NEEDED), "consolidated.safetensors", "x/model.safetensors", "../config.json"]
+    "name", [*(set(FILES) - NEEDED), "consolidated.safetensors", "x/model.safetensors", "../config.json", *ODD_NAMES]
 )
 def test_what_vllm_does_not_read(name: str) -> None:
     assert not is_needed(name)
