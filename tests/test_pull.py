@@ -160,6 +160,18 @@ def test_weights_that_are_not_what_the_hub_lists_are_not_kept(hub: Hub, call: Ca
     assert call.pull().returncode == 0
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "chat_template.jinja"])
+def test_a_file_that_was_cut_short_in_the_cache_is_fetched_again(hub: Hub, call: Caller, name: str) -> None:
+    assert call.pull().returncode == 0
+    (folder,) = (call.home / "hub" / "models--some--target" / "snapshots").iterdir()
+    os.truncate(folder / name, 3)
+    done = call.pull()
+    assert done.returncode == 0, done.stderr
+    assert "new" in done.stdout
+    assert call.snapshot("some/target")[name] == FILES[name]
+    assert call.pull().stdout.count("was here") == 3
+
+
 @pytest.mark.parametrize("sha256", ["../../../../outside", "/tmp/outside", "", "A" * 64])
 def test_a_hash_that_is_none_names_no_file(
     hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch, sha256: str

@@ -91,11 +91,11 @@ class Cache:
         self.folder = folder or Path(constants.HF_HUB_CACHE).expanduser()
 
     def has(self, listing: Listing, file: RemoteFile) -> bool:
-        """Whether the file is in the commit's snapshot."""
+        """Whether the file is in the commit's snapshot, as long as the Hub says, which a copied cache may not be."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
-        return isinstance(found, str)
+        return isinstance(found, str) and _size(Path(found)) == file.size
 
     def missing(self, listing: Listing) -> Sequence[RemoteFile]:
         """The files that are still to be fetched."""
@@ -106,7 +106,7 @@ class Cache:
         if file.sha256 is None:
             return file.size
         blob = self._blob(listing, file.sha256)
-        return 0 if blob.exists() else max(0, file.size - _size(_unfinished(blob)))
+        return 0 if _size(blob) == file.size else max(0, file.size - _size(_unfinished(blob)))
 
     def fetch(self, listing: Listing, file: RemoteFile, on_bytes: OnBytes) -> None:
         """Fetch a missing file, or what of it is missing.
@@ -120,7 +120,13 @@ class Cache:
             with access.asked(listing.model, listing.commit, role=listing.role):
                 if file.sha256:
                     self._fetch_blob(listing, file, file.sha256, on_bytes)
-                hf_hub_download(listing.model, file.path, revision=listing.commit, cache_dir=self.folder)
+                hf_hub_download(
+                    listing.model,
+                    file.path,
+                    revision=listing.commit,
+                    cache_dir=self.folder,
+                    force_download=file.sha256 is None,  # a small file that is there has the wrong size
+                )
         except Unreachable:
             raise EnvironmentMissing(
                 f"{listing.role}.model: the Hub broke off in {file.path} of {listing.model}; what came is kept",
@@ -150,7 +156,7 @@ class Cache:
             blob.parent.mkdir(parents=True, exist_ok=True)
             lock.parent.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock):  # the one that huggingface_hub takes
-                if not blob.exists():
+                if _size(blob) != file.size:
                     _transfer(listing, file, _unfinished(blob), on_bytes)
                     _check(listing, file, _unfinished(blob))
                     _unfinished(blob).replace(blob)
