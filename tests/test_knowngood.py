@@ -16,8 +16,8 @@ from gemmaspec.deploy import knowngood, stacks
 from gemmaspec.deploy.knowngood import KEPT, known_goods
 from gemmaspec.deploy.rollback import choose, only_name
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import UsageError
+from gemmaspec.engine.server import Server, State
+from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.lock.model import Lock, LockedModel, Versions
 
@@ -237,6 +237,31 @@ def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     err = capsys.readouterr().err
     assert f"the image of this stack, sha256:{'f' * 64}, is no longer on this machine" in err
     assert "gemmaspec rollback --list" in err
+
+
+def test_what_cannot_be_stopped_keeps_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Busy:
+        name = "process"
+
+        def preflight(self, _: Server) -> None:
+            pass
+
+        def state(self, _: Server) -> State:
+            return State(status="running")
+
+        def stop(self, _: Server) -> bool:
+            raise GemmaspecError("another gemmaspec is starting or stopping mine right now")
+
+    keep(1, monkeypatch)
+    stacks.save(started(2))
+    monkeypatch.setattr("gemmaspec.engine.choose.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.deploy.rollback.engine_named", lambda _: Busy())
+    assert run(["rollback", "mine"]) == 1
+    assert "another gemmaspec is starting" in capsys.readouterr().err
+    assert stacks.find("mine") == started(2)
+    assert not (stacks.stack_folder("mine") / "plan.json").exists()
 
 
 def test_diff_of_what_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
