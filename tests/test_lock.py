@@ -85,6 +85,13 @@ def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path
         facts.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
+def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None:
+    with pytest.raises(EnvironmentMissing, match="there is no folder") as caught:
+        facts.known_now(load_profile("tiny-cpu"), "process", LOCK)
+    assert caught.value.hint
+    assert caught.value.hint.startswith("gemmaspec up tiny-cpu")
+
+
 def test_a_pipe_is_no_lock_and_is_not_waited_for(profiles: Path) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
     os.mkfifo(profiles / "mine.lock")
