@@ -136,7 +136,7 @@ def test_an_error_stops_render_with_the_same_text(
     assert run(["render", mine, "--set", OLD_FLAG, "--out", str(tmp_path / "out")]) == 2
     printed = capsys.readouterr()
     assert error in printed.err
-    assert "try: gemmaspec profile lint mine" in printed.err
+    assert f"try: gemmaspec profile lint {mine}" in printed.err
     assert not (tmp_path / "out").exists()
 
 

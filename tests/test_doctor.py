@@ -45,6 +45,22 @@ def test_what_nvidia_smi_says_is_read() -> None:
     assert parse("NVIDIA GB10, 580.95.05, 12.1\n", SUMMARY) == SPARK
 
 
+def test_numbers_of_thousands_of_digits_and_controls_are_not_taken() -> None:
+    nines = "9" * 5000
+    assert parse(f"A, 580.1, {nines}.0", f"CUDA Version: {nines}.0") == Gpus(
+        names=("A",), driver="580.1", cuda=None, capabilities=()
+    )
+    assert parse(f"A, {nines}, 9.0", "") is None
+    found = parse("\x1b[2JEvil\x07, 580.1, 9.0", "")
+    assert found
+    assert found.names == ("[2JEvil",)
+
+
+def test_a_driver_without_a_profile_is_only_shown() -> None:
+    row = driver_row(SPARK, require=None, cuda="", where="")
+    assert (row.state, row.says) == ("ok", "driver 580.95.05, which runs CUDA up to 13.0")
+
+
 @pytest.mark.parametrize(
     ("query", "summary", "found"),
     [
@@ -296,7 +312,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert rows["target"]["says"] == "target.model: there is no folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
     assert "it is not in the cache" in rows["draft"]["says"]
-    assert rows["runtime"]["do"] == "gemmaspec pull mine --engine process"
+    assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
     assert f"port {port} on 127.0.0.1 is taken by" in rows["port"]["says"]
     assert all(row["do"] for row in rows.values() if row["state"] == "failed")
@@ -309,6 +325,25 @@ def test_a_profile_for_a_gpu_on_a_machine_without_one(tmp_path: Path) -> None:
     assert code == 4
     assert rows["gpu"]["state"] == "failed"
     assert rows["gpu"]["do"] == "nvidia-smi"
+
+
+def test_a_lock_that_cannot_be_read_is_a_warning_since_up_does_without(profiles: Path, tmp_path: Path) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    (profiles / "mine.lock").write_text("{")
+    _, rows, _ = doctor(str(profiles / "mine.yaml"), "--engine", "process", **without_docker(tmp_path))
+    assert rows["lock"]["state"] == "warning"
+    assert f"{profiles}/mine.lock:" in rows["lock"]["says"]
+    assert rows["lock"]["do"] or "mine.lock" in rows["lock"]["says"]
+    assert rows["runtime"]["state"] == "warning", "not built yet"
+
+
+def test_a_password_in_an_address_is_not_shown(profiles: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gemmaspec", "doctor", "--json", "spark-31b-e2b", "--engine", "process"]
+    env = {**os.environ, "HF_ENDPOINT": "http://me:Secret-4711@127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env={**env, "HF_HUB_OFFLINE": "0"}, check=False)
+    assert "http://***@127.0.0.1:9" in done.stdout
+    assert "4711" not in done.stdout + done.stderr
+    json.loads(done.stdout)
 
 
 def test_a_clock_an_hour_behind_is_a_warning(tmp_path: Path, late: str) -> None:
@@ -341,7 +376,7 @@ def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path
         code, rows, _ = doctor(str(file), "--engine", "process", **env)
         assert code == 4
         assert rows["target"]["says"].endswith("1000000.00 GB are not here yet")
-        assert rows["target"]["do"] == "gemmaspec pull mine"
+        assert rows["target"]["do"] == f"gemmaspec pull {file}"
         assert rows["disk, models"]["state"] == "failed"
         assert rows["draft"]["do"].startswith(f"accept the terms at {hub.url}/some/draft")
         assert rows["runtime"]["state"] == "failed"

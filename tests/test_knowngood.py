@@ -16,8 +16,8 @@ from gemmaspec.deploy import knowngood, stacks
 from gemmaspec.deploy.knowngood import KEPT, known_goods
 from gemmaspec.deploy.rollback import choose, only_name
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import UsageError
+from gemmaspec.engine.server import Server, State
+from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.lock.model import Lock, LockedModel, Versions
 
@@ -89,7 +89,7 @@ def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.Mo
     assert [folder.name[:1] for folder in (state_dir() / "known-good" / "mine").iterdir()] == ["2"]
 
 
-@pytest.mark.parametrize("damage", ["record.json", "facts.lock"])
+@pytest.mark.parametrize("damage", ["record.json", "facts.lock", "plan.json"])
 def test_what_is_not_whole_does_not_count(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     first = keep(1, monkeypatch)
     keep(2, monkeypatch)
@@ -98,6 +98,26 @@ def test_what_is_not_whole_does_not_count(monkeypatch: pytest.MonkeyPatch, damag
     assert [good.key for good in known_goods("mine")] == [first]
     keep(3, monkeypatch)
     assert not (state_dir() / "known-good" / "mine" / ".new-killed").exists()
+
+
+@pytest.mark.parametrize("text", ["{% x %}\r\n", "\r", "ü\u2028\n"])
+def test_files_come_back_as_they_were(text: str) -> None:
+    knowngood._store(started(1), {"chat-template.jinja": text}, FACTS)
+    assert known_goods("mine")[0].files() == {"chat-template.jinja": text}
+
+
+def test_what_lost_a_file_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    (known_goods("mine")[0].folder / "plan.json").unlink()
+    assert known_goods("mine") == []
+
+
+def test_another_command_may_have_moved_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    good = known_goods("mine")[0]
+    good.folder.rename(good.folder.with_name("20261121T180009Z-" + good.key))
+    knowngood.renew(good)
+    assert [one.key for one in known_goods("mine")] == [good.key]
 
 
 def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +152,22 @@ def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys:
     assert rows[0]["facts"]["target.revision"] == "c" * 40
 
 
+def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def forbidden() -> None:
+        raise PermissionError(13, "Permission denied", "/state/known-good")
+
+    monkeypatch.setattr("gemmaspec.deploy.knowngood.names", forbidden)
+    assert run(["rollback", "--json"]) == 4
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["message"] == "this user may not read or write /state/known-good"
+    assert "Traceback" not in told.err
+
+
+def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollback", "mien", "--list"]) == 0
+    assert capsys.readouterr() == ("", "no known good stack of that name\n")
+
+
 def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(1, monkeypatch)
     environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
@@ -164,6 +200,30 @@ def test_a_changed_model_folder_stops_a_rollback(
     assert f"target.model: {tmp_path} is not what it was" in capsys.readouterr().err
 
 
+def test_another_release_in_the_same_environment_stops_a_rollback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name, text in (
+        ("vllm/__init__.py", ""),
+        ("vllm/_version.py", "__version__ = '0.33.0'\n"),
+        ("torch/version.py", "__version__ = '2.13.0+cpu'\n"),
+    ):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    before = started(1)
+    with_python = dataclasses.replace(before, server=dataclasses.replace(before.server, python=python))
+    knowngood._store(with_python, {"plan.json": "{}"}, FACTS)
+    stacks.save(started(2))
+    assert run(["rollback", "mine"]) == 3
+    err = capsys.readouterr().err
+    assert f"{python} is not what it was: vllm was 0.32.0, is 0.33.0" in err
+    assert "pip install vllm==0.32.0" in err
+
+
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from gemmaspec.lock.model import LockedImage
 
@@ -179,12 +239,69 @@ def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "gemmaspec rollback --list" in err
 
 
+def test_what_cannot_be_stopped_keeps_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Busy:
+        name = "process"
+
+        def preflight(self, _: Server) -> None:
+            pass
+
+        def state(self, _: Server) -> State:
+            return State(status="running")
+
+        def stop(self, _: Server) -> bool:
+            raise GemmaspecError("another gemmaspec is starting or stopping mine right now")
+
+    keep(1, monkeypatch)
+    stacks.save(started(2))
+    monkeypatch.setattr("gemmaspec.engine.choose.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.deploy.rollback.engine_named", lambda _: Busy())
+    assert run(["rollback", "mine"]) == 1
+    assert "another gemmaspec is starting" in capsys.readouterr().err
+    assert stacks.find("mine") == started(2)
+    assert not (stacks.stack_folder("mine") / "plan.json").exists()
+
+
 def test_diff_of_what_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["diff", "tiny-cpu"]) == 2
     assert "no stack called 'tiny-cpu' was started" in capsys.readouterr().err
     stacks.save(started(1))
     assert run(["diff", "mine"]) == 1
     assert "mine is not running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("record", ['{"server": "x"}', '{"server": []}', "[" * 200_000])
+def test_a_record_that_is_none_is_not_read(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stacks.save(started(1))
+    (stacks.stack_folder("mine") / "record.json").write_text(record)
+    assert stacks.started_stacks() == []
+    assert run(["diff", "mine"]) == 2
+
+
+def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    kept: list[str] = []
+
+    def enough(_: object, found: Started, __: object) -> bool:
+        kept.append(found.profile)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("gemmaspec.deploy.up._runs_as_rendered", enough)
+    monkeypatch.chdir(profiles)
+    assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
+    assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
+    assert kept == [str(profiles / "mine.yaml"), "tiny-cpu"]
+
+
+def test_a_restart_that_cannot_be_rendered_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
+    monkeypatch.setattr("gemmaspec.deploy.up.down", lambda _: pytest.fail("it was stopped"))
+    assert run(["restart", "mine"]) == 2
+    assert "there is no profile file /nowhere/mine.yaml" in capsys.readouterr().err
 
 
 def test_an_older_record_without_these_fields_is_still_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 from pathlib import Path
@@ -13,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import lockfile, locking
+from gemmaspec.deploy import facts, lockfile, locking
 from gemmaspec.engine.identity import digest_of, repository_of
-from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.lock.model import Lock, LockedImage, LockedModel, Versions
 from gemmaspec.lock.moved import Moved, moved
 from gemmaspec.lock.pinned import pinned
@@ -76,6 +77,26 @@ def test_a_lock_that_was_edited_is_refused_with_its_line(before: str, after: str
 def test_any_other_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(ProfileError):
         parse_lock(text, file="x.lock")
+
+
+def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
+    (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
+    with pytest.raises(UsageError, match="image: is missing, and a container needs one"):
+        facts.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
+
+
+def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None:
+    with pytest.raises(EnvironmentMissing, match="there is no folder") as caught:
+        facts.known_now(load_profile("tiny-cpu"), "process", LOCK)
+    assert caught.value.hint
+    assert caught.value.hint.startswith("gemmaspec up tiny-cpu")
+
+
+def test_a_pipe_is_no_lock_and_is_not_waited_for(profiles: Path) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    os.mkfifo(profiles / "mine.lock")
+    with pytest.raises(ProfileError, match="is not a file"):
+        lockfile.read_lock(load_profile(str(profiles / "mine.yaml")))
 
 
 def test_a_lock_of_a_thousand_pages_is_not_read() -> None:

@@ -32,11 +32,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def fetch(cache: Path, *, without: str = "") -> str:
-    """Fetch the model, all of it but one file; its commit."""
+def fetch(cache: Path, *, without: tuple[str, ...] = ()) -> str:
+    """Fetch the model, all of it but these files; its commit."""
     listing, place = list_files("some/model", None, role="target"), Cache(cache)
     for file in listing.files:
-        if file.path != without:
+        if file.path not in without:
             place.fetch(listing, file, lambda _: None)
     place.name_commit(listing)
     return listing.commit
@@ -74,10 +74,15 @@ def test_a_branch_that_is_cached_does_when_the_hub_is_gone(
 
 @pytest.mark.parametrize("without", ["model-00002-of-00002.safetensors", "model.safetensors.index.json"])
 def test_what_is_not_whole_needs_the_hub(hub: Hub, tmp_path: Path, without: str) -> None:
-    commit = fetch(tmp_path / "hub", without=without)
+    commit = fetch(tmp_path / "hub", without=(without,))
     whole = access.is_whole("some/model", commit, cache=tmp_path / "hub")
     assert whole == (without == "model.safetensors.index.json"), "one safetensors without an index is all there is"
     assert asks(hub, tmp_path / "hub", commit)[0] == whole
+
+
+def test_one_shard_of_two_without_the_index_is_not_whole(hub: Hub, tmp_path: Path) -> None:
+    commit = fetch(tmp_path / "hub", without=("model-00002-of-00002.safetensors", "model.safetensors.index.json"))
+    assert asks(hub, tmp_path / "hub", commit)[0] is False
 
 
 @pytest.mark.parametrize("index", [b"", b"[]", b"{", b'{"weight_map": 3}', b"[" * 100_000])

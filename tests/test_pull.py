@@ -160,6 +160,51 @@ def test_weights_that_are_not_what_the_hub_lists_are_not_kept(hub: Hub, call: Ca
     assert call.pull().returncode == 0
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "chat_template.jinja"])
+def test_a_file_that_was_cut_short_in_the_cache_is_fetched_again(hub: Hub, call: Caller, name: str) -> None:
+    assert call.pull().returncode == 0
+    (folder,) = (call.home / "hub" / "models--some--target" / "snapshots").iterdir()
+    os.truncate(folder / name, 3)
+    done = call.pull()
+    assert done.returncode == 0, done.stderr
+    assert "new" in done.stdout
+    assert call.snapshot("some/target")[name] == FILES[name]
+    assert call.pull().stdout.count("was here") == 3
+
+
+@pytest.mark.parametrize("sha256", ["../../../../outside", "/tmp/outside", "", "A" * 64])
+def test_a_hash_that_is_none_names_no_file(
+    hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch, sha256: str
+) -> None:
+    sibling = hub_of._sibling
+
+    def lying(file: Any, *, blobs: bool) -> dict[str, Any]:
+        entry = sibling(file, blobs=blobs)
+        return {**entry, "lfs": {**entry["lfs"], "sha256": sha256}} if "lfs" in entry else entry
+
+    monkeypatch.setattr(hub_of, "_sibling", lying)
+    done = call.pull()
+    assert done.returncode == 4, done.stderr
+    assert re.search("lists no sha256 for (model.safetensors|tokenizer.json)", done.stderr)
+    assert not (call.home / "hub").exists()
+    assert not list(call.profile.parent.rglob("outside*"))
+
+
+def test_a_hub_that_sends_more_than_it_lists_does_not_fill_the_disk(
+    hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sibling = hub_of._sibling
+    monkeypatch.setattr(
+        hub_of,
+        "_sibling",
+        lambda file, *, blobs: {**sibling(file, blobs=blobs), **({"size": 2_000_000} if file.size > 10**7 else {})},
+    )
+    done = call.pull()
+    assert done.returncode == 4
+    assert "target.model: the Hub sends more of model.safetensors than the 2000000 bytes it lists" in done.stderr
+    assert all(file.stat().st_size <= 2_000_000 for file in (call.home / "hub").rglob("*.incomplete"))
+
+
 def test_a_gated_model_says_what_to_accept_where_before_anything_is_fetched(hub: Hub, call: Caller) -> None:
     hub.add("some/draft", FILES, gated="manual")
     done = call.pull()
@@ -305,6 +350,17 @@ def test_locked_revisions_are_fetched_and_latest_ignores_them(hub: Hub, call: Ca
     assert {part["revision"] for part in json.loads(done.stdout)["parts"]} == {None, newer, draft}
 
 
+ODD_NAMES = ["a\\..\\b.json", "\x1b[2J.json", "a\nb.json", "a\0.json", f"{'x' * 300}.json"]
+
+
+def test_names_that_no_file_should_have_are_left_out(hub: Hub, call: Caller) -> None:
+    named = ["ü ö.json", "..json", "-rf.json"]
+    hub.add("some/draft", {**FILES, **dict.fromkeys([*ODD_NAMES, "../x.json", "/x.json", *named], b"{}")})
+    done = call.pull()
+    assert done.returncode == 0, done.stderr
+    assert set(call.snapshot("some/draft")) == NEEDED | set(named)
+
+
 @pytest.mark.parametrize(
     "name", [*NEEDED, "model-00001-of-00002.safetensors", "tokenizer.model", "merges.txt", "modeling.py"]
 )
@@ -313,7 +369,7 @@ def test_what_vllm_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*(set(FILES) - NEEDED), "consolidated.safetensors", "x/model.safetensors", "../config.json"]
+    "name", [*(set(FILES) - NEEDED), "consolidated.safetensors", "x/model.safetensors", "../config.json", *ODD_NAMES]
 )
 def test_what_vllm_does_not_read(name: str) -> None:
     assert not is_needed(name)

@@ -17,7 +17,7 @@ import typer.main
 
 from gemmaspec import __version__
 from gemmaspec.cli import output
-from gemmaspec.errors import GemmaspecError, Interrupted
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
 _MODULES: Final[Mapping[str, str]] = {
     "up": "lifecycle",
@@ -102,11 +102,19 @@ def run(arguments: Sequence[str]) -> int:
         return output.failure(error, as_json=wants_json)
     except KeyboardInterrupt:
         return output.failure(Interrupted("interrupted"), as_json=wants_json)
+    except PermissionError as error:
+        return output.failure(_forbidden(error), as_json=wants_json)
     except BrokenPipeError:
         return output.broken_pipe()
     except Exception as error:
         return _other(error, as_json=wants_json)
     return result if isinstance(result, int) else 0
+
+
+def _forbidden(error: PermissionError) -> EnvironmentMissing:
+    """Another user's file or folder, wherever it was met."""
+    where = error.filename or "a file"
+    return EnvironmentMissing(f"this user may not read or write {where}", hint=f"ls -ld {where}")
 
 
 def _other(error: Exception, *, as_json: bool) -> int:

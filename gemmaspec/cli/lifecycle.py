@@ -62,6 +62,7 @@ def restart(name: options.Stack, timeout: options.Timeout = 1800, json: options.
     from gemmaspec.deploy import up as use_case
 
     request = use_case.again(name, timeout_s=timeout)
+    use_case.dry_run(request, lambda _: None)  # raises while it still runs, if it could not be started again
     use_case.down(name)
     with show.start_progress() as progress:
         running = use_case.up(request, progress)

@@ -15,16 +15,19 @@ from gemmaspec.errors import GemmaspecError
 _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 """Control characters that JSON lets stand."""
 
+_USERINFO: Final = re.compile(r"(?<=://)[^/\s@\"']*:[^/\s@\"']+(?=@)")
+"""user:password of a URL, as proxies and mirrors have it in their variables."""
+
 SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
 """Variables whose values are never printed, whatever a text has picked up on its way."""
 
 
 def hidden(text: str) -> str:
-    """A text without this user's secrets; values too short to be one are left alone."""
+    """A text without this user's secrets, and without passwords in URLs; values too short to be one are left alone."""
     for secret in (*(os.environ.get(name, "").strip() for name in SECRETS), _stored_token()):
         if len(secret) >= 6:
             text = text.replace(secret, "***")
-    return text
+    return _USERINFO.sub("***", text)
 
 
 @functools.cache

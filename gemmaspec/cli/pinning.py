@@ -94,6 +94,8 @@ def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None
         rows = [{"id": good.id, "current": good.key == current, "facts": dict(good.facts.facts())} for good in goods]
         output.json_data({"known_good": rows})
         return
+    if not goods:
+        output.progress("no known good stack of that name")
     for good in goods:
         mark = "*" if good.key == current else " "
         image = f"  {good.facts.image.name}" if good.facts.image else ""

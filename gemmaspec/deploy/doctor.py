@@ -34,6 +34,7 @@ class Examined:
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("docker", doctor_engine.docker),
     ("nvidia runtime", doctor_engine.nvidia_runtime),
+    ("lock", doctor_engine.lock),
     ("image", doctor_engine.image),
     ("runtime", doctor_engine.runtime),
     ("gpu", doctor_engine.gpu),
@@ -63,5 +64,5 @@ def _rows(name: str, check: Check, subject: Subject) -> Iterator[Row]:
     try:
         yield from check(subject)
     except GemmaspecError as error:
-        shown = f"gemmaspec profile show {subject.profile.name}" if subject.profile else "docker info"
+        shown = f"gemmaspec profile show {subject.loaded.typed}" if subject.loaded else "docker info"
         yield failed(name, error.message, error.hint or shown)

@@ -46,6 +46,12 @@ def nvidia_runtime(subject: Subject) -> Iterator[Row]:
     yield ok("nvidia runtime", "docker can hand out GPUs")
 
 
+def lock(subject: Subject) -> Iterator[Row]:
+    """A lock that cannot be read, which only a plain `up` does without."""
+    if subject.bad_lock:
+        yield warning("lock", subject.bad_lock.message, subject.bad_lock.hint)
+
+
 def image(subject: Subject) -> Iterator[Row]:
     """Whether the image is here, and is the one that the lock pins."""
     profile = subject.profile
@@ -116,7 +122,9 @@ def _cuda(subject: Subject) -> dict[str, str]:
     if subject.versions:
         build = subject.versions.torch.partition("+cu")[2]
         return {"cuda": f"{build[:-1]}.{build[-1]}" if build.isdigit() else "", "where": "the runtime's torch"}
-    facts = facts_for(subject.vllm) if subject.vllm else None
+    if subject.vllm is None:
+        return {"cuda": "", "where": ""}
+    facts = facts_for(subject.vllm)
     return {"cuda": facts.cuda if facts else "", "where": f"the released image of vllm {subject.vllm}"}
 
 
@@ -134,4 +142,4 @@ def _pull(subject: Subject, *, engine: bool = False) -> str:
 
 
 def _profile(subject: Subject) -> str:
-    return subject.profile.name if subject.profile else "PROFILE"
+    return subject.loaded.typed if subject.loaded else "PROFILE"

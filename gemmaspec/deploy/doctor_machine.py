@@ -48,15 +48,15 @@ def memory(subject: Subject) -> Iterator[Row]:
     here = "" if device.here else f", taken as a {device.name}"
     if answer.fits:
         yield ok("memory", f"it fits into {device.memory / 1e9:.1f} GB{here}")
-    mend = _mending(answer)
+    mend = _mending(answer, subject.loaded.typed)
     for problem in answer.problems:
         yield failed("memory", f"{problem}{here}", mend)
 
 
-def _mending(answer: Fit) -> str:
+def _mending(answer: Fit, profile: str) -> str:
     """The first change that lets it start."""
     change = next((one.change for one in answer.advice if one.starts), None)
-    return f"gemmaspec up {answer.profile} {change}" if change else f"gemmaspec fit {answer.profile}"
+    return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
 
 
 def models(subject: Subject) -> Iterator[Row]:
@@ -91,16 +91,14 @@ def _of_the_hub(subject: Subject, one: Model) -> Row:
             return failed(one.role, f"{error.message}, and it is not in the cache", error.hint)
         return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, maybe not whole", error.hint)
     except GemmaspecError as error:
-        return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.profile.name}")
+        return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
     cache = Cache(folder)
     rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
     subject.to_fetch[one.role] = rest
     shown = f"{one.model} at {listing.commit}"
     if not cache.missing(listing):
         return ok(one.role, f"{shown} is in the cache")
-    return warning(
-        one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.profile.name}"
-    )
+    return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.typed}")
 
 
 def disks(subject: Subject) -> Iterator[Row]:

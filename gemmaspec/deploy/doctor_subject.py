@@ -13,7 +13,7 @@ from gemmaspec.deploy.prepare import prepare
 from gemmaspec.doctor.gpu import Gpus
 from gemmaspec.engine.identity import Identity, image_identity
 from gemmaspec.engine.server import Engine, EngineName, Server
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.lock.model import Lock, Versions
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
@@ -76,9 +76,21 @@ class Subject:
         return release_of(self.loaded) if self.loaded else None
 
     @cached_property
+    def _lock(self) -> Lock | ProfileError | None:
+        try:
+            return read_lock(self.loaded) if self.loaded else None
+        except ProfileError as error:
+            return error
+
+    @property
     def lock(self) -> Lock | None:
-        """The profile's lock. Raises ProfileError for one that cannot be read."""
-        return read_lock(self.loaded) if self.loaded else None
+        """The profile's lock, if there is one that can be read."""
+        return None if isinstance(self._lock, ProfileError) else self._lock
+
+    @property
+    def bad_lock(self) -> ProfileError | None:
+        """Why its lock cannot be read, if there is such a one."""
+        return self._lock if isinstance(self._lock, ProfileError) else None
 
     @cached_property
     def server(self) -> Server | None:

@@ -10,7 +10,7 @@ from gemmaspec.deploy.models import Model, check_folder, models_of, server_cache
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.server import EngineName
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.lock.model import NONE, Lock, LockedImage, LockedModel, Versions
 from gemmaspec.models import access
@@ -33,7 +33,7 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit) -> Lock:
     Raises EnvironmentMissing for an image, a runtime or a model's folder that is not there.
     """
     profile = loaded.profile
-    image = _locked_image(profile) if engine == "docker" else None
+    image = _locked_image(loaded) if engine == "docker" else None
     models = [_locked_model(model, commit) for model in models_of(profile)]
     return Lock(
         profile=profile.name,
@@ -72,18 +72,22 @@ def runtime_versions(loaded: Loaded) -> Versions:
         return Versions(**interpreter_versions(Path(on_host(own, state=state_dir()))))
     found = describe(runtime_spec(loaded))
     if not found.complete:
-        name = loaded.profile.name
         raise EnvironmentMissing(
-            f"the runtime of {name} has not been built yet", hint=f"gemmaspec pull {name} --engine process"
+            f"the runtime of {loaded.profile.name} has not been built yet",
+            hint=f"gemmaspec pull {loaded.typed} --engine process",
         )
     return Versions(**{name: str(found.facts.get(name, "unknown")) for name in Versions.model_fields})
 
 
-def _locked_image(profile: Profile) -> LockedImage:
-    name = profile.image or ""
+def _locked_image(loaded: Loaded) -> LockedImage:
+    name = loaded.profile.image
+    if not name:
+        raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
     found = image_identity(name)
     if found is None:
-        raise EnvironmentMissing(f"the image {name} is not on this machine", hint=f"gemmaspec pull {profile.name}")
+        raise EnvironmentMissing(
+            f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"
+        )
     return LockedImage(name=name, digest=found.digest, id=found.id)
 
 

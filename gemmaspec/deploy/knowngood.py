@@ -20,7 +20,7 @@ from gemmaspec.deploy.facts import cached, resolve
 from gemmaspec.deploy.prepare import prepare
 from gemmaspec.deploy.stacks import RECORD, Started, record_text
 from gemmaspec.deploy.starting import Running
-from gemmaspec.engine.server import Engine, Server
+from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.lock.model import Lock
@@ -90,30 +90,32 @@ def names() -> Sequence[str]:
 
 def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
     """Keep it and return its key; the same stack a second time only becomes the newest."""
-    key = _key(started.server, files)
+    record = record_text(started)
+    key = _key(record, files)
     before = next((good for good in known_goods(started.server.name) if good.key == key), None)
     if before:
         renew(before)
     else:
         place = _folder(started.server.name) / _id(key)
         place.parent.mkdir(parents=True, exist_ok=True)
-        _write({**files, RECORD: record_text(started), FACTS: lock_text(facts)}, place)
+        _write({**files, RECORD: record, FACTS: lock_text(facts)}, place)
     _tidy(started.server.name)
     return key
 
 
 def renew(good: KnownGood) -> None:
-    """It was ready again: it becomes the newest."""
-    good.folder.replace(good.folder.with_name(_id(good.key)))
+    """It was ready again: it becomes the newest, unless another command has moved or removed it meanwhile."""
+    with contextlib.suppress(OSError):
+        good.folder.replace(good.folder.with_name(_id(good.key)))
 
 
 def _id(key: str) -> str:
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{key}"
 
 
-def _key(server: Server, files: Mapping[str, str]) -> str:
-    """A hash of what is started: files, command and environment."""
-    content = json.dumps([dataclasses.asdict(server), dict(files)], sort_keys=True, default=str)
+def _key(record: str, files: Mapping[str, str]) -> str:
+    """A hash of what is started, as it is written: files, command and environment."""
+    content = json.dumps([json.loads(record)["server"], dict(files)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
@@ -140,12 +142,14 @@ def _tidy(name: str) -> None:
 
 
 def _read(folder: Path) -> KnownGood | None:
+    """A known good stack; None when a file of it is not what it was."""
     started = stacks.read_record(folder / RECORD)
     text = read_file(folder / FACTS)[: MAX_CHARACTERS + 1]
     with contextlib.suppress(GemmaspecError):
         facts = parse_lock(text, file=str(folder / FACTS))
         if started and started.server.name == facts.profile:
-            return KnownGood(id=folder.name, started=started, facts=facts, folder=folder)
+            good = KnownGood(id=folder.name, started=started, facts=facts, folder=folder)
+            return good if good.key == _key(read_file(folder / RECORD), good.files()) else None
     return None
 
 

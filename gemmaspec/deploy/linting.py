@@ -73,7 +73,7 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
         tell(str(one))
     errors = [str(one) for one in _of(findings, "error")]
     if errors:
-        raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.profile.name}")
+        raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
 
 
 def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> Linted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,8 @@ def read_lock(loaded: Loaded) -> Lock | None:
 
     file = lock_file(loaded)
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever
+            raise ProfileError(f"{file}: is not a file", hint=f"ls -l {file}")
         with file.open(encoding="utf-8") as opened:
             text = opened.read(MAX_CHARACTERS + 1)
     except FileNotFoundError:

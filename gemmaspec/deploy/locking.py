@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec import data
 from gemmaspec.deploy.facts import cached, known_now, resolve, runtime_versions
 from gemmaspec.deploy.lockfile import lock_file, read_lock
 from gemmaspec.deploy.models import Model, models_of
@@ -58,9 +57,9 @@ def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
     if lock is None:
         raise UsageError(
             f"{loaded.profile.name} has no lock: there is no {lock_file(loaded)}",
-            hint=f"gemmaspec lock {_named(loaded)}",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}",
         )
-    _refuse(loaded, moved(lock.facts(), known_now(loaded, engine, lock)))
+    _refuse(loaded, engine, moved(lock.facts(), known_now(loaded, engine, lock)))
     return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
 
 
@@ -89,7 +88,7 @@ def check_runtime(loaded: Loaded) -> None:
     lock = read_lock(loaded)
     if lock:
         now = runtime_versions(loaded).model_dump()
-        _refuse(loaded, moved(lock.facts(), {f"versions.{name}": version for name, version in now.items()}))
+        _refuse(loaded, "process", moved(lock.facts(), {f"versions.{name}": version for name, version in now.items()}))
 
 
 def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
@@ -104,18 +103,13 @@ def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
     return [f"warning: not as locked: {change}" for change in moved(lock.facts(), facts)]
 
 
-def _refuse(loaded: Loaded, changes: Sequence[Moved]) -> None:
+def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> None:
     if changes:
         lines = "\n".join(f"  {change}" for change in changes)
         raise DifferencesFound(
             f"{loaded.profile.name} is not what {lock_file(loaded)} pins:\n{lines}",
-            hint=f"gemmaspec lock {_named(loaded)}    # to accept it",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}    # to accept it",
         )
-
-
-def _named(loaded: Loaded) -> str:
-    """The profile as it is typed."""
-    return loaded.profile.name if loaded.file.is_relative_to(data.PROFILES) else str(loaded.file)
 
 
 def _commit(model: Model, in_cache: str | None, note: Callable[[str], None]) -> str:

@@ -105,7 +105,8 @@ def needs_no_hub(models: Iterable[Model], *, cache: Path | None, note: Callable[
 def check_folder(one: Model) -> None:
     """Raise EnvironmentMissing for a model's folder that is not there or has no config."""
     if not one.folder.is_dir():
-        raise EnvironmentMissing(f"{one.role}.model: there is no folder {one.folder}")
+        makes = "gemmaspec up tiny-cpu    # makes the tiny pair" if one.is_tiny else None
+        raise EnvironmentMissing(f"{one.role}.model: there is no folder {one.folder}", hint=makes)
     if not (one.folder / "config.json").is_file():
         raise EnvironmentMissing(f"{one.role}.model: {one.folder} holds no config.json, so it is not a model")
 

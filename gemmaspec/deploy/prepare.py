@@ -51,7 +51,7 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
         raise ProfileError(
             f"{loaded.place('runtime')}: runtime: the process engine needs the release to install "
             "(runtime.vllm) or an interpreter that has vLLM (runtime.python)",
-            hint=f"gemmaspec up {profile.name} --engine process --set runtime.vllm=0.33.0",
+            hint=f"gemmaspec up {loaded.typed} --engine process --set runtime.vllm=0.33.0",
         )
     transformers = transformers_for(profile.runtime.vllm)
     bounds = {"transformers": transformers} if transformers else {}

@@ -15,20 +15,23 @@ from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.lock.model import LockedImage, LockedModel
 from gemmaspec.models.digest import folder_digest
+from gemmaspec.trees.tree import UNKNOWN
+from gemmaspec.trees.versions import interpreter_versions
 
 
 def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: Progress) -> Running:
     """Go back to the newest known good stack that is not the current one, or to the one with the id `to`.
 
     It is started as `up` starts one, and is ready once it has answered. Raises UsageError when there is none,
-    EnvironmentMissing when its image is gone and no registry has it, DifferencesFound when a model's folder is not
-    what it was; else as `up`.
+    EnvironmentMissing when its image is gone and no registry has it, DifferencesFound when its runtime or a model's
+    folder is not what it was; else as `up`.
     """
     good = choose(name or only_name(), to)
     progress.note(f"back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
     engine = engine_named(good.started.engine)
     if good.facts.image:
         _check_image(good.facts.image)
+    _check_runtime(good)
     for role, model in (("target", good.facts.target), ("draft", good.facts.draft)):
         if model:
             _check_folder(role, model)
@@ -90,6 +93,21 @@ def _check_image(image: LockedImage) -> None:
             f"{now.id if now else 'not here either'}",
             hint="gemmaspec rollback --list    # others may still be there: --to ID",
         )
+
+
+def _check_runtime(good: KnownGood) -> None:
+    """An environment in which another release is installed by now is not what was good."""
+    python = good.started.server.python
+    if python is None or not python.is_file():
+        return  # an image's, or gone, which the engine says
+    before, now = good.facts.versions.model_dump(), interpreter_versions(python)
+    for name, version in now.items():
+        # The build after the plus is in some statements of a version and not in others.
+        if version != UNKNOWN and version.partition("+")[0] != before[name].partition("+")[0]:
+            raise DifferencesFound(
+                f"{python} is not what it was: {name} was {before[name]}, is {version}",
+                hint=f"{python} -m pip install {name}=={before[name]}",
+            )
 
 
 def _check_folder(role: str, locked: LockedModel) -> None:

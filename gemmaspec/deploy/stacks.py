@@ -23,7 +23,7 @@ class Started:
     engine: EngineName
     server: Server
     profile: str
-    """The profile as it was named: a name, or the path of a file."""
+    """The profile as it was named: a name, or the absolute path of a file."""
     overrides: tuple[str, ...] = ()
     no_spec: bool = False
     locked: bool = False
@@ -92,5 +92,5 @@ def read_record(record: Path) -> Started | None:
             hub_cache=content.get("hub_cache"),
             known_good=content.get("known_good"),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

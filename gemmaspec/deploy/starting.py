@@ -82,16 +82,19 @@ def _stop_before(name: str, progress: Progress, *, unless_on: EngineName | None 
     """Stop what runs under this name as it was rendered before.
 
     Late, so that a start that cannot work leaves it running; only on the other engine it goes first, since
-    there it holds the port.
+    there it holds the port. Raises GemmaspecError for one that cannot be stopped, whose files are then left as
+    they are.
     """
-    with contextlib.suppress(GemmaspecError):
+    runs = False
+    with contextlib.suppress(GemmaspecError):  # never started, or its engine does not answer
         before = stacks.find(name)
         if before.engine == unless_on:
             return
         engine = stacks.engine_of(before)
-        if engine.state(before.server).status in ("running", "restarting"):
-            progress.note(f"{name} runs as it was rendered before; stopping that one")
-            engine.stop(before.server)
+        runs = engine.state(before.server).status in ("running", "restarting")
+    if runs:
+        progress.note(f"{name} runs as it was rendered before; stopping that one")
+        engine.stop(before.server)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from gemmaspec.deploy.tiny import make_tiny, wants_tiny
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
@@ -65,7 +66,7 @@ def up(request: Request, progress: Progress) -> Running:
     started = Started(
         engine=engine.name,
         server=server,
-        profile=request.profile,
+        profile=str(loaded.file) if is_path(request.profile) else request.profile,
         overrides=tuple(request.overrides),
         no_spec=request.no_spec,
         locked=request.locked,

@@ -15,7 +15,8 @@ from gemmaspec.releases.facts import Facts
 QUERY: Final = "name,driver_version,compute_cap"
 """What nvidia-smi is asked with --query-gpu."""
 
-_CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)")
+_CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d{1,3}\.\d{1,3})\b")
+_DRIVER: Final = re.compile(r"\d[\w.]{0,31}")
 _CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
 _UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or https://www.nvidia.com/drivers"
 _NATIVE_FP4: Final = "flashinfer_b12x"
@@ -37,15 +38,15 @@ class Gpus:
 def parse(query: str, summary: str) -> Gpus | None:
     """From the answers to `nvidia-smi --query-gpu=… --format=csv,noheader` and to plain `nvidia-smi`."""
     lines = [[part.strip() for part in line.split(",")] for line in query.splitlines()[:64]]
-    rows = [line for line in lines if len(line) == 3 and re.match(r"\d", line[1])]
+    rows = [line for line in lines if len(line) == 3 and _DRIVER.fullmatch(line[1])]
     if not rows:
         return None
     found = _CUDA.search(summary[:20_000])
     return Gpus(
-        names=tuple(row[0] for row in rows),
+        names=tuple("".join(filter(str.isprintable, row[0]))[:80] for row in rows),
         driver=rows[0][1],
         cuda=found[1] if found else None,
-        capabilities=tuple(row[2] for row in rows if re.fullmatch(r"\d+\.\d+", row[2])),
+        capabilities=tuple(row[2] for row in rows if re.fullmatch(r"\d{1,3}\.\d{1,3}", row[2])),
     )
 
 
@@ -87,13 +88,18 @@ def capability_row(capability: str | None, facts: Facts | None) -> Row | None:
 
 
 def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str) -> Row:
-    """The driver against what needs it: NVIDIA_REQUIRE_CUDA, which the container toolkit enforces, and CUDA_VERSION."""
+    """The driver against what needs it: NVIDIA_REQUIRE_CUDA, which the container toolkit enforces, and CUDA_VERSION.
+
+    `where` says whose these are; empty when it is not known what will run.
+    """
     shown = f"driver {gpus.driver}, which runs CUDA up to {gpus.cuda or 'an unknown release'}"
     if gpus.cuda is None:
-        return warning("driver", f"{shown}; not compared with {where}", "nvidia-smi")
+        return warning("driver", f"{shown}; not compared with {where or 'anything'}", "nvidia-smi")
     if require and not any(_holds(clause, gpus) for clause in require.split()):
         said = "; ".join(clause for clause in require.split() if clause.startswith("cuda")) or require[:80]
         return failed("driver", f"{shown}; {where} wants {said}", _UPDATE)
+    if not where:
+        return ok("driver", shown)
     if not cuda or (wanted := _version(cuda)) is None:
         return ok("driver", f"{shown}; {where} does not say which CUDA it has")
     has = Version(gpus.cuda)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,8 @@ from gemmaspec.models.hub import SECONDS, Unreachable, refusals
 ON: Final = {"1", "ON", "YES", "TRUE"}
 """What huggingface_hub takes for yes in its variables."""
 
-
 _LARGEST_INDEX: Final = 64 * 1024 * 1024
+_SHARD: Final = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
 def is_offline() -> bool:
@@ -54,12 +55,18 @@ def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
     index = folder / "model.safetensors.index.json"
     try:
         if not index.exists():
-            return any(folder.glob("*.safetensors"))
+            return _all_shards([file.name for file in folder.glob("*.safetensors")])
         with index.open("rb") as file:
             weights = json.loads(file.read(_LARGEST_INDEX))["weight_map"].values()
         return all((folder / str(name)).is_file() for name in set(map(str, weights)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
+
+
+def _all_shards(names: Sequence[str]) -> bool:
+    """Whether weights without an index are all there: one file, or as many as their names say."""
+    told = (int(found[1]) for name in names if (found := _SHARD.search(name)))
+    return bool(names) and max(told, default=1) <= len(names)
 
 
 @contextlib.contextmanager

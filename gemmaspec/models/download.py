@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import filelock
 
@@ -21,6 +23,8 @@ from gemmaspec.models import access
 from gemmaspec.models.files import MOST_FILES
 from gemmaspec.models.hub import SECONDS, Unreachable, page
 from gemmaspec.models.needed import is_needed, is_weights
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 OnBytes = Callable[[int], None]
 """Told how many bytes came; what it raises ends the transfer."""
@@ -60,13 +64,22 @@ def list_files(model: str, revision: str | None, *, role: str) -> Listing:
     with access.asked(model, revision, role=role):
         found = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
         files = tuple(
-            RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=one.lfs.sha256 if one.lfs else None)
+            RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=_sha256(one))
             for one in found[:MOST_FILES]
             if is_needed(one.rfilename)
         )
     if not any(is_weights(file.path) for file in files):
         raise EnvironmentMissing(f"{role}.model: {model} has no .safetensors", hint=f"see {page(model)}/tree/{commit}")
     return Listing(role=role, model=model, asked=revision, commit=commit, files=files)
+
+
+def _sha256(sibling: Any) -> str | None:
+    """As the Hub lists it. It becomes a file's name, so anything else is refused."""
+    if not sibling.lfs:
+        return None
+    if not _SHA256.fullmatch(str(sibling.lfs.sha256)):
+        raise Unreachable(f"the Hub lists no sha256 for {sibling.rfilename}")
+    return str(sibling.lfs.sha256)
 
 
 class Cache:
@@ -78,11 +91,11 @@ class Cache:
         self.folder = folder or Path(constants.HF_HUB_CACHE).expanduser()
 
     def has(self, listing: Listing, file: RemoteFile) -> bool:
-        """Whether the file is in the commit's snapshot."""
+        """Whether the file is in the commit's snapshot, as long as the Hub says, which a copied cache may not be."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
-        return isinstance(found, str)
+        return isinstance(found, str) and _size(Path(found)) == file.size
 
     def missing(self, listing: Listing) -> Sequence[RemoteFile]:
         """The files that are still to be fetched."""
@@ -93,7 +106,7 @@ class Cache:
         if file.sha256 is None:
             return file.size
         blob = self._blob(listing, file.sha256)
-        return 0 if blob.exists() else max(0, file.size - _size(_unfinished(blob)))
+        return 0 if _size(blob) == file.size else max(0, file.size - _size(_unfinished(blob)))
 
     def fetch(self, listing: Listing, file: RemoteFile, on_bytes: OnBytes) -> None:
         """Fetch a missing file, or what of it is missing.
@@ -107,7 +120,13 @@ class Cache:
             with access.asked(listing.model, listing.commit, role=listing.role):
                 if file.sha256:
                     self._fetch_blob(listing, file, file.sha256, on_bytes)
-                hf_hub_download(listing.model, file.path, revision=listing.commit, cache_dir=self.folder)
+                hf_hub_download(
+                    listing.model,
+                    file.path,
+                    revision=listing.commit,
+                    cache_dir=self.folder,
+                    force_download=file.sha256 is None,  # a small file that is there has the wrong size
+                )
         except Unreachable:
             raise EnvironmentMissing(
                 f"{listing.role}.model: the Hub broke off in {file.path} of {listing.model}; what came is kept",
@@ -137,7 +156,7 @@ class Cache:
             blob.parent.mkdir(parents=True, exist_ok=True)
             lock.parent.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock):  # the one that huggingface_hub takes
-                if not blob.exists():
+                if _size(blob) != file.size:
                     _transfer(listing, file, _unfinished(blob), on_bytes)
                     _check(listing, file, _unfinished(blob))
                     _unfinished(blob).replace(blob)
@@ -156,7 +175,7 @@ def _transfer(listing: Listing, file: RemoteFile, target: Path, on_bytes: OnByte
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(listing.model, file.path, revision=listing.commit)
-    with _Told(target, on_bytes) as opened:
+    with _Told(target, file, on_bytes) as opened:
         done = opened.seek(0, io.SEEK_END)
         if done > file.size:
             done = opened.truncate(0)
@@ -177,15 +196,20 @@ def _check(listing: Listing, file: RemoteFile, target: Path) -> None:
 
 
 class _Told(io.FileIO):
-    """A file that tells how much is written to it."""
+    """A file that tells how much is written to it, and takes no more than it shall have."""
 
-    def __init__(self, path: Path, on_bytes: OnBytes) -> None:
+    def __init__(self, path: Path, listed: RemoteFile, on_bytes: OnBytes) -> None:
         super().__init__(path, "r+" if path.exists() else "w+")
+        self._listed = listed
         self._on_bytes = on_bytes
 
     def write(self, data: object) -> int:
         self._on_bytes(len(data))  # type: ignore[arg-type]
         view = memoryview(data)  # type: ignore[arg-type]
+        if self.tell() + len(view) > self._listed.size:
+            raise EnvironmentMissing(
+                f"the Hub sends more of {self._listed.path} than the {self._listed.size} bytes it lists"
+            )
         written = 0
         while written < len(view):  # an unbuffered file may take less than it is given
             written += super().write(view[written:])

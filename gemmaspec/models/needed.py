@@ -7,6 +7,8 @@ from typing import Final
 WEIGHTS: Final = ".safetensors"
 _SUFFIXES: Final = (WEIGHTS, ".json", ".jinja", ".model", ".txt", ".py")
 """Weights; configurations, index and tokenizer; chat templates; SentencePiece; merges; code for trust_remote_code."""
+_LONGEST: Final = 255
+"""Bytes of a file's name."""
 _DUPLICATES: Final = ("consolidated",)
 """Beginnings of names under which the same weights lie again, for other programs."""
 
@@ -16,9 +18,14 @@ def is_needed(path: str) -> bool:
 
     Folders hold other forms of the same weights (onnx/, original/, gguf), and so do .bin, .pth and .gguf files:
     vLLM takes safetensors of the top folder where there are any (model_executor/model_loader/weight_utils.py,
-    0.19.0-0.33.0).
+    0.19.0-0.33.0). A name that no file system or terminal should be given is none of them either.
     """
-    return "/" not in path and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)
+    return _is_plain(path) and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether it names a file of the top folder, on any system, that can be printed."""
+    return not set(name) & {"/", "\\"} and name.isprintable() and len(name.encode()) <= _LONGEST
 
 
 def is_weights(path: str) -> bool:

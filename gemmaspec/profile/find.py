@@ -34,12 +34,17 @@ def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def is_path(name: str) -> bool:
+    """Whether a profile is named by its file, and not by its name."""
+    return "/" in name or name.endswith(".yaml")
+
+
 def find_profile(name: str, folders: Sequence[Path]) -> Path:
     """The file of a profile: a path when `name` has a slash or ends in .yaml, else a name in `folders`.
 
     Raises UsageError naming the nearest profiles.
     """
-    if "/" in name or name.endswith(".yaml"):
+    if is_path(name):
         file = Path(name).expanduser()
         if not file.is_file():
             raise UsageError(f"there is no profile file {name}", hint="gemmaspec profile list")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from gemmaspec import strict_yaml
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.profile import rules
-from gemmaspec.profile.find import find_profile, profile_folders
+from gemmaspec.profile.find import find_profile, profile_folders, profile_names
 from gemmaspec.profile.model import Profile
 from gemmaspec.strict_yaml import Document, Place
 
@@ -37,6 +38,12 @@ class Loaded:
     def place(self, *path: str | int) -> Place:
         """Where the value at `path` was written, or the nearest thing around it."""
         return _nearest_place(path, self.places)
+
+    @property
+    def typed(self) -> str:
+        """The profile as a command names it: by its name where that finds this file, else by the file."""
+        found = profile_names(profile_folders()).get(self.file.stem)
+        return self.file.stem if found == self.file else shlex.quote(str(self.file))
 
 
 def load_profile(

@@ -76,6 +76,7 @@ def _write_synced(path: Path, text: str) -> None:
 def read_file(path: Path) -> str:
     """The text of a file of a stack; empty when there is none that can be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError):
         return ""
