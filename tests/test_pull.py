@@ -346,6 +346,7 @@ def test_locked_revisions_are_fetched_and_latest_ignores_them(hub: Hub, call: Ca
     parts = {part["role"]: part["revision"] for part in json.loads(done.stdout)["parts"]}
     assert parts == {"runtime": None, "target": locked, "draft": draft}
     assert "draft: the lock has another model than the profile" in done.stderr
+    assert f"to run that: gemmaspec up {call.profile} --locked" in done.stderr
     done = call.pull("--latest", "--json")
     assert {part["revision"] for part in json.loads(done.stdout)["parts"]} == {None, newer, draft}
 

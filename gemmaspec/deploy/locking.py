@@ -78,6 +78,7 @@ def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) ->
     for one in models_of(loaded.profile):
         if one.role not in fits:
             note(f"{one.role}: the lock has another model than the profile, which counts here")
+    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
     return pinned(
         loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
     )
