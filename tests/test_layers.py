@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 ROOMS = {
     "cli": 5,
+    "carry": 4,
     "deploy": 4,
     "proof": 4,
     "engine": 3,
@@ -47,8 +48,15 @@ WORLD = {
     "asyncio",
     "threading",
 }
-ALLOWED_SIDEWAYS = {("ready", "engine"), ("trees", "engine"), ("patching", "releases"), ("deploy", "proof")}
-"""Readiness watches an engine through its protocol, trees are read through one; patches read facts about releases."""
+ALLOWED_SIDEWAYS = {
+    ("ready", "engine"),
+    ("trees", "engine"),
+    ("patching", "releases"),
+    ("carry", "deploy"),
+    ("carry", "proof"),
+}
+"""Readiness watches an engine through its protocol, trees are read through one; patches read facts about
+releases; a running stack is a tree to verify, and the shipped profiles are judged on release day."""
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
+from gemmaspec.carry import releaseday, releasenames
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import releaseday, releasenames
 from gemmaspec.deploy.profiles import shipped
 from gemmaspec.profile.load import Loaded
 from gemmaspec.releases.facts import extracted_for, newest

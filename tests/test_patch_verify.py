@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from gemmaspec.carry.verify import Cell
 from gemmaspec.cli import matrix
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.verify import Cell
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.trees import verdicts

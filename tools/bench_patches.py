@@ -32,7 +32,7 @@ Row = tuple[str, str, str]
 MEASURED = """
 import json, resource, sys, time
 began = time.perf_counter()
-from gemmaspec.deploy.verify import Request, verify
+from gemmaspec.carry.verify import Request, verify
 outcome = verify(Request(all_releases=True))
 print(json.dumps({
     "seconds": time.perf_counter() - began, "cells": len(outcome.cells), "unread": len(outcome.unread),

@@ -10,7 +10,7 @@ import typer
 from gemmaspec.cli import options, output
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.rebase import Rebased
+    from gemmaspec.carry.rebase import Rebased
 
 NewId = Annotated[
     str, typer.Argument(metavar="PATCH", help="Its id: small letters, digits, hyphens; say what it does.")
@@ -49,7 +49,7 @@ def rebase(
 
     gemmaspec patch rebase draft-text-only --to 0.34.0
     """
-    from gemmaspec.deploy import rebase as use_case
+    from gemmaspec.carry import rebase as use_case
 
     request = use_case.Request(patch=patch, to=to, tree=tree, floor=floor, folders=(folder,) if folder else ())
     _rebased(use_case.rebase(request, output.progress), as_json=json)
@@ -64,8 +64,8 @@ def continue_(
 
     gemmaspec patch continue draft-text-only
     """
-    from gemmaspec.deploy import rebase as use_case
-    from gemmaspec.deploy import unfinished
+    from gemmaspec.carry import rebase as use_case
+    from gemmaspec.carry import unfinished
 
     if not abort:
         _rebased(use_case.resume(patch, output.progress), as_json=json)
@@ -91,7 +91,7 @@ def new(
 
     gemmaspec patch new right-thing --release 0.33.0 --file vllm/v1/worker/utils.py
     """
-    from gemmaspec.deploy import scratch
+    from gemmaspec.carry import scratch
 
     places = scratch.open_scratch(patch, file or (), release=release, tree=tree)
     if json:
@@ -109,7 +109,7 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
 
     gemmaspec patch commit right-thing --patches ~/patches
     """
-    from gemmaspec.deploy import scratch
+    from gemmaspec.carry import scratch
 
     done = scratch.commit(patch, folder=folder, say=output.progress)
     text = done.patch.text
@@ -141,7 +141,7 @@ def import_(
 
     gemmaspec patch import https://github.com/vllm-project/vllm/pull/41752 --release 0.33.0 --date 2026-11-20
     """
-    from gemmaspec.deploy import importing
+    from gemmaspec.carry import importing
 
     done = importing.import_diff(
         importing.Request(source=source, id=id_, release=release, tree=tree, folder=folder, date=date)

@@ -10,8 +10,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from gemmaspec.carry.verify import Cell, Outcome
 from gemmaspec.cli import output
-from gemmaspec.deploy.verify import Cell, Outcome
 from gemmaspec.engine.lines import clean
 from gemmaspec.trees.tree import Place
 

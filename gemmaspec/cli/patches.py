@@ -52,8 +52,8 @@ def add_to(app: typer.Typer) -> None:
 
 def list_(folders: Folders = None, json: options.Json = False) -> None:
     """List the patches: which releases they are for, and which shipped profiles need them."""
+    from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli import patchtext
-    from gemmaspec.deploy.patchset import load_set
 
     patches = load_set((), folders or ())
     patchtext.listing(patches, as_json=json)
@@ -61,16 +61,16 @@ def list_(folders: Folders = None, json: options.Json = False) -> None:
 
 def show(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
     """Print a patch: what is written about it, and its diffs."""
+    from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli import patchtext
-    from gemmaspec.deploy.patchset import load_set
 
     patchtext.show(load_set((patch,), folders or ()), patch, as_json=json)
 
 
 def explain(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
     """Say what a patch is for: the hole, the error without it, where it is, what upstream says, who needs it."""
+    from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli import patchtext
-    from gemmaspec.deploy.patchset import load_set
 
     patchtext.explain(load_set((patch,), folders or ()), patch, as_json=json)
 
@@ -103,8 +103,8 @@ def verify(
     Without a tree: all releases that the patches claim, and the shipped profiles' images that are here.
     Exit code 5 when a required patch does not fit, 4 when a tree could not be read.
     """
+    from gemmaspec.carry import verify as use_case
     from gemmaspec.cli import patchtext
-    from gemmaspec.deploy import verify as use_case
 
     request = use_case.Request(
         patches=tuple(patches or ()),
@@ -135,8 +135,8 @@ def apply(
     json: options.Json = False,
 ) -> None:
     """Build the overlay that a start would build, to look at: all patches, or nothing and exit code 5."""
+    from gemmaspec.carry import apply as use_case
     from gemmaspec.cli import patchtext
-    from gemmaspec.deploy import apply as use_case
 
     built = use_case.apply(tree, out, patches=patches or (), folders=folders or (), profile=profile)
     patchtext.applied(built, as_json=json)
@@ -157,8 +157,8 @@ def release_day(
     the profiles use of them; which profile would still start.
     Exit code 5 when a shipped profile would not.
     """
+    from gemmaspec.carry import releaseday as use_case
     from gemmaspec.cli import patchtext
-    from gemmaspec.deploy import releaseday as use_case
 
     day = use_case.release_day(release, tree=tree, folders=folders or ())
     raise typer.Exit(patchtext.release_day(day, as_json=json))
@@ -175,7 +175,7 @@ def known(
 ) -> None:
     """Write each patch's known.json: the sha256 of its files in every release, before and after."""
     from gemmaspec import data
-    from gemmaspec.deploy import known as use_case
+    from gemmaspec.carry import known as use_case
 
     stale = use_case.write_known(folder or data.PATCHES, patches or (), check=check)
     for file in stale:

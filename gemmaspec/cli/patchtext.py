@@ -14,11 +14,11 @@ from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.apply import Applied
-    from gemmaspec.deploy.patchset import PatchSet
-    from gemmaspec.deploy.releaseday import Day
-    from gemmaspec.deploy.releasenames import Names
-    from gemmaspec.deploy.verify import Outcome
+    from gemmaspec.carry.apply import Applied
+    from gemmaspec.carry.patchset import PatchSet
+    from gemmaspec.carry.releaseday import Day
+    from gemmaspec.carry.releasenames import Names
+    from gemmaspec.carry.verify import Outcome
     from gemmaspec.patching.patch import Patch
     from gemmaspec.trees.tree import Place
 

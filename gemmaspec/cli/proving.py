@@ -40,7 +40,7 @@ def prove(
 
     vLLM's own modules run on this machine's CPU, without a GPU. Exit code 1 when a patch is not proven.
     """
-    from gemmaspec.deploy.patchset import load_set
+    from gemmaspec.carry.patchset import load_set
     from gemmaspec.proof.environment import prove_python
     from gemmaspec.proof.prove import Probes, prove
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.deploy.newvariant import Say, plain
-from gemmaspec.deploy.unfinished import CarriedFile, Merge
+from gemmaspec.carry.newvariant import Say, plain
+from gemmaspec.carry.unfinished import CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, PatchConflict
 from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.deploy import unfinished
-from gemmaspec.deploy.newpatch import NewPatch, folder_for, write_patch
-from gemmaspec.deploy.newvariant import Say, diffs_of, release_number
-from gemmaspec.deploy.rebase import Rebased, resume
-from gemmaspec.deploy.unfinished import Carried, CarriedFile, Merge
+from gemmaspec.carry import unfinished
+from gemmaspec.carry.newpatch import NewPatch, folder_for, write_patch
+from gemmaspec.carry.newvariant import Say, diffs_of, release_number
+from gemmaspec.carry.rebase import Rebased, resume
+from gemmaspec.carry.unfinished import Carried, CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.files import state_dir, unwritable, write_whole
 from gemmaspec.launcher import launch

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gemmaspec.deploy.patchset import load_set
+from gemmaspec.carry.patchset import load_set
 from gemmaspec.errors import PatchError
 from gemmaspec.files import write_whole
 from gemmaspec.launcher import launch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.carry.importing import Import, Request, _diff_address, _id_of, import_diff
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.importing import Import, Request, _diff_address, _id_of, import_diff
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.patching.patch import load_patch
 from tests import vllm_trees as fake

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.deploy import unfinished
-from gemmaspec.deploy.newpatch import NewPatch, folder_for, refuse_existing, write_patch
-from gemmaspec.deploy.newvariant import diffs_of, release_number
+from gemmaspec.carry import unfinished
+from gemmaspec.carry.newpatch import NewPatch, folder_for, refuse_existing, write_patch
+from gemmaspec.carry.newvariant import diffs_of, release_number
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.incoming import Incoming, reduce_diff

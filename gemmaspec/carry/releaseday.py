@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gemmaspec.deploy.merging import find_base, merges
-from gemmaspec.deploy.newvariant import diffs_of
-from gemmaspec.deploy.patchset import PatchSet, load_set
+from gemmaspec.carry.merging import find_base, merges
+from gemmaspec.carry.newvariant import diffs_of
+from gemmaspec.carry.patchset import PatchSet, load_set
+from gemmaspec.carry.releasenames import Names, compare
+from gemmaspec.carry.verify import Cell, decide_tree
 from gemmaspec.deploy.profiles import shipped
-from gemmaspec.deploy.releasenames import Names, compare
-from gemmaspec.deploy.verify import Cell, decide_tree
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.lint.finding import Finding

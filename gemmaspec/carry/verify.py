@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemmaspec.carry.patchset import PatchSet, load_set
 from gemmaspec.deploy import stacks
-from gemmaspec.deploy.patchset import PatchSet, load_set
 from gemmaspec.deploy.profiles import is_required, shipped_images
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.launcher import launch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec import data
-from gemmaspec.deploy.patchset import load_set
+from gemmaspec.carry.patchset import load_set
 from gemmaspec.deploy.profiles import is_required
 from gemmaspec.errors import PatchConflict, UsageError
 from gemmaspec.files import unwritable

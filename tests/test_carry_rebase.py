@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
+from gemmaspec.carry import unfinished
+from gemmaspec.carry.rebase import Rebased, Request, rebase, resume
+from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import unfinished
-from gemmaspec.deploy.rebase import Rebased, Request, rebase, resume
-from gemmaspec.deploy.verify import Request as Verify
-from gemmaspec.deploy.verify import verify
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import load_patch
@@ -304,7 +304,7 @@ def test_being_killed_while_it_is_written_does_no_harm(
 
 KILLED = """
 import os, signal, sys
-from gemmaspec.deploy import unfinished
+from gemmaspec.carry import unfinished
 real = unfinished.write_whole
 def write_whole(path, text, **more):
     if path.name == sys.argv[1] and path.parent.parent.name == "patches":

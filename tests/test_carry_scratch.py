@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.carry import scratch, unfinished
+from gemmaspec.carry.scratch import commit, open_scratch
+from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import scratch, unfinished
-from gemmaspec.deploy.scratch import commit, open_scratch
-from gemmaspec.deploy.verify import Request as Verify
-from gemmaspec.deploy.verify import verify
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.patching.patch import load_patch
 from tests import vllm_trees as fake

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from gemmaspec import data
-from gemmaspec.deploy import unfinished
-from gemmaspec.deploy.merging import find_base, merges
-from gemmaspec.deploy.newvariant import Say, Wanted, add_variant, release_number
-from gemmaspec.deploy.patchset import load_set
-from gemmaspec.deploy.unfinished import Carried
+from gemmaspec.carry import unfinished
+from gemmaspec.carry.merging import find_base, merges
+from gemmaspec.carry.newvariant import Say, Wanted, add_variant, release_number
+from gemmaspec.carry.patchset import load_set
+from gemmaspec.carry.unfinished import Carried
 from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding

@@ -1,0 +1,1 @@
+"""Use cases of patches: verify, apply, rebase, import, release-day."""
