@@ -79,7 +79,7 @@ def test_an_image_is_pulled_locked_and_run_by_its_digest(registry: str, profiles
     missing = gemmaspec("lock", str(file), "--engine", "docker")
     assert missing.returncode == 4
     assert f"the image {image} is not on this machine" in missing.stderr
-    assert gemmaspec("doctor", str(file), "--engine", "docker").stdout.count("gemmaspec pull registered") == 1
+    assert gemmaspec("doctor", str(file), "--engine", "docker").stdout.count(f"gemmaspec pull {file}") == 1
 
     pulled = gemmaspec("pull", str(file), "--engine", "docker", "--json")
     assert pulled.returncode == 0, pulled.stderr
