@@ -15,7 +15,6 @@ from gemmaspec.deploy.asked import asked_release
 from gemmaspec.deploy.here import this_cpu, this_gpu
 from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.errors import EnvironmentMissing, UsageError
-from gemmaspec.files import state_dir
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.ceiling import ceiling
 from gemmaspec.fit.flags import flags_of
@@ -29,7 +28,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.gemma4 import attention_for
-from gemmaspec.stack.paths import is_local, on_host
+from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -120,10 +119,10 @@ def _models(profile: Profile) -> Models:
 
 def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
     """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
-    home = profile.caches.huggingface
-    cache = Path(on_host(home, state=state_dir())) / "hub" if home else None
+    from gemmaspec.deploy.models import hub_cache
     from gemmaspec.models.hub import Unreachable
 
+    cache = hub_cache(profile)
     fetch = f"gemmaspec pull {profile.name}    # with a network; from then on fit needs none"
     try:
         found = _nearest(model, cache)

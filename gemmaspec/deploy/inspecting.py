@@ -9,14 +9,14 @@ from gemmaspec.checkpoint.examine import examine
 from gemmaspec.checkpoint.finding import Finding, impossible
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.pair import KnownPair, Pairing, pair
+from gemmaspec.deploy.models import hub_cache
 from gemmaspec.errors import UsageError
-from gemmaspec.files import state_dir
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Profile
-from gemmaspec.stack.paths import is_local, on_host
+from gemmaspec.stack.paths import is_local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +112,8 @@ def _wanted(request: Request) -> _Wanted:
         target=(profile.target.model, profile.target.revision),
         draft=draft or own,
         method=method,
-        cache_dir=hub_folder(profile),
+        cache_dir=hub_cache(profile),
     )
-
-
-def hub_folder(profile: Profile) -> Path | None:
-    """Where a profile keeps models of the Hub; None for Hugging Face's own folder."""
-    home = profile.caches.huggingface
-    return Path(on_host(home, state=state_dir())) / "hub" if home else None
 
 
 def _opened(model: tuple[str, str | None], wanted: _Wanted, request: Request) -> Checkpoint:

@@ -89,11 +89,11 @@ def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> L
 
 
 def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:
-    from gemmaspec.deploy.inspecting import hub_folder
+    from gemmaspec.deploy.models import hub_cache
     from gemmaspec.models.open import open_checkpoint
 
     def opened(model: Target | Draft) -> Checkpoint:
-        return open_checkpoint(model.model, revision=model.revision, cache_dir=hub_folder(profile))
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile))
 
     return opened(profile.target), opened(profile.draft) if profile.draft else None
 
