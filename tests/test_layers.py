@@ -24,6 +24,7 @@ ROOMS = {
     "machine": 3,
     "index": 3,
     "inspect": 2,
+    "live": 2,
     "fit": 2,
     "lint": 2,
     "stack": 2,
@@ -38,7 +39,7 @@ ROOMS = {
 }
 """Rooms by height: an import goes down, never up or sideways."""
 
-PURE = ("stack", "lock", "doctor", "inspect", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = ("stack", "lock", "doctor", "inspect", "live", "fit", "lint", "checkpoint", "patching", "profile", "releases")
 WORLD = {
     "docker",
     "httpx",
