@@ -28,7 +28,5 @@ def _run(profile: Path, width: int, dark: bool, *rest: str) -> str:
     assert CHROMIUM
     own = [f"--user-data-dir={profile}", f"--window-size={width},1400"]
     own += ["--blink-settings=preferredColorScheme=0"] if dark else []
-    done = subprocess.run(
-        [CHROMIUM, *_OPTIONS, *own, *rest], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([CHROMIUM, *_OPTIONS, *own, *rest], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout

@@ -65,7 +65,7 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="2"} 1.0
         "vllm:spec_decode_num_drafts_total +Inf",
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="9999999"} 1',
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="x"} 1',
-        'vllm:time_to_first_token_seconds_bucket{} 1',
+        "vllm:time_to_first_token_seconds_bucket{} 1",
         "vllm:generation_tokens_total one",
     ],
 )

@@ -99,6 +99,18 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
     assert "acceptance length" in gemmaspec("status", PROFILE).out
 
 
+def test_top_shows_what_the_running_server_drafts(engine: str) -> None:
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(lambda: [chat("Explain quantum entanglement to the quick brown fox.") for _ in range(4)])
+        stack = gemmaspec("top", PROFILE, "--once", "--json", "--interval", "3").json["stacks"][0]
+        answers.result()
+    assert stack["problem"] is None
+    assert stack["now"]["k"] == 4.0
+    assert stack["now"]["acceptance_length"] > 1
+    assert len(stack["now"]["by_position"]) == 4
+    assert set(stack["patches"]) >= {real.H1, real.H2}
+
+
 def test_text_and_image_requests_are_answered_together(engine: str) -> None:
     picture = [
         {"type": "image_url", "image_url": {"url": png(64, 48)}},
