@@ -370,7 +370,8 @@ def test_what_vllm_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(set(FILES) - NEEDED), "consolidated.safetensors", "x/model.safetensors", "../config.json", *ODD_NAMES]
+    "name",
+    [*sorted(set(FILES) - NEEDED), "consolidated.safetensors", "x/model.safetensors", "../config.json", *ODD_NAMES],
 )
 def test_what_vllm_does_not_read(name: str) -> None:
     assert not is_needed(name)
