@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
     assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
     assert stack["speculation"]["draft_tokens"] > 0
     assert "acceptance length" in gemmaspec("status", PROFILE).out
+
+
+def test_top_shows_what_the_running_server_drafts(engine: str) -> None:
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(lambda: [chat("Explain quantum entanglement to the quick brown fox.") for _ in range(4)])
+        stack = gemmaspec("top", PROFILE, "--once", "--json", "--interval", "3").json["stacks"][0]
+        answers.result()
+    assert stack["problem"] is None
+    assert stack["now"]["k"] == 4.0
+    assert stack["now"]["acceptance_length"] > 1
+    assert len(stack["now"]["by_position"]) == 4
+    assert set(stack["patches"]) >= {H1, H2}
 
 
 def test_text_and_image_requests_are_answered_together(engine: str) -> None:
