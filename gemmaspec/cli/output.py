@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -46,8 +47,13 @@ def _stored_token() -> str:
 def data(text: str) -> None:
     """What the command was asked for."""
     text = hidden(text)
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from None
 
 
 def json_data(value: dict[str, Any]) -> None:
@@ -57,16 +63,20 @@ def json_data(value: dict[str, Any]) -> None:
 
 
 def progress(text: str) -> None:
-    """What is going on meanwhile."""
-    sys.stderr.write(hidden(text) + "\n")
-    sys.stderr.flush()
+    """What is going on meanwhile. Nobody has to hear it: a reader that left, or a full disk, ends no command."""
+    try:
+        sys.stderr.write(hidden(text) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _let_go(sys.stderr)
 
 
 def failure(error: GemmaspecError, *, as_json: bool) -> int:
     """Tell an expected failure and return its exit code."""
     if as_json:
         kind = type(error).__name__
-        json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
+        with contextlib.suppress(GemmaspecError, BrokenPipeError):
+            json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
     progress(_red("error: ") + error.message)
     if error.hint:
         progress(f"  try: {error.hint}")
@@ -84,8 +94,20 @@ def usage(error: Any, *, as_json: bool) -> int:
 
 def broken_pipe() -> int:
     """The reader of stdout left, as `| head` does: nothing more can be said there."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _let_go(sys.stdout)
     return 1
+
+
+def unwritten(error: OSError) -> GemmaspecError:
+    """The error for standard output on a full disk."""
+    _let_go(sys.stdout)
+    return GemmaspecError(f"cannot write standard output: {error.strerror}")
+
+
+def _let_go(stream: TextIO) -> None:
+    """Send what is still to come nowhere, so that Python does not fail over it again at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _red(text: str) -> str:
