@@ -347,3 +347,17 @@ def test_down_does_not_say_absent_over_a_living_server(fake: Fake) -> None:
     server.kill()
     server.wait(10)
     assert fake.run("down", "pa").code == 0
+
+
+def test_a_kept_log_holds_no_secret(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    said = "login hf_abcdefghijkl at http://me:p%40ssw0rd@proxy:3128/ with p@ssw0rd and s3cret-key, api_key=0123456789"
+    secrets = {"FAKE_VLLM_SAYS": said, "FAKE_VLLM_EXIT": "3", "VLLM_API_KEY": "s3cret-key"}
+    proxy = {"HTTPS_PROXY": "http://me:p%40ssw0rd@proxy:3128/"}
+    done = fake.run("up", "pa", "--engine", "process", env={**secrets, **proxy})
+    assert done.code == 6, done.err
+    log = stacks.stack_folder("pa") / "failed.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert "login *** at http://***@proxy:3128/ with *** and ***, api_key=***" in log.read_text()
+    for secret in ("hf_abc", "ssw0rd", "s3cret", "0123456789"):
+        assert secret not in log.read_text() + done.err + done.out

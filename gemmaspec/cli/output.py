@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.redact import redact
 
 _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 """Control characters that JSON lets stand."""
 
-_USERINFO: Final = re.compile(r"(?<=://)[^/\s@\"']*:[^/\s@\"']+(?=@)")
-"""user:password of a URL, as proxies and mirrors have it in their variables."""
-
-SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-"""Variables whose values are never printed, whatever a text has picked up on its way."""
-
-
-def hidden(text: str) -> str:
-    """A text without this user's secrets, and without passwords in URLs; values too short to be one are left alone."""
-    for secret in (*(os.environ.get(name, "").strip() for name in SECRETS), _stored_token()):
-        if len(secret) >= 6:
-            text = text.replace(secret, "***")
-    return _USERINFO.sub("***", text)
-
-
-@functools.cache
-def _stored_token() -> str:
-    """The token that `hf auth login` has kept."""
-    caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    file = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
-    try:
-        with file.open(encoding="utf-8", errors="replace") as opened:
-            return opened.read(4096).strip()
-    except OSError:
-        return ""
+hidden = redact
+"""A text without this user's secrets."""
 
 
 def data(text: str) -> None:
