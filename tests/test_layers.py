@@ -68,7 +68,7 @@ def test_a_file_imports_only_from_rooms_below_its_own(file: Path) -> None:
 
 
 def test_the_list_of_rooms_in_the_design_is_in_this_order() -> None:
-    text = (PACKAGE.parent / "docs" / "design.md").read_text()
+    text = (PACKAGE.parent / "docs" / "explanations" / "design.md").read_text()
     block = text.partition("gemmaspec/\n")[2].partition("```")[0]
     listed = [line.split("/")[0].strip() for line in block.splitlines() if line.startswith("  ")]
     assert sorted(listed) == sorted(ROOMS)
