@@ -14,8 +14,8 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import fit as use_case
-from gemmaspec.deploy.here import parsed, this_cpu
 from gemmaspec.fit.machine import GB, GIB, Device
+from gemmaspec.machine.device import parsed, this_cpu
 
 TEXT = {
     "model_type": "gemma4_text",

@@ -21,6 +21,9 @@ ROOMS = {
     "runtime": 3,
     "models": 3,
     "trees": 3,
+    "machine": 3,
+    "index": 3,
+    "inspect": 2,
     "fit": 2,
     "lint": 2,
     "stack": 2,
@@ -35,7 +38,7 @@ ROOMS = {
 }
 """Rooms by height: an import goes down, never up or sideways."""
 
-PURE = ("stack", "lock", "doctor", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = ("stack", "lock", "doctor", "inspect", "fit", "lint", "checkpoint", "patching", "profile", "releases")
 WORLD = {
     "docker",
     "httpx",
@@ -51,6 +54,9 @@ WORLD = {
 ALLOWED_SIDEWAYS = {
     ("ready", "engine"),
     ("trees", "engine"),
+    ("trees", "index"),
+    ("runtime", "index"),
+    ("machine", "models"),
     ("patching", "releases"),
     ("carry", "deploy"),
     ("carry", "proof"),

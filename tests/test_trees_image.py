@@ -15,7 +15,7 @@ import pytest
 
 from gemmaspec.engine import endpoint
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.index import read_from_wheel
+from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.trees import image
 from gemmaspec.trees.image import LABEL, candidates, find_package, only_member, open_image
 from tests import vllm_trees as fake

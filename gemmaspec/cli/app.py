@@ -26,16 +26,16 @@ _MODULES: Final[Mapping[str, str]] = {
     "status": "lifecycle",
     "logs": "lifecycle",
     "demo": "lifecycle",
-    "doctor": "examining",
-    "pull": "fetching",
+    "doctor": "doctor",
+    "pull": "pull",
     "lock": "pinning",
     "diff": "pinning",
     "rollback": "pinning",
-    "render": "rendering",
-    "fit": "fitting",
-    "profile": "profiles",
-    "patch": "patches",
-    "inspect": "inspecting",
+    "render": "render",
+    "fit": "fit",
+    "profile": "profile",
+    "patch": "patch",
+    "inspect": "inspect",
 }
 """Command → module of gemmaspec.cli that registers it, in the order of the help text."""
 

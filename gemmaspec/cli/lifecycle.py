@@ -26,7 +26,7 @@ def up(
     json: options.Json = False,
 ) -> None:
     """Start a profile and wait until it has drafted, verified and answered."""
-    from gemmaspec.cli import show
+    from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
 
     request = use_case.Request(
@@ -38,11 +38,11 @@ def up(
         timeout_s=timeout,
     )
     if dry_run:
-        show.dry_run(use_case.dry_run(request, output.progress), as_json=json)
+        stack.dry_run(use_case.dry_run(request, output.progress), as_json=json)
         return
-    with show.start_progress() as progress:
+    with stack.start_progress() as progress:
         running = use_case.up(request, progress)
-    show.running(running, as_json=json)
+    stack.running(running, as_json=json)
 
 
 def down(name: options.Stack, json: options.Json = False) -> None:
@@ -58,15 +58,15 @@ def down(name: options.Stack, json: options.Json = False) -> None:
 
 def restart(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:
     """Stop a started profile, render it again, and start it with the options it was started with."""
-    from gemmaspec.cli import show
+    from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
 
     request = use_case.again(name, timeout_s=timeout)
     use_case.dry_run(request, lambda _: None)  # raises while it still runs, if it could not be started again
     use_case.down(name)
-    with show.start_progress() as progress:
+    with stack.start_progress() as progress:
         running = use_case.up(request, progress)
-    show.running(running, as_json=json)
+    stack.running(running, as_json=json)
 
 
 def status(name: options.OptionalStack = None, json: options.Json = False) -> None:
@@ -75,11 +75,11 @@ def status(name: options.OptionalStack = None, json: options.Json = False) -> No
     Exit code 5 when a file of the plan, the overlay or the package was changed since the start, 1 when NAME is
     given and is not running.
     """
-    from gemmaspec.cli import show
+    from gemmaspec.cli.text import stack
     from gemmaspec.deploy.status import status as use_case
 
     found = use_case(name)
-    show.statuses(found, as_json=json)
+    stack.statuses(found, as_json=json)
     if any(one.findings for one in found):
         raise typer.Exit(5)
     if name and not found[0].running:
@@ -105,9 +105,9 @@ def demo(
     json: options.Json = False,
 ) -> None:
     """Make a tiny Gemma 4 pair on this machine and serve it, with and without speculation."""
-    from gemmaspec.cli import show
+    from gemmaspec.cli.text import stack
     from gemmaspec.deploy import demo as use_case
 
-    with show.start_progress() as progress:
+    with stack.start_progress() as progress:
         result = use_case.demo(engine=options.engine_name(engine), keep=keep, progress=progress)
-    show.demo(result, as_json=json)
+    stack.demo(result, as_json=json)

@@ -25,7 +25,7 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
     The lock lies beside the profile, as NAME.lock; a shipped profile's in your own profile folder.
     `up --locked` then runs this and nothing else.
     """
-    from gemmaspec.deploy.locking import write_lock
+    from gemmaspec.deploy.lock import write_lock
     from gemmaspec.engine.choose import choose_engine
     from gemmaspec.profile.load import load_profile
 
@@ -47,7 +47,7 @@ def diff(profile: options.Profile, set_: options.Set = None, json: options.Json 
 
     Rendered with the options it was started with. Exit code 0 when nothing would change, 3 when something would.
     """
-    from gemmaspec.deploy.drift import drift
+    from gemmaspec.deploy.diff import drift
 
     found = drift(profile, overrides=set_ or ())
     if json:
@@ -76,7 +76,7 @@ def rollback(
     It is started as it was: same files, same image by digest, same model revisions. No network is needed while image
     and models are on this machine. The profile is not changed: the next `up` renders it again.
     """
-    from gemmaspec.cli import show
+    from gemmaspec.cli.text import stack
     from gemmaspec.deploy import rollback as use_case
     from gemmaspec.deploy.knowngood import known_goods
 
@@ -84,9 +84,9 @@ def rollback(
         chosen = name or use_case.only_name()
         _list(list(known_goods(chosen)), use_case.current(chosen), as_json=json)
         return
-    with show.start_progress() as progress:
+    with stack.start_progress() as progress:
         running = use_case.rollback(name, to=to, timeout_s=timeout, progress=progress)
-    show.running(running, as_json=json)
+    stack.running(running, as_json=json)
 
 
 def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:

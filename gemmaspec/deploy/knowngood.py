@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.deploy import locking, stacks
-from gemmaspec.deploy.facts import cached, resolve
+from gemmaspec.deploy import lock, stacks
 from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.resolve import cached, resolve
 from gemmaspec.deploy.stacks import RECORD, Started, record_text
 from gemmaspec.deploy.starting import Running
 from gemmaspec.engine.server import Engine
@@ -61,7 +61,7 @@ def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note
     try:
         facts = resolve(loaded, engine.name, cached(loaded.profile, engine.name))
         if not started.locked:
-            for warning in locking.warnings(loaded, facts):
+            for warning in lock.warnings(loaded, facts):
                 note(warning)
         runs = engine.runs(started.server)
         if facts.image and runs and runs.image != facts.image.id:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.deploy import knowngood, locking, stacks
-from gemmaspec.deploy.linting import stop_on_errors
+from gemmaspec.deploy import knowngood, lock, stacks
+from gemmaspec.deploy.lint import stop_on_errors
 from gemmaspec.deploy.models import check_models, models_of, needs_no_hub, server_cache
 from gemmaspec.deploy.prepare import prepare, runtime_spec
 from gemmaspec.deploy.stacks import Started, stack_folder
@@ -95,7 +95,7 @@ def load_request(request: Request) -> Loaded:
 
 def as_asked(loaded: Loaded, request: Request, engine: EngineName) -> Loaded:
     """The same, pinned by its lock if that is asked for too."""
-    return locking.as_locked(loaded, engine) if request.locked else loaded
+    return lock.as_locked(loaded, engine) if request.locked else loaded
 
 
 def dry_run(request: Request, note: Callable[[str], None]) -> DryRun:
@@ -139,7 +139,7 @@ def _ensure_runtime(loaded: Loaded, request: Request, progress: Progress) -> Non
     if not loaded.profile.runtime.python:
         ensure_runtime(runtime_spec(loaded), progress=progress.note)
     if request.locked:
-        locking.check_runtime(loaded)
+        lock.check_runtime(loaded)
 
 
 def _runs_as_rendered(engine: Engine, started: Started, stack: Stack) -> bool:

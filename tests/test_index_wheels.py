@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import index
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.index import wheels
 
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Sets pip's environment variables, without this machine's own settings and with an empty cache."""
-    monkeypatch.setattr(index, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(wheels, "cache_dir", lambda: tmp_path / "cache")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CERT"):
         monkeypatch.delenv(f"PIP_{name}", raising=False)
@@ -35,8 +35,8 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
 
 
 def forget() -> None:
-    index.pip_settings.cache_clear()
-    index._project_files.cache_clear()
+    wheels.pip_settings.cache_clear()
+    wheels._project_files.cache_clear()
 
 
 def make_wheel(folder: Path, name: str = "toy-1.0-py3-none-any.whl", text: str = "x = 1\n") -> Path:
@@ -72,7 +72,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 def test_without_settings_the_index_is_pips_own(pip: Callable[..., None]) -> None:
-    assert index.simple_index_urls() == [index.PYPI_SIMPLE_ENDPOINT]
+    assert wheels.simple_index_urls() == [wheels.PYPI_SIMPLE_ENDPOINT]
 
 
 def test_the_users_indexes_are_asked_main_one_first(pip: Callable[..., None]) -> None:
@@ -80,7 +80,7 @@ def test_the_users_indexes_are_asked_main_one_first(pip: Callable[..., None]) ->
         INDEX_URL="https://one.example/simple",
         EXTRA_INDEX_URL="https://two.example/a\nhttps://three.example/b",
     )
-    assert index.simple_index_urls() == [
+    assert wheels.simple_index_urls() == [
         "https://one.example/simple",
         "https://two.example/a",
         "https://three.example/b",
@@ -96,8 +96,8 @@ def test_pips_configuration_file_counts_and_the_environment_goes_first(
         "cert = /global.pem\n[install]\ncert = /install.pem\n"
     )
     pip(CONFIG_FILE=str(file), EXTRA_INDEX_URL="https://environment.example/x")
-    assert index.simple_index_urls() == ["https://file.example/simple", "https://environment.example/x"]
-    with index.open_session() as session:
+    assert wheels.simple_index_urls() == ["https://file.example/simple", "https://environment.example/x"]
+    with wheels.open_session() as session:
         assert session.verify == "/install.pem"
 
 
@@ -105,33 +105,33 @@ def test_the_environment_alone_counts_where_there_is_no_pip(
     pip: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pip(EXTRA_INDEX_URL="https://two.example/a")
-    monkeypatch.setattr(index.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(wheels.sys, "executable", shutil.which("false"))
     monkeypatch.setenv("PATH", "")
-    assert index.simple_index_urls() == [index.PYPI_SIMPLE_ENDPOINT, "https://two.example/a"]
+    assert wheels.simple_index_urls() == [wheels.PYPI_SIMPLE_ENDPOINT, "https://two.example/a"]
 
 
 def test_no_index_leaves_only_find_links(pip: Callable[..., None], tmp_path: Path) -> None:
     make_wheel(tmp_path / "wheels")
     pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
-    assert index.simple_index_urls() == []
-    assert [file.filename for file in index.release_files("Toy", "1.0.0")] == ["toy-1.0-py3-none-any.whl"]
-    assert index.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
+    assert wheels.simple_index_urls() == []
+    assert [file.filename for file in wheels.release_files("Toy", "1.0.0")] == ["toy-1.0-py3-none-any.whl"]
+    assert wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
 
 
 def test_an_index_on_disk_is_read_and_its_parts_are_kept(pip: Callable[..., None], tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "files")
     pip(INDEX_URL=make_index(tmp_path, wheel))
     wanted = {"toy/__init__.py": b"x = 1\n", "toy/data.bin": b"\x00\xff"}
-    assert index.read_from_wheel("toy", "1.0", wanted) == wanted
+    assert wheels.read_from_wheel("toy", "1.0", wanted) == wanted
     wheel.unlink()
-    assert index.read_from_wheel("toy", "1.0", wanted) == wanted
+    assert wheels.read_from_wheel("toy", "1.0", wanted) == wanted
     assert not [path for path in tmp_path.rglob("tmp*") if path.is_file()]
 
 
 def test_an_index_on_the_web_is_read(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
     make_index(tmp_path, make_wheel(tmp_path / "files"))
     pip(INDEX_URL=f"{web}/simple")
-    (file,) = index.release_files("toy", "1.0")
+    (file,) = wheels.release_files("toy", "1.0")
     assert file.url == f"{web}/files/toy-1.0-py3-none-any.whl"
 
 
@@ -139,14 +139,14 @@ def test_a_server_without_range_requests_is_named(pip: Callable[..., None], tmp_
     make_index(tmp_path, make_wheel(tmp_path / "files"))
     pip(INDEX_URL=f"{web}/simple")
     with pytest.raises(EnvironmentMissing, match=r"toy-1\.0-py3-none-any\.whl.*range requests"):
-        index.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
+        wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
 
 
 def test_a_page_of_links_on_the_web_counts_as_find_links(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
     make_wheel(tmp_path / "files")
     make_wheel(tmp_path / "files", "other-1.0-py3-none-any.whl")
     pip(NO_INDEX="1", FIND_LINKS=f"{web}/files/")
-    assert [file.filename for file in index.release_files("toy", "1.0")] == ["toy-1.0-py3-none-any.whl"]
+    assert [file.filename for file in wheels.release_files("toy", "1.0")] == ["toy-1.0-py3-none-any.whl"]
 
 
 def test_an_index_that_does_not_answer_does_not_hide_another(
@@ -158,7 +158,7 @@ def test_an_index_that_does_not_answer_does_not_hide_another(
         EXTRA_INDEX_URL=f"{web}/simple",
         FIND_LINKS=str(tmp_path / "wheels"),
     )
-    assert len(index.release_files("toy", "1.0")) == 1
+    assert len(wheels.release_files("toy", "1.0")) == 1
 
 
 def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
@@ -166,7 +166,7 @@ def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
 ) -> None:
     pip(INDEX_URL="http://user:secret@127.0.0.1:9/simple")
     with pytest.raises(EnvironmentMissing) as caught:
-        index.release_files("toy", "2.0")
+        wheels.release_files("toy", "2.0")
     assert "toy 2.0: no released file was found (asked: http://127.0.0.1:9/simple)" in caught.value.message
     assert "ConnectionError" in caught.value.message
     assert "secret" not in caught.value.message
@@ -175,20 +175,20 @@ def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
 def test_a_member_that_the_wheel_lacks_is_left_out(pip: Callable[..., None], tmp_path: Path) -> None:
     make_wheel(tmp_path / "wheels")
     pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
-    assert index.read_from_wheel("toy", "1.0", ["toy/none.py"]) == {}
+    assert wheels.read_from_wheel("toy", "1.0", ["toy/none.py"]) == {}
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "toy/../../x", "a\\b", ""])
 def test_a_path_that_leaves_the_wheel_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="not a path inside a wheel"):
-        index.read_from_wheel("toy", "1.0", [path])
+        wheels.read_from_wheel("toy", "1.0", [path])
 
 
 def test_a_broken_wheel_is_named(pip: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "toy-1.0-py3-none-any.whl").write_bytes(b"no zip")
     pip(NO_INDEX="1", FIND_LINKS=str(tmp_path))
     with pytest.raises(EnvironmentMissing, match="BadZipFile"):
-        index.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
+        wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
 
 
 def test_the_newest_build_for_this_processor_is_read(
@@ -197,15 +197,15 @@ def test_the_newest_build_for_this_processor_is_read(
     for name in ("1.0-py3-none-linux_x86_64", "1.0-1-py3-none-linux_x86_64", "1.0-2-py3-none-linux_aarch64"):
         make_wheel(tmp_path / "wheels", f"toy-{name}.whl", text=name)
     pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
-    monkeypatch.setattr(index.platform, "machine", lambda: "x86_64")
-    read = index.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
+    monkeypatch.setattr(wheels.platform, "machine", lambda: "x86_64")
+    read = wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
     assert read == {"toy/__init__.py": b"1.0-1-py3-none-linux_x86_64"}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(pip: Callable[..., None], tmp_path: Path) -> None:
     pip(INDEX_URL=make_index(tmp_path, make_wheel(tmp_path / "files")))
     (tmp_path / "cache").write_text("a file where the folder should be")
-    assert index.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
+    assert wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
 
 
 @pytest.mark.network
@@ -213,10 +213,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(pip: Callable[..., None], tm
 def test_two_small_files_of_a_real_release_are_read_in_part_and_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(index, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(wheels, "cache_dir", lambda: tmp_path)
     wanted = ["vllm/_version.py", "vllm/version.py"]
-    first = index.read_from_wheel("vllm", "0.33.0", wanted)
+    first = wheels.read_from_wheel("vllm", "0.33.0", wanted)
     assert b"0.33.0" in first["vllm/_version.py"]
     assert b"__version__" in first["vllm/version.py"]
-    monkeypatch.setattr(index, "opened", lambda *_: pytest.fail("the cache was not used"))
-    assert index.read_from_wheel("vllm", "0.33.0", wanted) == first
+    monkeypatch.setattr(wheels, "opened", lambda *_: pytest.fail("the cache was not used"))
+    assert wheels.read_from_wheel("vllm", "0.33.0", wanted) == first

@@ -38,8 +38,8 @@ from pypi_simple import (
 )
 from remotezip import RemoteZip, RemoteZipError
 
-from gemmaspec.cache import cache_dir, keep
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.index.cache import cache_dir, keep
 
 TIMEOUT: Final = 60.0  # seconds without an answer, per request
 LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes

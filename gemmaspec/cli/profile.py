@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gemmaspec.cli import checking, options, output
+from gemmaspec.cli import lint, options, output
 
 
 def add_to(app: typer.Typer) -> None:
@@ -12,8 +12,8 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Look at profiles and check them.", no_args_is_help=True)
     group.command("list")(list_)
     group.command("show")(show)
-    group.command("lint")(checking.lint)
-    group.command("schema")(checking.schema)
+    group.command("lint")(lint.lint)
+    group.command("schema")(lint.schema)
     app.add_typer(group, name="profile")
 
 

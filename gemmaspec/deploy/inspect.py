@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.checkpoint.examine import examine
-from gemmaspec.checkpoint.finding import Finding, impossible
 from gemmaspec.checkpoint.model import Checkpoint
-from gemmaspec.checkpoint.pair import KnownPair, Pairing, pair
 from gemmaspec.deploy.models import hub_cache
 from gemmaspec.errors import UsageError
+from gemmaspec.inspect.examine import examine
+from gemmaspec.inspect.finding import Finding, impossible
+from gemmaspec.inspect.pair import KnownPair, Pairing, pair
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words
 from gemmaspec.profile.find import profile_folders, profile_names

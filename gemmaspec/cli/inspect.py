@@ -41,12 +41,12 @@ def inspect(
     Only configuration files and the headers of the weights are read, of a remote checkpoint by range requests. Exit
     code 3 when a checkpoint cannot be loaded, or the draft cannot go with the target.
     """
-    from gemmaspec.cli import showcheckpoint
-    from gemmaspec.deploy import inspecting
+    from gemmaspec.cli.text import inspect as text
+    from gemmaspec.deploy import inspect as use_case
 
-    request = inspecting.Request(
+    request = use_case.Request(
         target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline
     )
-    inspection = inspecting.inspect(request)
-    showcheckpoint.inspection(inspection, as_json=json)
+    inspection = use_case.inspect(request)
+    text.inspection(inspection, as_json=json)
     raise typer.Exit(0 if inspection.works else 3)

@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemmaspec.checkpoint.kind import kind_of
 from gemmaspec.checkpoint.stored import parameters, parts, stored
 from gemmaspec.cli import output
+from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.finding import Finding
     from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization
-    from gemmaspec.checkpoint.pair import Pairing
-    from gemmaspec.deploy.inspecting import Inspection, Look
+    from gemmaspec.deploy.inspect import Inspection, Look
+    from gemmaspec.inspect.finding import Finding
+    from gemmaspec.inspect.pair import Pairing
 
 _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}
 

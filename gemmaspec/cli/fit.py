@@ -65,7 +65,7 @@ def fit(
 
     Needs no GPU and reads no weight. Exit code 1 when it does not fit, 4 when a model cannot be looked at.
     """
-    from gemmaspec.cli import fittext
+    from gemmaspec.cli.text import fit
     from gemmaspec.deploy.fit import Request
     from gemmaspec.deploy.fit import fit as use_case
     from gemmaspec.fit.report import document
@@ -84,6 +84,6 @@ def fit(
     if json:
         output.json_data(document(found))
     else:
-        for line in fittext.lines(found):
+        for line in fit.lines(found):
             output.data(line)
     raise typer.Exit(0 if found.fits else 1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gemmaspec.cli import carrying, options, output
+from gemmaspec.cli import options, output, patch_carry
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -38,41 +38,41 @@ Refresh = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    from gemmaspec.cli import proving  # it takes its options from here
+    from gemmaspec.cli import patch_prove
 
     group = typer.Typer(help="Look at patches, and at what they would do to a vLLM.", no_args_is_help=True)
     group.command("list")(list_)
     group.command("release-day")(release_day)
     for command in (show, explain, verify, apply, known):
         group.command(command.__name__)(command)
-    carrying.add_to(group)
-    proving.add_to(group)
+    patch_carry.add_to(group)
+    patch_prove.add_to(group)
     app.add_typer(group, name="patch")
 
 
 def list_(folders: Folders = None, json: options.Json = False) -> None:
     """List the patches: which releases they are for, and which shipped profiles need them."""
     from gemmaspec.carry.patchset import load_set
-    from gemmaspec.cli import patchtext
+    from gemmaspec.cli.text import patch as text
 
     patches = load_set((), folders or ())
-    patchtext.listing(patches, as_json=json)
+    text.listing(patches, as_json=json)
 
 
 def show(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
     """Print a patch: what is written about it, and its diffs."""
     from gemmaspec.carry.patchset import load_set
-    from gemmaspec.cli import patchtext
+    from gemmaspec.cli.text import patch as text
 
-    patchtext.show(load_set((patch,), folders or ()), patch, as_json=json)
+    text.show(load_set((patch,), folders or ()), patch, as_json=json)
 
 
 def explain(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
     """Say what a patch is for: the hole, the error without it, where it is, what upstream says, who needs it."""
     from gemmaspec.carry.patchset import load_set
-    from gemmaspec.cli import patchtext
+    from gemmaspec.cli.text import patch as text
 
-    patchtext.explain(load_set((patch,), folders or ()), patch, as_json=json)
+    text.explain(load_set((patch,), folders or ()), patch, as_json=json)
 
 
 def verify(
@@ -104,7 +104,7 @@ def verify(
     Exit code 5 when a required patch does not fit, 4 when a tree could not be read.
     """
     from gemmaspec.carry import verify as use_case
-    from gemmaspec.cli import patchtext
+    from gemmaspec.cli.text import patch as text
 
     request = use_case.Request(
         patches=tuple(patches or ()),
@@ -116,9 +116,9 @@ def verify(
         running=tuple(running or ()),
         refresh=refresh,
     )
-    with patchtext.tree_progress() as progress:
+    with text.tree_progress() as progress:
         outcome = use_case.verify(request, progress)
-    raise typer.Exit(patchtext.verified(outcome, as_json=json))
+    raise typer.Exit(text.verified(outcome, as_json=json))
 
 
 def apply(
@@ -136,10 +136,10 @@ def apply(
 ) -> None:
     """Build the overlay that a start would build, to look at: all patches, or nothing and exit code 5."""
     from gemmaspec.carry import apply as use_case
-    from gemmaspec.cli import patchtext
+    from gemmaspec.cli.text import patch as text
 
     built = use_case.apply(tree, out, patches=patches or (), folders=folders or (), profile=profile)
-    patchtext.applied(built, as_json=json)
+    text.applied(built, as_json=json)
 
 
 def release_day(
@@ -158,10 +158,10 @@ def release_day(
     Exit code 5 when a shipped profile would not.
     """
     from gemmaspec.carry import releaseday as use_case
-    from gemmaspec.cli import patchtext
+    from gemmaspec.cli.text import patch as text
 
     day = use_case.release_day(release, tree=tree, folders=folders or ())
-    raise typer.Exit(patchtext.release_day(day, as_json=json))
+    raise typer.Exit(text.release_day(day, as_json=json))
 
 
 def known(

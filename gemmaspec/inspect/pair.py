@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmaspec.checkpoint.drafting import method_findings, own_cache_findings, own_head_findings
-from gemmaspec.checkpoint.finding import Finding, impossible
-from gemmaspec.checkpoint.likeness import likeness_findings
 from gemmaspec.checkpoint.model import Checkpoint
-from gemmaspec.checkpoint.vocabulary import vocabulary_findings
+from gemmaspec.inspect.drafting import method_findings, own_cache_findings, own_head_findings
+from gemmaspec.inspect.finding import Finding, impossible
+from gemmaspec.inspect.similarity import likeness_findings
+from gemmaspec.inspect.vocabulary import vocabulary_findings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ def verified(outcome: Outcome, *, as_json: bool) -> int:
     if as_json:
         output.json_data(_outcome_json(outcome))
     else:
-        from gemmaspec.cli import matrix
+        from gemmaspec.cli.text import matrix
 
         matrix.show(outcome)
     for note in outcome.notes:
@@ -178,7 +178,7 @@ def _explanation(patch: Patch) -> dict[str, Any]:
 
 
 def _summary(patch: Patch) -> dict[str, Any]:
-    from gemmaspec.deploy.profiles import uses
+    from gemmaspec.carry.shipped import uses
 
     return {
         "id": patch.id,
@@ -198,7 +198,7 @@ def _range(patch: Patch) -> str:
 
 
 def _users(name: str) -> str:
-    from gemmaspec.deploy.profiles import uses
+    from gemmaspec.carry.shipped import uses
 
     found = uses(name)
     parts = [f"{how} by {', '.join(names)}" for how, names in dataclasses.asdict(found).items() if names]

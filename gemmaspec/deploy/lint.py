@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmaspec import data
-from gemmaspec.deploy.asked import asked_release
 from gemmaspec.deploy.lockfile import release_of
+from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import ProfileError
 from gemmaspec.lint.check import check, vllm_for
 from gemmaspec.lint.finding import Finding, Severity

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
-from gemmaspec.checkpoint.quantized import quantization_findings
 from gemmaspec.checkpoint.stored import parts
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.quantized import quantization_findings
 
 
 def examine(checkpoint: Checkpoint) -> tuple[Finding, ...]:

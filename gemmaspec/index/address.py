@@ -9,8 +9,8 @@ from urllib.parse import urljoin, urlsplit
 import requests
 import urllib3
 
-from gemmaspec import index
 from gemmaspec.errors import EnvironmentMissing, UsageError
+from gemmaspec.index import wheels
 
 LARGEST: Final = 5 * 1024 * 1024  # bytes
 DEADLINE_S: Final = 60.0  # for all of it
@@ -28,7 +28,7 @@ def fetch(address: str, *, largest: int = LARGEST, deadline_s: float = DEADLINE_
     ends = time.monotonic() + deadline_s
     here = address
     try:
-        with index.open_session() as session:
+        with wheels.open_session() as session:
             for _ in range(MOST_REDIRECTS + 1):
                 onward, data = _ask(session, here, largest, ends)
                 if onward is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmaspec.checkpoint.finding import Finding
-from gemmaspec.checkpoint.kind import kind_of
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.stored import part_of
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.kind import kind_of
 
 
 def likeness_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def render(
     json: options.Json = False,
 ) -> None:
     """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template."""
-    from gemmaspec.deploy.linting import stop_on_errors
+    from gemmaspec.deploy.lint import stop_on_errors
     from gemmaspec.profile.load import load_profile
     from gemmaspec.stack import folder
     from gemmaspec.stack.build import build_stack
@@ -36,7 +36,7 @@ def render(
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
     if locked:
-        from gemmaspec.deploy.locking import as_locked
+        from gemmaspec.deploy.lock import as_locked
 
         loaded = as_locked(loaded, "docker")
     stack = build_stack(loaded, form="single-file" if single_file else "folder")

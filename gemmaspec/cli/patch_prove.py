@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.patches import Folders, PatchIds
+from gemmaspec.cli.patch import Folders, PatchIds
 
 if TYPE_CHECKING:
     from gemmaspec.patching.patch import Patch

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry import scratch, unfinished
-from gemmaspec.carry.scratch import commit, open_scratch
+from gemmaspec.carry import rebase_state, workspace
 from gemmaspec.carry.verify import Request as Verify
 from gemmaspec.carry.verify import verify
+from gemmaspec.carry.workspace import commit, open_scratch
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.patching.patch import load_patch
@@ -48,7 +48,7 @@ def test_an_edit_becomes_a_patch_that_is_yet_to_be_written_about(tmp_path: Path)
     assert text.variants[0].scopes == {CORE: ("value",)}
     found = verify(Verify(folders=(tmp_path / "patches",), releases=("0.20.0",)))
     assert [cell.verdict.state for cell in found.cells] == ["applies"]
-    assert not scratch.place_of("right-value").exists()
+    assert not workspace.place_of("right-value").exists()
 
 
 def test_several_files_can_be_opened_and_those_not_edited_are_left_out(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_for_a_patch_that_is_there_the_edit_becomes_one_more_variant(tmp_path: P
     text = load_patch(patch).text
     assert [variant.versions for variant in text.variants] == [">=0.19.0,<0.21.0", ">=0.21.0"]
     assert text.reviewed
-    assert not unfinished.place_of("right-value").exists()
+    assert not rebase_state.place_of("right-value").exists()
 
 
 def test_an_edit_that_does_not_do_leaves_all_as_it_was(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_an_edit_that_does_not_do_leaves_all_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(PatchError, match="none are added"):
         commit("right-value", folder=patch.parent)
     assert snapshot(patch) == before
-    assert not unfinished.place_of("right-value").exists()
+    assert not rebase_state.place_of("right-value").exists()
     assert file.exists()
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_opened_is_said(
     with pytest.raises(error) as caught:
         open_scratch("right-value", paths, release=release)
     assert said in caught.value.message
-    assert not scratch.place_of("right-value").exists()
+    assert not workspace.place_of("right-value").exists()
 
 
 def test_a_copy_stays_of_one_vllm() -> None:
@@ -123,7 +123,7 @@ def test_nothing_edited_is_no_patch_and_nothing_opened_neither(tmp_path: Path) -
 
 def test_a_copy_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
     (file,) = open_scratch("right-value", [CORE], release="0.20.0")
-    place = scratch.place_of("right-value")
+    place = workspace.place_of("right-value")
     file.write_text(patched(OLD))
     (place / "pristine" / CORE).write_text(CLEAN)
     with pytest.raises(PatchError, match="is gone, or the latter was edited"):

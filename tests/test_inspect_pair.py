@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.finding import Finding
-from gemmaspec.checkpoint.kind import kind_of
-from gemmaspec.checkpoint.likeness import step_bytes
 from gemmaspec.checkpoint.model import Checkpoint, TextModel
-from gemmaspec.checkpoint.pair import KnownPair, Pairing, pair
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.kind import kind_of
+from gemmaspec.inspect.pair import KnownPair, Pairing, pair
+from gemmaspec.inspect.similarity import step_bytes
 from tests import shapes
 from tests.checkpoints import assistant, checkpoint, gemma, head
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.carry import unfinished
+from gemmaspec.carry import rebase_state
 from gemmaspec.carry.newpatch import NewPatch, folder_for, write_patch
 from gemmaspec.carry.newvariant import Say, diffs_of, release_number
 from gemmaspec.carry.rebase import Rebased, resume
-from gemmaspec.carry.unfinished import Carried, CarriedFile, Merge
+from gemmaspec.carry.rebase_state import Carried, CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.files import state_dir, unwritable, write_whole
 from gemmaspec.launcher import launch
@@ -133,13 +133,13 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
         )
         patch = write_patch(new, place)
         diff, versions = patch.text.variants[0].diff, patch.text.variants[0].versions
-    unfinished.remove(place_of(id_))
+    rebase_state.remove(place_of(id_))
     return Committed(patch=patch, diff=diff, versions=versions, unchanged=unchanged)
 
 
 def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folder: Path, say: Say) -> Rebased:
     """A variant made by hand, of a patch that is there: a rebase whose merge is done."""
-    unfinished.refuse_second(state.patch)
+    rebase_state.refuse_second(state.patch)
     merges = [
         Merge(
             file=CarriedFile(path=path, source=path, conflicts=0, theirs=launch.sha256(old)),
@@ -160,11 +160,11 @@ def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folde
         floor=release_number(state.vllm),
         files=tuple(merge.file for merge in merges),
     )
-    unfinished.begin(carried, merges)
+    rebase_state.begin(carried, merges)
     try:
         return resume(state.patch, say)
     except GemmaspecError as error:
-        unfinished.abort(state.patch)
+        rebase_state.abort(state.patch)
         raise type(error)(error.message, hint="edit it again, then commit again") from None
 
 
@@ -184,7 +184,7 @@ def _pairs(state: Scratch) -> dict[str, tuple[bytes, bytes]]:
 
 def place_of(id_: str) -> Path:
     """The folder of a patch that is being made. UsageError for what is no patch id."""
-    unfinished.check_id(id_)
+    rebase_state.check_id(id_)
     return state_dir() / "new" / id_
 
 

@@ -13,7 +13,7 @@ from gemmaspec.cli import options, output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.deploy.linting import Linted
+    from gemmaspec.deploy.lint import Linted
 
 Profiles = Annotated[
     list[str] | None,
@@ -53,12 +53,10 @@ def lint(
     json: options.Json = False,
 ) -> None:
     """Check profiles against what the vLLM that they run accepts and does. Exit code 2 when there are errors."""
-    from gemmaspec.deploy import linting
+    from gemmaspec.deploy import lint
 
-    request = linting.Request(
-        names=profiles or (), release=release, overrides=set_ or (), no_spec=no_spec, models=models
-    )
-    found = linting.lint(request)
+    request = lint.Request(names=profiles or (), release=release, overrides=set_ or (), no_spec=no_spec, models=models)
+    found = lint.lint(request)
     wrong = any(one.count("error") or (strict and one.count("warning")) for one in found)
     if json:
         output.json_data({"ok": not wrong, "profiles": [_as_json(one) for one in found]})

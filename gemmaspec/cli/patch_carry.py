@@ -65,12 +65,12 @@ def continue_(
     gemmaspec patch continue draft-text-only
     """
     from gemmaspec.carry import rebase as use_case
-    from gemmaspec.carry import unfinished
+    from gemmaspec.carry import rebase_state
 
     if not abort:
         _rebased(use_case.resume(patch, output.progress), as_json=json)
         return
-    unfinished.abort(patch)
+    rebase_state.abort(patch)
     output.progress(f"the rebase of {patch} is given up; the patch is as it was")
     if json:
         output.json_data({"ok": True, "outcome": "aborted", "patch": patch})
@@ -91,9 +91,9 @@ def new(
 
     gemmaspec patch new right-thing --release 0.33.0 --file vllm/v1/worker/utils.py
     """
-    from gemmaspec.carry import scratch
+    from gemmaspec.carry import workspace
 
-    places = scratch.open_scratch(patch, file or (), release=release, tree=tree)
+    places = workspace.open_scratch(patch, file or (), release=release, tree=tree)
     if json:
         output.json_data({"ok": True, "patch": patch, "files": [str(place) for place in places]})
         return
@@ -109,9 +109,9 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
 
     gemmaspec patch commit right-thing --patches ~/patches
     """
-    from gemmaspec.carry import scratch
+    from gemmaspec.carry import workspace
 
-    done = scratch.commit(patch, folder=folder, say=output.progress)
+    done = workspace.commit(patch, folder=folder, say=output.progress)
     text = done.patch.text
     if json:
         facts = {"patch": patch, "folder": str(done.patch.folder), "diff": done.diff, "versions": done.versions}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint, Layer
 from gemmaspec.checkpoint.stored import parts
+from gemmaspec.inspect.finding import Finding
 
 _BY_PATH: Final = (
     ("eagle-", "eagle", "0.19.0"),

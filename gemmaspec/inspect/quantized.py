@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
-from gemmaspec.checkpoint.scales import scale_findings
 from gemmaspec.checkpoint.stored import Stored, part_of, stored
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.scales import scale_findings
 
 _PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
 _FAMILY: Final = {"NVFP4": "NVFP4", AWQ: "NVFP4", WEIGHT_ONLY: "NVFP4", "W4A16": "INT4", "W8A8": "INT8"}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.deploy.facts import cached, known_now, resolve, runtime_versions
 from gemmaspec.deploy.lockfile import lock_file, read_lock
 from gemmaspec.deploy.models import Model, models_of
+from gemmaspec.deploy.resolve import cached, known_now, resolve, runtime_versions
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import write_whole

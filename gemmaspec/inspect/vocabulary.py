@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.inspect.finding import Finding
 
 MOSTLY: Final = 0.99
 """From this share of equal tokens on, a pair is worth trying."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored
+from gemmaspec.inspect.finding import Finding
 
 
 def scale_findings(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
