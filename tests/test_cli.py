@@ -31,6 +31,8 @@ COMMANDS = (
     "diff",
     "rollback",
     "pull",
+    "predict",
+    "bench",
 )
 
 

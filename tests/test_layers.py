@@ -23,12 +23,15 @@ ROOMS = {
     "trees": 3,
     "machine": 3,
     "index": 3,
+    "measure": 3,
     "inspect": 2,
     "fit": 2,
     "lint": 2,
     "stack": 2,
     "lock": 2,
     "doctor": 2,
+    "bench": 2,
+    "predict": 2,
     "checkpoint": 1,
     "patching": 1,
     "profile": 1,
@@ -38,7 +41,20 @@ ROOMS = {
 }
 """Rooms by height: an import goes down, never up or sideways."""
 
-PURE = ("stack", "lock", "doctor", "inspect", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = (
+    "stack",
+    "lock",
+    "doctor",
+    "inspect",
+    "fit",
+    "bench",
+    "predict",
+    "lint",
+    "checkpoint",
+    "patching",
+    "profile",
+    "releases",
+)
 WORLD = {
     "docker",
     "httpx",
@@ -57,12 +73,15 @@ ALLOWED_SIDEWAYS = {
     ("trees", "index"),
     ("runtime", "index"),
     ("machine", "models"),
+    ("measure", "engine"),
+    ("measure", "ready"),
     ("patching", "releases"),
     ("carry", "deploy"),
     ("carry", "proof"),
 }
 """Readiness watches an engine through its protocol, trees are read through one; patches read facts about
-releases; a running stack is a tree to verify, and the shipped profiles are judged on release day."""
+releases; a running stack is a tree to verify, and the shipped profiles are judged on release day; a measurement asks a
+server as readiness does."""
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -33,6 +33,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "rollback": "pinning",
     "render": "render",
     "fit": "fit",
+    "predict": "predict",
+    "bench": "bench",
     "profile": "profile",
     "patch": "patch",
     "inspect": "inspect",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.wait import Ready, wait_ready
+from gemmaspec.ready.probe import probe
+from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.stack import folder as stack_files
 
 
@@ -48,12 +50,19 @@ def make_room(engine: Engine, server: Server, progress: Progress) -> None:
 
 
 def start(
-    engine: Engine, started: Started, files: Mapping[str, str], *, offline: bool, timeout_s: float, progress: Progress
+    engine: Engine,
+    started: Started,
+    files: Mapping[str, str],
+    *,
+    offline: bool,
+    timeout_s: float,
+    progress: Progress,
+    any_text: bool = False,
 ) -> Running:
     """Replace what runs under this name by these files, and wait until it has answered.
 
     `offline` tells the server to leave the Hugging Face Hub alone. A start that fails or is interrupted is stopped
-    again, and its log kept.
+    again, and its log kept. `any_text` accepts a first answer that nobody can read.
     """
     server = started.server
     _stop_before(server.name, progress)
@@ -62,10 +71,18 @@ def start(
     with _stopped_on_failure(engine, server):
         with _exported("HF_HUB_OFFLINE", "1" if offline else None):
             engine.start(server)
-        return wait(engine, started, timeout_s=timeout_s, progress=progress, was_running=False)
+        return wait(engine, started, timeout_s=timeout_s, progress=progress, was_running=False, any_text=any_text)
 
 
-def wait(engine: Engine, started: Started, *, timeout_s: float, progress: Progress, was_running: bool) -> Running:
+def wait(
+    engine: Engine,
+    started: Started,
+    *,
+    timeout_s: float,
+    progress: Progress,
+    was_running: bool,
+    any_text: bool = False,
+) -> Running:
     """Wait until a server has answered."""
     ready = wait_ready(
         engine,
@@ -73,6 +90,7 @@ def wait(engine: Engine, started: Started, *, timeout_s: float, progress: Progre
         timeout_s=timeout_s,
         on_phase=progress.phase,
         restarts=None if was_running else 0,
+        checks=Checks(probe=functools.partial(probe, any_text=True)) if any_text else None,
     )
     report = engine.report(started.server)
     return Running(started=started, ready=ready, report=report, was_running=was_running)

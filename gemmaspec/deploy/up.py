@@ -36,6 +36,10 @@ class Request:
     locked: bool = False
     """Whether only what the profile's lock pins may run."""
     timeout_s: float = 1800.0
+    to_measure: bool = False
+    """Whether it is started only to be timed: such a stack is not kept as known good."""
+    any_text: bool = False
+    """Whether a first answer that nobody can read is accepted, as dummy weights give it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,9 @@ def up(request: Request, progress: Progress) -> Running:
     )
     if _runs_as_rendered(engine, started, stack):
         progress.note(f"{server.name} is already running; asking it")
-        return wait(engine, started, timeout_s=request.timeout_s, progress=progress, was_running=True)
+        return wait(
+            engine, started, timeout_s=request.timeout_s, progress=progress, was_running=True, any_text=request.any_text
+        )
     check_models(loaded.profile, note=progress.note)
     if engine.name == "process":
         _ensure_runtime(loaded, request, progress)
@@ -83,8 +89,17 @@ def up(request: Request, progress: Progress) -> Running:
         progress.note("making the tiny models")
         make_tiny(server)
     offline = cache is not None and _offline(loaded, cache, progress)
-    running = start(engine, started, stack.files, offline=offline, timeout_s=request.timeout_s, progress=progress)
-    knowngood.keep(loaded, running, engine, stack, note=progress.note)
+    running = start(
+        engine,
+        started,
+        stack.files,
+        offline=offline,
+        timeout_s=request.timeout_s,
+        progress=progress,
+        any_text=request.any_text,
+    )
+    if not request.to_measure:
+        knowngood.keep(loaded, running, engine, stack, note=progress.note)
     return running
 
 

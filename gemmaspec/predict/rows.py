@@ -170,7 +170,9 @@ def _acceptance(row: Mapping[str, Any], k: int, place: str) -> tuple[float, ...]
         return ()
     given = _given(row, "acceptance", place)
     if not isinstance(given, list) or not all(_is_number(one) for one in given):
-        raise UsageError(f"{place}: acceptance is {_shown(given)}, and must be a list of numbers, one for each position")
+        raise UsageError(
+            f"{place}: acceptance is {_shown(given)}, and must be a list of numbers, one for each position"
+        )
     if len(given) != k:
         raise UsageError(f"{place}: acceptance has {len(given)} positions, and k is {k}")
     if any(not 0 <= one <= 1 for one in given):
