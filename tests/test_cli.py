@@ -33,6 +33,7 @@ COMMANDS = (
     "pull",
     "predict",
     "bench",
+    "compare",
 )
 
 

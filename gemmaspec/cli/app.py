@@ -35,6 +35,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "fit": "fit",
     "predict": "predict",
     "bench": "bench",
+    "compare": "compare",
     "profile": "profile",
     "patch": "patch",
     "inspect": "inspect",

@@ -103,7 +103,7 @@ def bench(
 ) -> None:
     """Measure a profile with and without speculation: tokens per second, step time, acceptance.
 
-    Starts each as `up` does, measures every cell in both orders, and writes result.json to a folder.
+    Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
     Ctrl-C leaves what was measured; --resume goes on.
     """
     from gemmaspec.cli.text import bench as text

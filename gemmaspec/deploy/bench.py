@@ -12,8 +12,10 @@ from gemmaspec import __version__, data
 from gemmaspec.bench import result
 from gemmaspec.bench.cells import Arm, Cell, Task, cells_of, order
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, mixed, read_prompts
+from gemmaspec.bench.report import page
 from gemmaspec.bench.samples import Measured
 from gemmaspec.bench.settings import Settings, arms_of, as_json
+from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy import measurements
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.starting import Progress
@@ -26,7 +28,7 @@ from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.runs import compile_of
 
-RESULT: Final = "result.json"
+REPORT: Final = "report.html"
 CONCURRENCIES: Final = (1, 4, 8)
 OWN: Final = "gemmaspec"
 """The name of the prompts that ship."""
@@ -153,6 +155,7 @@ class _Run:
         finally:
             self._servers.close()
         document = self._write(complete=True)
+        write_whole(self._request.out / REPORT, page(document))
         if self._request.save_measured:
             self._progress.note(f"kept for predict in {measurements.save(self._loaded, document['rows'])}")
         return document
@@ -220,7 +223,7 @@ class _Run:
     def _left_off(self, error: GemmaspecError) -> GemmaspecError:
         """The same error, with what is kept and how to go on."""
         if self._cells:
-            self._write(complete=False)
+            write_whole(self._request.out / REPORT, page(self._write(complete=False)))
             number = len(self._cells)
             kept = f"{number} measured cell{'s are' if number != 1 else ' is'} kept in {self._request.out / RESULT}"
             error.message = f"{error.message}; {kept}"
@@ -253,21 +256,6 @@ class _Run:
             "rows": result.rows_of(self._cells, common=common),
             "cells": self._cells,
         }
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """A result: a file, or a folder that bench wrote. Raises UsageError for anything else."""
-    file = path / RESULT if path.is_dir() else path
-    try:
-        with file.open(encoding="utf-8") as opened:
-            text = opened.read(result.MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise UsageError(f"there is no result {file}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not UTF-8 text") from None
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
-    return result.parse(text, file=str(file))
 
 
 def _line(task: Task, cell: Mapping[str, Any]) -> str:

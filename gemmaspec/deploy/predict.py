@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
 from gemmaspec.errors import UsageError
-from gemmaspec.fit.ceiling import acceptance_of
-from gemmaspec.predict import rows as measured_rows
 from gemmaspec.predict.predict import Asked, Predicted, predict
 from gemmaspec.predict.roofline import Roofline
-from gemmaspec.predict.rows import NONE, Row, Setting, parse_rows
+from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of
@@ -69,19 +67,7 @@ def predict_profile(request: Request) -> Prediction:
 
 def read_rows(path: Path) -> tuple[Row, ...]:
     """The rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
-    file = path / "result.json" if path.is_dir() else path
-    try:
-        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever
-            raise UsageError(f"{file}: is not a file")
-        with file.open(encoding="utf-8") as opened:
-            text = opened.read(measured_rows.MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise UsageError(f"there is no measured file {file}", hint="gemmaspec bench PROFILE --json") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not UTF-8 text") from None
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
-    return parse_rows(text, file=str(file))
+    return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
 
 
 def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, ...]] | None:
@@ -126,7 +112,11 @@ def _published(profile: Profile) -> float | None:
     """The acceptance of a token that the profile's own figures amount to."""
     k = profile.speculative.num_speculative_tokens if profile.speculative else None
     lengths = [one.acceptance_length for one in profile.measured if one.acceptance_length is not None]
-    return acceptance_of(sum(lengths) / len(lengths), k) if k and lengths else None
+    if not k or not lengths:
+        return None
+    from gemmaspec.fit.ceiling import acceptance_of
+
+    return acceptance_of(sum(lengths) / len(lengths), k)
 
 
 def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gemmaspec.bench.report import alone, remarks
+
 Row = Mapping[str, Any]
 
 
@@ -23,18 +25,7 @@ def lines(document: Mapping[str, Any], *, format_: str) -> Iterator[str]:
     )
     for row in rows:
         yield _line(row, alone(row, rows))
-    yield from _remarks(document)
-
-
-def alone(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The row without speculation that a row is compared with."""
-    return next((one for one in rows if one["k"] == 0 and _same_cell(one, row)), None)
-
-
-def _same_cell(one: Row, other: Row) -> bool:
-    """Whether both were measured at one concurrency and context; prompts as they are have lengths of their own."""
-    near = abs(one["context"] - other["context"]) <= 0.1 * max(one["context"], other["context"])
-    return bool(one["concurrency"] == other["concurrency"] and near)
+    yield from (f"  {one}" for one in remarks(document))
 
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:
@@ -53,19 +44,6 @@ def _line(row: Row, base: Row | None) -> str:
         f"{row['tokens_per_second']:>10,.1f}{row['spread']:>7.1%}{times:>8}{row['acceptance_length']:>7.2f}"
         f"{row['step_ms']:>11.2f}{row['ttft_ms']:>10.1f}{mark}"
     )
-
-
-def _remarks(document: Mapping[str, Any]) -> Iterator[str]:
-    rows, cells = document["rows"], document["cells"]
-    if any(not row["steady"] for row in rows):
-        yield ""
-        yield "  ! the reference step moved by more than 3 % while it was measured: the machine was not the same"
-    if any(row.get("acceptance_by") == "synthetic" for row in rows):
-        yield "  acceptance is drawn by lot (rejection_sample_method: synthetic): costs are real, E(k) is not"
-    if any(cell["foreign_tokens"] for cell in cells):
-        yield "  somebody else used the server meanwhile: it generated tokens that nobody here asked for"
-    if not document["complete"]:
-        yield "  partial: not every cell was measured"
 
 
 def llama_bench(document: Mapping[str, Any]) -> Iterator[str]:
