@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -94,6 +95,39 @@ def text_of(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
+_NUMBER: Final = (int, float)
+_ROW: Final[Mapping[str, tuple[type, ...]]] = {
+    "method": (str,),
+    "k": (int,),
+    "concurrency": (int,),
+    "context": (int,),
+    "acceptance": (list,),
+    "tokens_per_second": _NUMBER,
+    "step_ms": _NUMBER,
+    "acceptance_length": _NUMBER,
+}
+"""What a row of either list holds."""
+_SUMMARY: Final[Mapping[str, tuple[type, ...]]] = {
+    **_ROW,
+    "spread": _NUMBER,
+    "ttft_ms": _NUMBER,
+    "steady": (bool,),
+}
+_CELL: Final[Mapping[str, tuple[type, ...]]] = {
+    **_ROW,
+    "key": (str,),
+    "round": (int,),
+    "context": (int, type(None)),
+    "output_tokens_per_second": _NUMBER,
+    "prompt_tokens": _NUMBER,
+    "foreign_tokens": (int,),
+    "acceptance_by_category": (dict,),
+    "reference": (dict,),
+    "ttft_ms": (dict,),
+    "tpot_ms": (dict, type(None)),
+}
+
+
 def parse(text: str, *, file: str) -> dict[str, Any]:
     """A result again. Raises UsageError for what is none, or is of another schema."""
     if len(text) > MAX_BYTES:
@@ -106,7 +140,27 @@ def parse(text: str, *, file: str) -> dict[str, Any]:
         raise UsageError(f"{file}: is no result of gemmaspec bench")
     if found.get("schema") != SCHEMA:
         raise UsageError(f"{file}: has the schema {found.get('schema')!r}, and {SCHEMA} is read")
-    for name, kind in (("rows", list), ("cells", list), ("settings", dict), ("provenance", dict)):
+    for name, kind in (("rows", list), ("cells", list), ("settings", dict), ("provenance", dict), ("profile", str)):
         if not isinstance(found.get(name), kind):
             raise UsageError(f"{file}: {name} is missing")
+    for name, keys in (("rows", _SUMMARY), ("cells", _CELL)):
+        for number, one in enumerate(found[name], 1):
+            _check(one, keys, f"{file}: {name}, number {number}")
+    if any("steady" not in one["reference"] or "median" not in one["ttft_ms"] for one in found["cells"]):
+        raise UsageError(f"{file}: a cell is not whole")
     return found
+
+
+def _check(one: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
+    """Raise UsageError for a row that lacks what is read of it, or has it in another form."""
+    if not isinstance(one, dict):
+        raise UsageError(f"{place} is no map of keys")
+    for name, kinds in keys.items():
+        value = one.get(name)
+        whole = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        if not whole or (isinstance(value, float) and not math.isfinite(value)):
+            raise UsageError(f"{place}: {name} is missing or not what bench writes")
+    if one["tokens_per_second"] <= 0 or one["concurrency"] < 1 or not 0 <= one["k"] <= 1024:
+        raise UsageError(f"{place}: holds a number that cannot have been measured")
+    if not all(isinstance(rate, int | float) for rate in one["acceptance"]):
+        raise UsageError(f"{place}: acceptance is missing or not what bench writes")

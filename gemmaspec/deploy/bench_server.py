@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.bench.cells import NONE, Arm
@@ -19,6 +19,7 @@ from gemmaspec.deploy.up import Request, down, up
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import DifferencesFound, GemmaspecError, UsageError
 from gemmaspec.machine.readings import gpus
+from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import Model, served
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
@@ -26,6 +27,8 @@ from gemmaspec.ready.failures import find_cause, first_exception
 from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.probe import api_key_for
+
+_LOOK_S: Final = 30.0
 
 
 class Servers:
@@ -154,7 +157,9 @@ class Servers:
 
     def _find(self) -> Server:
         if self._url:
-            return _at(self._url, self._loaded)
+            there = _at(self._url, self._loaded)
+            drafts = speculates(there, timeout_s=_LOOK_S, api_key=_key(there, self._url))
+            return dataclasses.replace(there, speculates=drafts)
         started = stacks.find(self._loaded.profile.name)
         if stacks.engine_of(started).state(started.server).status != "running":
             raise UsageError(f"{started.server.name} is not running", hint=f"gemmaspec up {self._profile}")

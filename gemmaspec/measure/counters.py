@@ -11,7 +11,6 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemmaspec.engine.server import Server
-from gemmaspec.errors import StartFailed
 from gemmaspec.measure.stream import Broken
 from gemmaspec.ready.http import exchange
 
@@ -107,10 +106,12 @@ def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, 
         time.sleep(_POLL_S)
 
 
-def counts_at_all(server: Server, *, timeout_s: float, api_key: str | None) -> bool:
-    """Whether the server has a /metrics page that can be read."""
-    try:
-        read_counters(server, timeout_s=timeout_s, api_key=api_key)
-    except (Broken, StartFailed):
-        return False
-    return True
+def speculates(server: Server, *, timeout_s: float, api_key: str | None) -> bool:
+    """Whether the server has a draft: vLLM counts drafts, be it none so far, only where one is configured.
+
+    Raises Broken when it does not say, and what `exchange` raises.
+    """
+    reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
+    if reply.status != 200:
+        raise Broken(f"/metrics answers {reply.status}")
+    return _DRAFTS.removesuffix("_total").encode() in reply.body
