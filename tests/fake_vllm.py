@@ -1,171 +1,159 @@
-"""A fake vLLM that the process engine starts with the real launcher: an HTTP server, for faults that a real one is too
-slow for, or cannot be made to show.
-
-The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, FAKE_VLLM_EXIT to leave with a code instead,
-FAKE_VLLM_SAYS to print. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
-"""
+"""A fake of vLLM's streaming server: what a benchmark sees of it, at speeds and with failures that a test chooses."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from gemmaspec.files import state_dir
-from tests.launching import make_place
-
-PROGRAM = """\
-import json, os, sys, time
+import threading
+import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-args = sys.argv[1:]
-host, port, model = (args[args.index(flag) + 1] for flag in ("--host", "--port", "--served-model-name"))
-print(os.environ.get("FAKE_VLLM_SAYS", "fake vllm"), flush=True)
-time.sleep(float(os.environ.get("FAKE_VLLM_SECONDS", "0")))
-if "FAKE_VLLM_EXIT" in os.environ:
-    sys.exit(int(os.environ["FAKE_VLLM_EXIT"]))
+from typing import Any
 
 
-class Server(ThreadingHTTPServer):
-    allow_reuse_port = True
-    drafts = 0
+class FakeVllm(ThreadingHTTPServer):
+    """Answers each request with steps of `accepts` + 1 tokens, one chunk and `step_s` each."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.lock = threading.Lock()
+        self.bodies: list[dict[str, Any]] = []
+        self.step_s = 0.002
+        self.k = 2
+        """Drafted tokens; 0: it does not speculate."""
+        self.accepts = 1
+        self.max_model_len = 4096
+        self.max_num_seqs = 64
+        self.generated = 0
+        self.drafts = 0
+        self.foreign = 0
+        """Tokens that somebody else gets with each request."""
+        self.dies_at: int | None = None
+        """The request, from 1, in the middle of which the connection breaks."""
+        self.refuses: tuple[int, str] | None = None
+        self.without_usage = False
+        self.garbage = False
+        self.per_request = False
+        self.slows_down = 1.0
+        """Factor on the step after each request."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def metrics(self) -> str:
+        lines = [f'vllm:generation_tokens_total{{engine="0"}} {self.generated}.0']
+        if self.k:
+            lines += [
+                f'vllm:spec_decode_num_drafts_total{{engine="0"}} {self.drafts}.0',
+                f'vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {self.drafts * self.k}.0',
+                f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {self.drafts * self.accepts}.0',
+            ]
+            for position in range(self.k):
+                count = self.drafts if position < self.accepts else 0
+                name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+                lines.append(f'{name}{{engine="0",position="{position}"}} {count}.0')
+        return "\n".join(lines) + "\n"
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
-        lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n * self.server.drafts}.0' for name, n in rows]
-        self.answer(200, "\\n".join(lines).encode() + b"\\n" if self.path == "/metrics" else b"")
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeVllm
+    protocol_version = "HTTP/1.1"
 
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if asked["model"] != model:
-            said = f"The model `{asked['model']}` does not exist. Valid aliases: {model}"
-            return self.answer(404, json.dumps({"error": {"message": said}}).encode())
-        self.server.drafts += 5
-        choice = {"index": 0, "message": {"role": "assistant", "content": "one two"}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}
-        self.answer(200, json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            self._reply(200, self.server.metrics())
+        elif self.path == "/version":
+            self._json({"version": "0.32.0"})
+        elif self.path == "/v1/models":
+            self._json({"data": [{"id": "fake-model", "max_model_len": self.server.max_model_len}]})
+        else:
+            self._reply(404, "")
 
-    def answer(self, status, body):
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize":
+            self._json({"count": _tokens(body)})
+            return
+        with self.server.lock:
+            self.server.bodies.append(body)
+            number = len(self.server.bodies)
+            self.server.step_s *= self.server.slows_down
+        if self.server.refuses:
+            status, said = self.server.refuses
+            self._reply(status, json.dumps({"error": {"message": said}}))
+            return
+        self._stream(body, dies=number == self.server.dies_at)
+
+    def _stream(self, body: dict[str, Any], *, dies: bool) -> None:
+        fake = self.server
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self.wfile.write(body)
+        wanted, sent, steps = body["max_tokens"], 1, 0
+        time.sleep(fake.step_s)
+        self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]})
+        while sent < wanted:
+            time.sleep(fake.step_s)
+            new = min(fake.accepts + 1 if fake.k else 1, wanted - sent)
+            sent, steps = sent + new, steps + 1
+            if dies and steps == 3:
+                self.close_connection = True
+                self.connection.close()
+                return
+            if fake.garbage and steps == 3:
+                self._chunk(b"data: {nonsense\n\n")
+            self._event({"choices": [{"index": 0, "delta": {"content": "b" * new}}]})
+        with fake.lock:
+            fake.generated += sent + fake.foreign
+            fake.drafts += steps if fake.k else 0
+        self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+        if not fake.without_usage:
+            usage = {"prompt_tokens": _tokens(body), "completion_tokens": sent}
+            self._event({"choices": [], "usage": usage, **self._own_metrics(steps)})
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
 
-    def log_message(self, *_):
+    def _own_metrics(self, steps: int) -> dict[str, Any]:
+        if not self.server.per_request:
+            return {}
+        histogram = [steps if i == self.server.accepts else 0 for i in range(self.server.k + 1)]
+        return {"metrics": {"speculative_decoding": {"acceptance_histogram": histogram}}}
+
+    def _event(self, value: dict[str, Any]) -> None:
+        self._chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def _chunk(self, content: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+            self.wfile.flush()
+
+    def _json(self, value: dict[str, Any]) -> None:
+        self._reply(200, json.dumps(value))
+
+    def _reply(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
         pass
 
 
-Server((host, int(port)), Handler).serve_forever()
-"""
-
-RACE = """\
-import contextlib, json, os, sys, tempfile
-import gemmaspec.cli.up, gemmaspec.deploy.up, gemmaspec.deploy.down, gemmaspec.deploy.status, gemmaspec.cli.text.stack
-from gemmaspec.cli.app import run
-
-commands = json.loads(sys.argv[1])
-gate, opened = os.pipe()
-files, children = [], []
-for command in commands:
-    out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-    child = os.fork()
-    if not child:
-        os.close(opened)
-        os.dup2(out.fileno(), 1); os.dup2(err.fileno(), 2)
-        os.read(gate, 1)
-        code = 70
-        with contextlib.suppress(BaseException):
-            code = run(command)
-        sys.stdout.flush(); sys.stderr.flush()
-        os._exit(code)
-    files.append((out, err)); children.append(child)
-os.close(opened)
-done = []
-for child, (out, err) in zip(children, files):
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    out.seek(0); err.seek(0)
-    done.append([code, out.read(), err.read()])
-print(json.dumps(done))
-"""
-"""Runs several commands at the same moment, with everything imported before."""
+def _tokens(body: dict[str, Any]) -> int:
+    """Four characters are a token here."""
+    return sum(len(str(one["content"])) for one in body["messages"]) // 4 + 5
 
 
-@dataclass(frozen=True)
-class Done:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
-class Fake:
-    """A machine whose only vLLM is the fake one."""
-
-    python: Path
-    profiles: Path
-
-    def profile(self, name: str, port: int) -> None:
-        """Write a profile that runs the fake on a port, and serves it as model-NAME."""
-        text = (
-            f"extends: tiny-cpu\nname: {name}\nruntime: {{python: {self.python}, vllm: null}}\npatches: {{required: []}}\n"
-            f"serve: {{port: {port}, served_model_name: model-{name}}}\ncontainer: {{stop_grace_seconds: 5}}\n"
-        )
-        (self.profiles / f"{name}.yaml").write_text(text)
-
-    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a command; no daemon is asked."""
-        own = {"GEMMASPEC_PROFILES": str(self.profiles), "GEMMASPEC_STATE": str(state_dir())}
-        return {**os.environ, **own, "DOCKER_HOST": "unix:///nonexistent/docker.sock", **(extra or {})}
-
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Begin `gemmaspec …`."""
-        command = [sys.executable, "-m", "gemmaspec", *arguments]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment(env)
-        )
-
-    def run(self, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 120) -> Done:
-        """Run `gemmaspec …` to its end."""
-        with self.start(*arguments, env=env) as process:
-            try:
-                out, err = process.communicate(timeout=timeout)
-            finally:
-                process.kill()
-        return Done(process.returncode, out, err)
-
-    def race(self, *commands: Sequence[str], env: Mapping[str, str] | None = None) -> list[Done]:
-        """Run several commands at the same moment."""
-        harness = [sys.executable, "-c", RACE, json.dumps(commands)]
-        done = subprocess.run(
-            harness, capture_output=True, text=True, env=self.environment(env), timeout=300, check=True
-        )
-        return [Done(*one) for one in json.loads(done.stdout)]
-
-
-def install(root: Path) -> Fake:
-    """Make an environment with the fake, tiny models that are configurations alone, and a folder for profiles."""
-    place = make_place(root)
-    (place.python.parent / "vllm").write_text(f"#!{place.python}\n{PROGRAM}")
-    (place.package / "__init__.py").write_text("")
-    for name, version in (("transformers", "5.19.0"), ("torch", "2.13.0"), ("vllm", "0.32.0")):
-        told = place.site / f"{name}-{version}.dist-info" / "METADATA"
-        told.parent.mkdir()
-        told.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (root / "profiles").mkdir()
-    return Fake(place.python, root / "profiles")
-
-
-def make_models() -> None:
-    """Put the configurations of the tiny pair where they would have been made."""
-    for name in ("tiny-target", "tiny-draft"):
-        folder = state_dir() / "tiny" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text("{}")
+@contextlib.contextmanager
+def fake_vllm() -> Iterator[FakeVllm]:
+    """A running fake."""
+    with FakeVllm() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

@@ -21,21 +21,21 @@ import pytest
 from gemmaspec.deploy import claims, owner, stacks
 from gemmaspec.engine.record import MARKER
 from gemmaspec.files import state_dir
-from tests import fake_vllm
+from tests import fake_runtime
 from tests.docker_support import free_port, wait_for
-from tests.fake_vllm import Fake
+from tests.fake_runtime import Fake
 
 RACES = int(os.environ.get("GEMMASPEC_TEST_RACES", "5"))
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_vllm.install(tmp_path_factory.mktemp("fake"))
+    return fake_runtime.install(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture
 def fake(place: Fake) -> Iterator[Fake]:
-    fake_vllm.make_models()
+    fake_runtime.make_models()
     yield place
     for name in ("pa", "pb"):
         shutil.rmtree(state_dir() / "stacks" / name / stacks.RECORD, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.ready.logline import without_secrets
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.wait import Ready, wait_ready
+from gemmaspec.ready.probe import probe
+from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
 
@@ -163,13 +165,16 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
         timeout_s=timeout_s,
         on_phase=told.phase,
         restarts=None if start.joins else 0,
+        checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
     )
     started = _record(start.started, "ready")
     return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
 
 
 def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
-    """Keep what has become ready as known good."""
+    """Keep what has become ready as known good, unless it was started only to be timed."""
+    if start.to_measure:
+        return running
     if start.good:
         knowngood.renew(start.good)
     elif start.loaded and start.stack:
