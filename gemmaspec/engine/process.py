@@ -296,13 +296,14 @@ def _ensure_nothing_left(server: Server) -> None:
 
 
 def _last(server: Server) -> Record | None:
-    """Return the record of the last start, made good from its leader's environment where it is damaged."""
+    """Return the record of the last start, made good from its leader where it is damaged or has no pid."""
     try:
-        return record.read(server.run_dir)
+        found = record.read(server.run_dir)
+        return record.completed(found) if found else None
     except UnreadableFile as error:
         holder = _holder(server)
-        if holder and (found := record.rescued(server.name, holder)):
-            return found
+        if holder and (rescued := record.rescued(server.name, holder)):
+            return rescued
         hint = f"rm -r {error.path}    # once no process of it is left: pgrep -af vllm"
         raise UnreadableFile(error.path, error.why, hint=hint) from None
 

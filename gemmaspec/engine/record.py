@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import time
@@ -69,6 +70,16 @@ def read(run_dir: Path) -> Record | None:
     whole = type(record.since_ticks) is int and all(map(_is_name, (record.stack, record.nonce, record.boot_id)))
     if not (sound and whole and record.schema == 1):
         raise UnreadableFile(file, "it is damaged")
+    return record
+
+
+def completed(record: Record) -> Record:
+    """Return a record with its leader, when the command that started it was killed before it wrote the pid down."""
+    if record.pid is None:
+        for process in members(record):
+            with contextlib.suppress(psutil.Error, OSError):
+                if os.getsid(process.pid) == process.pid:
+                    return dataclasses.replace(record, pid=process.pid, start_ticks=start_ticks(process.pid))
     return record
 
 
