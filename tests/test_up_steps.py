@@ -336,3 +336,61 @@ def test_nothing_that_decides_asks_the_disk(machine: FakeMachine) -> None:
     assert start.replaces
     assert start.server.port == 8602
     assert not start.port_is_free
+
+
+def test_what_is_not_known_is_not_called_absent(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up(engine="docker")
+    machine.docker_is_away = EnvironmentMissing("docker is not answering", hint="sudo systemctl start docker")
+    capsys.readouterr()
+    assert run(["status"]) == 4
+    told = capsys.readouterr()
+    assert "unknown" in told.out
+    assert "docker is not answering" in told.out
+    assert run(["status", "mine", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["stacks"][0]["status"] == "unknown"
+    machine.docker_is_away = None
+    run(["down", "mine"])
+    machine.docker_is_away = EnvironmentMissing("docker is not answering")
+    capsys.readouterr()
+    assert run(["status", "mine"]) == 1, "gemmaspec stopped it itself"
+    assert "absent" in capsys.readouterr().out
+
+
+def test_lock_pins_what_runs_on_its_engine(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gemmaspec.lock.model import Lock, LockedModel, Versions
+
+    asked: list[str] = []
+
+    def resolve(_: object, engine: Any, *__: object, **___: object) -> Lock:
+        asked.append(engine)
+        return Lock(
+            profile="mine", engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
+            versions=Versions(vllm="0.32.0", torch="2.13.0", transformers="5.19.0"),
+        )  # fmt: skip
+
+    monkeypatch.setattr("gemmaspec.deploy.lock.resolve", resolve)
+    monkeypatch.setattr("gemmaspec.deploy.lock.choose_engine", machine.choose)
+    up()
+    assert run(["lock", "mine"]) == 0
+    assert asked == ["process"], "docker answers, but it runs as a process"
+    assert "engine    process" in capsys.readouterr().out
+    machine.docker_is_away = EnvironmentMissing("away")
+    assert run(["lock", "mine"]) == 0, "and nobody else is asked"
+
+
+def test_a_command_says_who_holds_a_stack(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    from gemmaspec.deploy.owner import holder, owned
+
+    up()
+    with owned("mine", "up", wants="something else") as owner:
+        owner.tell("importing")
+        seen = holder("mine")
+        assert seen
+        assert (seen.command, seen.phase) == ("up", "importing")
+        assert up() == 1
+        assert "mine is held by gemmaspec up (pid " in capsys.readouterr().err
+        assert run(["rollback", "mine"]) in (1, 2)
+    assert holder("mine") is None
+    assert up() == 0

@@ -17,7 +17,7 @@ from typing import Final
 import filelock
 
 from gemmaspec.engine.record import boot_id, start_ticks
-from gemmaspec.errors import GemmaspecError, TimedOut
+from gemmaspec.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
 
 STARTS: Final = ("up", "restart", "rollback")
@@ -62,8 +62,9 @@ class Owner:
         self._tell(holder)
 
     def tell(self, phase: str) -> None:
-        """Write down what is being done now."""
-        self._tell(replace(self._holder, phase=phase, phase_since=round(time.time(), 3)))
+        """Write down what is being done now; a full disk is no reason to give it up."""
+        with contextlib.suppress(GemmaspecError):
+            self._tell(replace(self._holder, phase=phase, phase_since=round(time.time(), 3)))
 
     def close(self) -> None:
         """Remove what was written down."""
@@ -102,6 +103,8 @@ def owned(
     Waits for a command that wants the same (up to `timeout_s`), and for one that ends by itself. `down` asks a
     start to give up, and waits for that. Raises GemmaspecError with the holder for any other, TimedOut.
     """
+    if "/" in name or name.startswith("."):
+        raise UsageError(f"{name!r} is not the name of a stack", hint="gemmaspec status")
     lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
     try:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)

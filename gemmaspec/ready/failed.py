@@ -74,7 +74,12 @@ def _what(ended: Ended) -> str:
 
 
 def _how(state: State) -> str:
-    words = {"absent": "it is gone", "running": "it restarted", "restarting": "it is restarting"}
+    words = {
+        "absent": "it is gone",
+        "running": "it restarted",
+        "restarting": "it is restarting",
+        "unknown": "it cannot be seen",
+    }
     how = words.get(state.status, "it exited")
     code = f", exit code {state.exit_code}" if state.exit_code is not None else ""
     return f"{how}{code}{f'; {state.detail}' if state.detail else ''}"
