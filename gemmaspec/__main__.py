@@ -14,7 +14,10 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from gemmaspec.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:  # a second one, while the first was being told
+        sys.exit(130)
 
 
 if __name__ == "__main__":

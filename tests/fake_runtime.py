@@ -7,11 +7,13 @@ FAKE_VLLM_SAYS to print. Like vLLM it listens with SO_REUSEPORT, and answers 404
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,36 +66,45 @@ class Handler(BaseHTTPRequestHandler):
 Server((host, int(port)), Handler).serve_forever()
 """
 
-RACE = """\
+HARNESS = """\
 import contextlib, json, os, sys, tempfile
 import gemmaspec.cli.up, gemmaspec.deploy.up, gemmaspec.deploy.down, gemmaspec.deploy.status, gemmaspec.cli.text.stack
 from gemmaspec.cli.app import run
 
-commands = json.loads(sys.argv[1])
-gate, opened = os.pipe()
-files, children = [], []
-for command in commands:
-    out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-    child = os.fork()
-    if not child:
-        os.close(opened)
-        os.dup2(out.fileno(), 1); os.dup2(err.fileno(), 2)
-        os.read(gate, 1)
-        code = 70
-        with contextlib.suppress(BaseException):
-            code = run(command)
-        sys.stdout.flush(); sys.stderr.flush()
-        os._exit(code)
-    files.append((out, err)); children.append(child)
-os.close(opened)
-done = []
-for child, (out, err) in zip(children, files):
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    out.seek(0); err.seek(0)
-    done.append([code, out.read(), err.read()])
-print(json.dumps(done))
+for line in sys.stdin:
+    asked = json.loads(line)
+    gate, opened = os.pipe()
+    files, children = [], []
+    for command in asked["commands"]:
+        out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        child = os.fork()
+        if not child:
+            os.close(opened)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            os.environ.clear()
+            os.environ.update(asked["env"])
+            os.read(gate, 1)
+            code = 70
+            with contextlib.suppress(BaseException):
+                code = run(command)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        files.append((out, err))
+        children.append(child)
+    os.close(opened)
+    os.close(gate)
+    done = []
+    for child, (out, err) in zip(children, files):
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        done.append([code, out.read(), err.read()])
+    print(json.dumps(done), flush=True)
 """
-"""Runs several commands at the same moment, with everything imported before."""
+"""Runs commands, several at the same moment, in children of a process that has imported everything."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,7 @@ class Fake:
 
     python: Path
     profiles: Path
+    harness: subprocess.Popen[str]
 
     def profile(self, name: str, port: int) -> None:
         """Write a profile that runs the fake on a port, and serves it as model-NAME."""
@@ -134,23 +146,21 @@ class Fake:
 
     def run(self, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 120) -> Done:
         """Run `gemmaspec …` to its end."""
-        with self.start(*arguments, env=env) as process:
-            try:
-                out, err = process.communicate(timeout=timeout)
-            finally:
-                process.kill()
-        return Done(process.returncode, out, err)
+        return self.race(arguments, env=env, timeout=timeout)[0]
 
-    def race(self, *commands: Sequence[str], env: Mapping[str, str] | None = None) -> list[Done]:
-        """Run several commands at the same moment."""
-        harness = [sys.executable, "-c", RACE, json.dumps(commands)]
-        done = subprocess.run(
-            harness, capture_output=True, text=True, env=self.environment(env), timeout=300, check=True
-        )
-        return [Done(*one) for one in json.loads(done.stdout)]
+    def race(self, *commands: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 300) -> list[Done]:
+        """Run several commands at the same moment. Fails when they have not ended after `timeout` seconds."""
+        assert self.harness.stdin
+        assert self.harness.stdout
+        self.harness.stdin.write(json.dumps({"commands": commands, "env": self.environment(env)}) + "\n")
+        self.harness.stdin.flush()
+        ready, _, _ = select.select([self.harness.stdout], [], [], timeout)
+        assert ready, f"{commands} did not end within {timeout} s"
+        return [Done(*one) for one in json.loads(self.harness.stdout.readline())]
 
 
-def install(root: Path) -> Fake:
+@contextlib.contextmanager
+def installed(root: Path) -> Iterator[Fake]:
     """Make an environment with the fake, tiny models that are configurations alone, and a folder for profiles."""
     place = make_place(root)
     (place.python.parent / "vllm").write_text(f"#!{place.python}\n{PROGRAM}")
@@ -160,7 +170,12 @@ def install(root: Path) -> Fake:
         told.parent.mkdir()
         told.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (root / "profiles").mkdir()
-    return Fake(place.python, root / "profiles")
+    command = [sys.executable, "-c", HARNESS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as harness:
+        try:
+            yield Fake(place.python, root / "profiles", harness)
+        finally:
+            harness.kill()
 
 
 def make_models() -> None:

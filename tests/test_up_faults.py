@@ -29,8 +29,9 @@ RACES = int(os.environ.get("GEMMASPEC_TEST_RACES", "5"))
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.install(tmp_path_factory.mktemp("fake"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
+    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as place:
+        yield place
 
 
 @pytest.fixture
@@ -195,10 +196,10 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     with fake.start("up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "1"}) as starting:
         _busy_wait(lambda: MOMENTS[moment]() or starting.poll() is not None)
         starting.send_signal(number)
-        starting.communicate(timeout=60)
+        _, err = starting.communicate(timeout=60)
     if number == signal.SIGTERM:
-        assert starting.returncode == 130
-        assert servers() == []
+        assert servers() == [], err
+        assert starting.returncode == 130, err
     status = fake.run("status", "pa")
     assert status.code in ((1, 2) if not servers("pa") else (0,)), (moment, status)
     done = fake.run("up", "pa", "--engine", "process")

@@ -84,7 +84,7 @@ class ProcessEngine:
             _ensure_interpreter(server)
             _ensure_rendered(server)
             _ensure_nothing_left(server)
-            (server.run_dir / "report.json").unlink(missing_ok=True)
+            _remove_report(server)
             self._spawn(server)
 
     def stop(self, server: Server) -> bool:
@@ -194,6 +194,15 @@ class ProcessEngine:
                 begun.wait()
             record.forget(server.run_dir)
             raise
+
+
+def _remove_report(server: Server) -> None:
+    """Remove the report of the start before. Raises EnvironmentMissing for a folder in its place."""
+    file = server.run_dir / "report.json"
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(file, error) from None
 
 
 def launch_args(server: Server) -> tuple[str, ...]:
