@@ -13,35 +13,24 @@ import pytest
 from tests import real
 from tests.real import gemmaspec
 
-PORT, TAKEN = 8605, 8606
+A, B = f"owner-a-{real.RUN}", f"owner-b-{real.RUN}"
+PORT, TAKEN = real.free_port(), real.free_port()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("process", marks=pytest.mark.real_process),
-        pytest.param(
-            "docker",
-            marks=[
-                pytest.mark.real_docker,
-                pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers"),
-                pytest.mark.skipif(not real.image_there("gemmaspec/vllm-cpu:0.32.0"), reason="the image is not here"),
-            ],
-        ),
-    ]
-)
+@pytest.fixture(params=real.ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     yield name
-    for stack in ("owner-a", "owner-b"):
+    for stack in (A, B):
         gemmaspec("down", stack)
 
 
 def test_two_commands_and_one_port_never_cost_a_running_server(engine: str, tmp_path: Path) -> None:
-    for name in ("owner-a", "owner-b"):
+    for name in (A, B):
         (tmp_path / f"{name}.yaml").write_text(
             f"extends: tiny-cpu\nname: {name}\nserve: {{port: {PORT}, served_model_name: model-{name}}}\n"
         )
-    first, second = str(tmp_path / "owner-a.yaml"), str(tmp_path / "owner-b.yaml")
+    first, second = str(tmp_path / f"{A}.yaml"), str(tmp_path / f"{B}.yaml")
 
     both = [_begin("up", first, "--engine", engine), _begin("up", first, "--engine", engine)]
     ended = [(process.communicate(timeout=1500)[1], process.returncode) for process in both]
@@ -51,8 +40,8 @@ def test_two_commands_and_one_port_never_cost_a_running_server(engine: str, tmp_
 
     refused = gemmaspec("up", second, "--engine", engine)
     assert refused.code == 4, refused.err
-    assert f"port {PORT} belongs to the stack owner-a" in refused.err
-    assert gemmaspec("status", "owner-b").code == 2, "nothing of it was started"
+    assert f"port {PORT} belongs to the stack {A}" in refused.err
+    assert gemmaspec("status", B).code == 2, "nothing of it was started"
 
     with socket.create_server(("127.0.0.1", TAKEN)):
         taken = gemmaspec("up", first, "--set", f"serve.port={TAKEN}")
@@ -60,7 +49,7 @@ def test_two_commands_and_one_port_never_cost_a_running_server(engine: str, tmp_
     assert f"port {TAKEN} on 127.0.0.1 is taken by" in taken.err
     assert _report() == before, "the server that ran before runs on"
     assert gemmaspec("up", first).code == 0
-    assert gemmaspec("down", "owner-a").code == 0
+    assert gemmaspec("down", A).code == 0
 
 
 def _begin(*arguments: str) -> subprocess.Popen[str]:
@@ -69,6 +58,6 @@ def _begin(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _report() -> object:
-    done = gemmaspec("status", "owner-a", "--json")
+    done = gemmaspec("status", A, "--json")
     assert done.code == 0, done.err
     return done.json["stacks"][0]["report"]
