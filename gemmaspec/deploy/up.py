@@ -57,8 +57,8 @@ def restart(
 ) -> Running:
     """Render a started stack again and start it afresh, with the options it was started with.
 
-    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
-    is not stopped before everything that the new start needs is there.
+    `overrides` come on top of those, and with `no_spec` it runs without its draft. Raises what `up` raises; the
+    running server is not stopped before everything that the new start needs is there.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
