@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        wanted, sent, steps = body["max_tokens"], 1, 0
+        wanted, sent, steps = body.get("max_tokens") or body["max_completion_tokens"], 1, 0
         time.sleep(fake.step_s)
         self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]})
         while sent < wanted:

@@ -363,6 +363,8 @@ def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.Capture
     assert document["basis"] == "shipped"
     assert "one NVIDIA H200, vLLM 0.26.0" in document["why"]
     assert {r["compile"] for r in document["rows"]} == {"default"}
+    assert any("no acceptance" in note for note in document["notes"])  # its rows' is drawn by lot
+    assert all(r["acceptance_measured"] == 0 for r in document["rows"])
 
 
 def test_a_thousand_rows_take_a_moment() -> None:

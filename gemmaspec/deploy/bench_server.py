@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.resolve import cached, resolve
+from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.starting import Progress
 from gemmaspec.deploy.up import Request, down, up
 from gemmaspec.engine.server import EngineName, Server
-from gemmaspec.errors import DifferencesFound, GemmaspecError, UsageError
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.machine.readings import gpus
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import Model, served
@@ -56,6 +57,8 @@ class Servers:
         self._model: Model | None = None
         self._expected: Mapping[str, Any] = {}
         self._started = False
+        self._before: Started | None = None
+        """How the profile was started last by somebody else, which `restart` goes by."""
         self.facts: dict[str, Any] = {}
         """What each arm ran: plan, image, versions and models, by `METHOD/K`."""
 
@@ -140,17 +143,21 @@ class Servers:
         if self._started:
             with contextlib.suppress(GemmaspecError):
                 down(self._loaded.profile.name)
+            if self._before:
+                stacks.save(self._before)
             self._started = False
 
     def _refuse_running(self) -> None:
         """Whatever runs under this name is somebody's server."""
         name = self._loaded.profile.name
-        if self._replace:
+        with contextlib.suppress(UsageError):
+            self._before = stacks.find(name)
+        before = self._before
+        if self._replace or before is None:
             return
-        with contextlib.suppress(GemmaspecError):
-            before = stacks.find(name)
+        with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
-                raise _Runs(
+                raise UsageError(
                     f"{name} is running, and bench would stop it to start its own",
                     hint=f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it",
                 )
@@ -212,10 +219,6 @@ class Servers:
             own |= {"speculative": spec.model_dump(exclude_none=True)}
         own |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
         return own
-
-
-class _Runs(UsageError):
-    """Somebody's server is in the way."""
 
 
 def _version(server: Server, key: str | None) -> str | None:

@@ -27,6 +27,8 @@ class Asked:
     """The method of k > 0 where no row has one."""
     conditional: float | None = None
     """Acceptance of a token given those before it, from elsewhere; used where no row has an acceptance."""
+    with_curves: bool = True
+    """Whether the rows' acceptance belongs to the pair that is asked about, or only their step times do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,8 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
     known = {(row.method, row.k, row.concurrency, row.context) for row in own}
 
     def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
-        found = curve(_of(own, method), k=cell.k, context=cell.context, known=asked.conditional)
+        drafted = _of(own, method) if asked.with_curves else []
+        found = curve(drafted, k=cell.k, context=cell.context, known=asked.conditional)
         return Predicted(
             method=method,
             k=cell.k,
