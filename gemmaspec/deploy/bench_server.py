@@ -13,13 +13,15 @@ from urllib.parse import urlsplit
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.decide import UpRequest
+from gemmaspec.deploy.down import down
 from gemmaspec.deploy.resolve import cached, resolve
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.starting import Progress
-from gemmaspec.deploy.up import Request, down, up
+from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.machine.readings import gpus
+from gemmaspec.machine import nvidia
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import Model, served
 from gemmaspec.measure.stream import Broken
@@ -65,11 +67,11 @@ class Servers:
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
         """The machine that is measured."""
-        found = None if self._url else gpus()
+        found = () if self._url else nvidia.gpus()
         return {
             "machine": self._loaded.profile.machine,
-            "gpu": list(found.names) if found else None,
-            "driver": found.driver if found else None,
+            "gpu": [one.name for one in found] or None,
+            "driver": found[0].driver if found else None,
         }
 
     @property
@@ -144,7 +146,7 @@ class Servers:
             with contextlib.suppress(GemmaspecError):
                 down(self._loaded.profile.name)
             if self._before:
-                stacks.save(self._before)
+                stacks.save(dataclasses.replace(self._before, outcome="stopped"))
             self._started = False
 
     def _refuse_running(self) -> None:
@@ -178,7 +180,7 @@ class Servers:
             self._progress.note(
                 "whatever the first answer says is accepted (--accept-any-text): this server is only timed"
             )
-        request = Request(
+        request = UpRequest(
             profile=self._profile,
             overrides=(*self._overrides, *arm.overrides),
             no_spec=arm.no_spec,
