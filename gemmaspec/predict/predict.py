@@ -13,6 +13,8 @@ from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed
 
 QUANTILE: Final = 1.645
 """Standard deviations of a normal distribution that hold 90 % between them."""
+WIDEST: Final = 2.0
+"""Relative deviation from which on an interval grows no more: nothing is known then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ class Predicted:
     @property
     def interval(self) -> tuple[float, float]:
         """Tokens per second that hold a measurement with 90 %."""
-        factor = math.exp(QUANTILE * self.deviation)
+        factor = math.exp(QUANTILE * min(self.deviation, WIDEST))
         return self.tokens_per_second / factor, self.tokens_per_second * factor
 
 
