@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -23,7 +24,8 @@ from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, r
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
-from gemmaspec.errors import UsageError
+from gemmaspec.deploy.bench_server import Servers, _at
+from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.measure.counters import Counters, counters_of
 from gemmaspec.measure.gpu import Watch
 from gemmaspec.measure.stream import Broken
@@ -294,6 +296,34 @@ def test_a_machine_that_slows_down_is_measured_again_and_marked(
     assert cell["reference"]["repeated"] == 1
     assert result(tmp_path / "out")["rows"][0]["steady"] is False
     assert "moved by more than 3 %" in capsys.readouterr().out
+
+
+def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With servers that are started by nobody: the fake takes the place of the arms' servers."""
+    there = _at(fake.url, load_profile("tiny-cpu"))
+
+    def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
+        fake.k = arm.k
+        if arm.k == 4:
+            raise StartFailed("the server died while loading")
+        return dataclasses.replace(there, model="fake-model", speculates=not arm.no_spec), None
+
+    monkeypatch.setattr(Servers, "serving", serving)
+    own = ["--prompts", str(prompts), "--out", str(tmp_path / "out"), "--repeats", "0", "--max-tokens", "24"]
+    assert run(["bench", "tiny-cpu", "--k", "0,2,4", "--concurrency", "1", "--rounds", "2", *own]) == 6
+    printed = capsys.readouterr()
+    assert printed.err.count("draft_model k=4 does not start, and is left out") == 1
+    assert "draft_model k=4 did not start: the server died while loading" in printed.out
+    document = result(tmp_path / "out")
+    assert {(row["method"], row["k"], row["rounds"]) for row in document["rows"]} == {
+        ("none", 0, 2),
+        ("draft_model", 2, 2),
+    }
+    assert document["complete"] is False
+    assert run(["bench", "tiny-cpu", "--k", "4", "--concurrency", "1", *own[:2], "--out", str(tmp_path / "alone")]) == 6
+    assert "the server died while loading" in capsys.readouterr().err
 
 
 def test_somebody_else_on_the_server_is_seen(

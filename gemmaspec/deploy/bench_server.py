@@ -61,6 +61,7 @@ class Servers:
         self._started = False
         self._before: Started | None = None
         """How the profile was started last by somebody else, which `restart` goes by."""
+        self.all_arms: tuple[Arm, ...] = ()
         self.facts: dict[str, Any] = {}
         """What each arm ran: plan, image, versions and models, by `METHOD/K`."""
 
@@ -97,14 +98,16 @@ class Servers:
         """The arms that can be measured: of a server that runs already, only what it is."""
         if not (self._running or self._url):
             self._refuse_running()
-            return tuple(wanted)
+            self.all_arms = tuple(wanted)
+            return self.all_arms
         speculates = self._find().speculates
         mine = [arm for arm in wanted if arm.no_spec != speculates][:1]
         if not mine:
             raise UsageError(
                 f"the server {'speculates' if speculates else 'does not speculate'}, and --k asks for something else"
             )
-        return tuple(mine)
+        self.all_arms = tuple(mine)
+        return self.all_arms
 
     def expect(self, facts: Mapping[str, Any]) -> None:
         """What the arms ran when this run was begun; whatever runs now must be the same."""
