@@ -46,15 +46,15 @@ class UpRequest:
     rollback_on_failure: bool = True
     """Start the stack that was replaced again, when this one does not become ready."""
     to_measure: bool = False
-    """It is started only to be timed: such a stack is not kept as known good."""
+    """Whether it is started only to be timed: such a stack is not kept as known good."""
     any_text: bool = False
-    """Accept a first answer that nobody can read, as dummy weights give it."""
+    """Whether a first answer that nobody can read is accepted, as dummy weights give it."""
 
     @property
     def wants(self) -> str:
         """What is asked for, as text: two requests with the same text can share one start."""
-        asked = (self.profile, tuple(self.overrides), self.no_spec, self.engine, self.locked)
-        return repr((*asked, self.to_measure, self.any_text))
+        flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text)
+        return repr((self.profile, tuple(self.overrides), *flags))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +158,9 @@ class Start:
     good: KnownGood | None = None
     """The known good stack that is started; None when it is a profile."""
     to_measure: bool = False
-    """It is not kept as known good."""
+    """It is started only to be timed, and not kept as known good."""
     any_text: bool = False
-    """A first answer that nobody can read counts as one."""
+    """A first answer that nobody can read is accepted."""
 
     @property
     def server(self) -> Server:

@@ -21,6 +21,7 @@ from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
+from gemmaspec.ready.logline import without_secrets
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.probe import probe
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
@@ -171,10 +172,12 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
 
 
 def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
-    """Keep what has become ready as known good."""
+    """Keep what has become ready as known good, unless it was started only to be timed."""
+    if start.to_measure:
+        return running
     if start.good:
         knowngood.renew(start.good)
-    elif start.loaded and start.stack and not start.to_measure:
+    elif start.loaded and start.stack:
         knowngood.keep(start.loaded, running, engine, start.stack, note=told.note)
     return running
 
@@ -295,7 +298,8 @@ def _exported(name: str, value: str | None) -> Iterator[None]:
 def _keep_log(engine: Engine, server: Server) -> Path | None:
     target = server.folder / FAILED_LOG
     try:
-        write_whole(target, "\n".join(engine.logs(server, tail=20_000)) + "\n", mode=0o600)
+        lines = (without_secrets(line) for line in engine.logs(server, tail=20_000))
+        write_whole(target, "".join(f"{line}\n" for line in lines), mode=0o600)
     except (GemmaspecError, OSError):
         return None
     return target
