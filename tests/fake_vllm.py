@@ -26,6 +26,8 @@ class FakeVllm(ThreadingHTTPServer):
         self.accepts = 1
         self.max_model_len = 4096
         self.max_num_seqs = 64
+        self.spans: list[tuple[str, float, float, float, int]] = []
+        """Of each answer: its prompt, when it was asked, its first and its last token, and how many it has."""
         self.generated = 0
         self.drafts = 0
         self.foreign = 0
@@ -92,8 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        wanted, sent, steps = body["max_tokens"], 1, 0
+        wanted, sent, steps = body.get("max_tokens") or body["max_completion_tokens"], 1, 0
+        asked = time.perf_counter()
         time.sleep(fake.step_s)
+        first = time.perf_counter()
         self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]})
         while sent < wanted:
             time.sleep(fake.step_s)
@@ -107,6 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._chunk(b"data: {nonsense\n\n")
             self._event({"choices": [{"index": 0, "delta": {"content": "b" * new}}]})
         with fake.lock:
+            fake.spans.append((str(body["messages"][-1]["content"]), asked, first, time.perf_counter(), sent))
             fake.generated += sent + fake.foreign
             fake.drafts += steps if fake.k else 0
         self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})

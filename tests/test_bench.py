@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -23,9 +24,10 @@ from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, r
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
-from gemmaspec.errors import UsageError
+from gemmaspec.deploy.bench_server import Servers, _at
+from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.measure.counters import Counters, counters_of
-from gemmaspec.measure.gpu import read_gpus
+from gemmaspec.measure.gpu import Watch
 from gemmaspec.measure.stream import Broken
 from gemmaspec.predict.rows import parse_rows
 from gemmaspec.profile.load import load_profile
@@ -68,10 +70,12 @@ def test_it_measures_what_the_server_does(fake: FakeVllm, prompts: Path, tmp_pat
         assert (row["method"], row["k"], row["vllm"], row["machine"]) == ("draft_model", 2, "0.32.0", "cpu")
         assert row["acceptance"] == [1.0, 0.0]
         assert row["acceptance_length"] == 2.0
-        assert row["step_ms"] == pytest.approx(20.5, rel=0.15)
+        assert 20 <= row["step_ms"] < 60  # a busy machine sleeps longer than it is told
     # 24 tokens: one with the prompt, 23 in 12 steps; each request has 13 steps of 20 ms
-    assert alone["tokens_per_second"] == pytest.approx(24 / (13 * 0.0205), rel=0.15)
-    assert together["tokens_per_second"] == pytest.approx(4 * 24 / (13 * 0.0205), rel=0.15)
+    for row, at_once in ((alone, 1), (together, 4)):
+        step = 24 * at_once / row["tokens_per_second"] / 13 * 1000
+        assert step == pytest.approx(row["step_ms"], rel=0.5)
+        assert row["tokens_per_second"] < at_once * 24 / (13 * 0.020)
     cell = document["cells"][0]
     assert cell["acceptance_by_category"] == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
     assert [sample["prompt"] for sample in cell["samples"]] == ["a-1", "second", "b-1", "b-2"]
@@ -285,13 +289,38 @@ def test_ctrl_c_leaves_a_valid_partial_result(fake: FakeVllm, prompts: Path, tmp
 def test_a_machine_that_slows_down_is_measured_again_and_marked(
     fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.step_s, fake.slows_down = 0.01, 1.02
+    fake.step_s, fake.slows_down = 0.01, 1.15
     assert run(arguments(fake, prompts, tmp_path / "out", "--concurrency", "1", "--repeats", "1")) == 0
     cell = result(tmp_path / "out")["cells"][0]
     assert cell["reference"]["steady"] is False
     assert cell["reference"]["repeated"] == 1
     assert result(tmp_path / "out")["rows"][0]["steady"] is False
     assert "moved by more than 3 %" in capsys.readouterr().out
+
+
+def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With servers that are started by nobody: the fake takes the place of the arms' servers."""
+    there = _at(fake.url, load_profile("tiny-cpu"))
+
+    def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
+        fake.k = arm.k
+        if arm.k == 4:
+            raise StartFailed("the server died while loading")
+        return dataclasses.replace(there, model="fake-model", speculates=not arm.no_spec), None
+
+    monkeypatch.setattr(Servers, "serving", serving)
+    own = ["--prompts", str(prompts), "--out", str(tmp_path / "out"), "--repeats", "0", "--max-tokens", "24"]
+    assert run(["bench", "tiny-cpu", "--k", "0,2,4", "--concurrency", "1", "--rounds", "2", *own]) == 6
+    printed = capsys.readouterr()
+    assert printed.err.count("draft_model k=4 does not start, and is left out") == 1
+    assert "draft_model k=4 did not start: the server died while loading" in printed.out
+    document = result(tmp_path / "out")
+    assert [(one["k"], one["round"]) for one in document["cells"]] == [(0, 1), (2, 1), (2, 2), (0, 2)]
+    assert document["complete"] is False
+    assert run(["bench", "tiny-cpu", "--k", "4", "--concurrency", "1", *own[:2], "--out", str(tmp_path / "alone")]) == 6
+    assert "the server died while loading" in capsys.readouterr().err
 
 
 def test_somebody_else_on_the_server_is_seen(
@@ -457,17 +486,25 @@ def test_counters_are_read_by_position_and_over_engines() -> None:
         Counters().since(found)
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "1e30", "many"])
+@pytest.mark.parametrize("value", ["NaN", "-1", "many"])
 def test_counters_that_are_none_are_refused(value: str) -> None:
     with pytest.raises(ValueError, match=r"not a number|could not convert"):
         counters_of(f"vllm:generation_tokens_total {value}\n")
 
 
-def test_a_gpu_that_leaves_things_out_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "nvidia-smi"
-    script.write_text("#!/bin/sh\necho '2411, [N/A], 41.37, 61, 96'\n")
+    script.write_text("#!/bin/sh\necho '2411, 41.37, 61, [N/A]'\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert read_gpus() == [{"sm_mhz": 2411, "power_w": 41.37, "temperature_c": 61, "utilization_percent": 96}]
-    script.write_text("#!/bin/sh\necho broken >&2; exit 9\n")
-    assert read_gpus() == []
+    with Watch() as watch:
+        time.sleep(0.5)
+    found = watch.summary()
+    assert found is not None
+    assert found["power_w"] == {"median": 41.37, "min": 41.37, "max": 41.37}
+    assert found["clock_mhz"]["median"] == 2411
+    assert "memory_used" not in found
+    script.write_text("#!/bin/sh\nexit 9\n")
+    with Watch() as watch:
+        time.sleep(0.2)
+    assert watch.summary() is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import random
 import resource
 import statistics
 import subprocess
@@ -356,6 +358,22 @@ def test_steps_need_a_measurement() -> None:
         Steps("mtp", [])
 
 
+def test_no_rows_are_so_wild_that_no_number_comes_out() -> None:
+    dice = random.Random(5)
+    for _ in range(60):
+        wild = []
+        for _ in range(dice.choice([1, 2, 5, 12])):
+            k = dice.choice([0, 1, 4, 64])
+            rates = sorted((dice.choice([0.0, 1.0, dice.random()]) for _ in range(k)), reverse=True)
+            at = {"concurrency": dice.choice([1, 64, 100_000]), "context": dice.choice([0, 256, 10**6])}
+            speed = 10 ** dice.uniform(-5, 8)
+            wild.append(row(method="mtp" if k else "none", k=k, acceptance=rates, tokens_per_second=speed, **at))
+        asked = Asked(ks=(0, 1, 64), concurrencies=(1, 100_000), contexts=(0, 10**7), method="mtp")
+        for one in predict(rows(*wild), asked):
+            low, high = one.interval
+            assert 0 < low <= one.tokens_per_second <= high < math.inf
+
+
 def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--set", "machine=h200", "--k", "0,2", "--concurrency", "1", "--json"]
     assert run(["predict", "spark-31b-e2b", *arguments]) == 0
@@ -363,13 +381,15 @@ def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.Capture
     assert document["basis"] == "shipped"
     assert "one NVIDIA H200, vLLM 0.26.0" in document["why"]
     assert {r["compile"] for r in document["rows"]} == {"default"}
+    assert any("no acceptance" in note for note in document["notes"])  # its rows' is drawn by lot
+    assert all(r["acceptance_measured"] == 0 for r in document["rows"])
 
 
-def test_a_thousand_rows_take_a_moment() -> None:
+def test_a_hundred_cells_take_a_moment() -> None:
     measured = grid((0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32, 64), (256, 8192))
     began = time.process_time()
     predict(measured, Asked(ks=(0, 1, 2, 3, 4, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 1.5
 
 
 def test_the_command_is_quick() -> None:

@@ -81,6 +81,8 @@ def alone(row: Row, rows: Sequence[Row]) -> Row | None:
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
     """What a reader must know before any number."""
     rows = document["rows"]
+    for arm, why in (document.get("failed") or {}).items():
+        yield f"{arm} did not start: {why}"
     if not document["complete"]:
         yield "Partial: not every cell was measured."
     if any(not row["steady"] for row in rows):

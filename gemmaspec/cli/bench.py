@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.errors import StartFailed, UsageError
 
 FORMATS = ("table", "llama-bench")
 
@@ -83,7 +83,10 @@ def bench(
             "--accept-any-text", help="Accept an empty or garbled first answer: for dummy weights, that are only timed."
         ),
     ] = False,
-    out: options.Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Folder for the result. [default: ./PROFILE-bench-DATE]"),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="Go on with the result in this folder.")
     ] = None,
@@ -104,7 +107,7 @@ def bench(
     """Measure a profile with and without speculation: tokens per second, step time, acceptance.
 
     Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
-    Ctrl-C leaves what was measured; --resume goes on.
+    Ctrl-C leaves what was measured; --resume goes on. Exit code 6 when a server did not start; the others are measured.
     """
     from gemmaspec.cli.text import bench as text
     from gemmaspec.cli.text.stack import start_progress
@@ -144,8 +147,10 @@ def bench(
     with start_progress() as progress:
         document = use_case(request, progress)
     if json:
-        output.json_data({"ok": True, **document})
+        output.json_data({"ok": not document["failed"], **document})
     else:
         for line in text.lines(document, format_=format_):
             output.data(line)
     output.progress(f"written to {request.out}/")
+    if document["failed"]:
+        raise typer.Exit(StartFailed.exit_code)

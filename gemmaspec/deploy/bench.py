@@ -20,7 +20,7 @@ from gemmaspec.deploy import measurements
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.starting import Progress
 from gemmaspec.engine.server import EngineName
-from gemmaspec.errors import GemmaspecError, Interrupted, UsageError
+from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
@@ -132,6 +132,8 @@ class _Run:
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
         self._spent: list[float] = []
+        self._failed: dict[str, str] = {}
+        """Arms whose server does not start, and why."""
 
     def run(self) -> dict[str, Any]:
         """Measure what is not measured yet."""
@@ -147,14 +149,15 @@ class _Run:
         todo = [task for task in tasks if task.key not in done]
         try:
             for number, task in enumerate(todo, len(tasks) - len(todo) + 1):
-                self._measure(task, number, len(tasks))
+                if str(task.arm) not in self._failed:
+                    self._measure(task, number, len(tasks))
         except KeyboardInterrupt:
             raise self._left_off(Interrupted("interrupted")) from None
         except GemmaspecError as error:
             raise self._left_off(error) from None
         finally:
             self._servers.close()
-        document = self._write(complete=True)
+        document = self._write(complete=not self._failed)
         write_whole(self._request.out / REPORT, page(document))
         if self._request.save_measured:
             self._progress.note(f"kept for predict in {measurements.save(self._loaded, document['rows'])}")
@@ -166,7 +169,9 @@ class _Run:
         return order(arms, cells, rounds=self._settings.rounds)
 
     def _measure(self, task: Task, number: int, of: int) -> None:
-        asking = self._asking(task.arm)
+        asking = self._started(task.arm)
+        if asking is None:
+            return
         began = time.monotonic()
         prompts = self._prompts_for(asking, task.cell)
         repeated, found = 0, self._cell(asking, task, prompts)
@@ -183,6 +188,18 @@ class _Run:
             return measure_cell(asking, task.cell, asked, drafts=not task.arm.no_spec)
         except Broken as error:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
+
+    def _started(self, arm: Arm) -> Asking | None:
+        """The arm's server; None where it does not start, which is a result if another arm does."""
+        try:
+            return self._asking(arm)
+        except (StartFailed, TimedOut, PatchConflict) as error:
+            others = [one for one in self._servers.all_arms if one != arm and str(one) not in self._failed]
+            if not others:
+                raise
+            self._failed[str(arm)] = error.message
+            self._progress.note(f"{arm} does not start, and is left out: {error.message}")
+            return None
 
     def _asking(self, arm: Arm) -> Asking:
         server, key = self._servers.serving(arm)
@@ -253,6 +270,7 @@ class _Run:
             "profile": self._loaded.profile.name,
             "settings": as_json(self._settings),
             "provenance": {**self._servers.machine, "arms": self._servers.facts},
+            "failed": self._failed,
             "rows": result.rows_of(self._cells, common=common),
             "cells": self._cells,
         }

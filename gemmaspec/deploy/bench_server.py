@@ -16,11 +16,12 @@ from gemmaspec.deploy import stacks
 from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
 from gemmaspec.deploy.resolve import cached, resolve
+from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.starting import Progress
 from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName, Server
-from gemmaspec.errors import DifferencesFound, GemmaspecError, UsageError
-from gemmaspec.machine.readings import gpus
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.machine import nvidia
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import Model, served
 from gemmaspec.measure.stream import Broken
@@ -58,17 +59,20 @@ class Servers:
         self._model: Model | None = None
         self._expected: Mapping[str, Any] = {}
         self._started = False
+        self._before: Started | None = None
+        """How the profile was started last by somebody else, which `restart` goes by."""
+        self.all_arms: tuple[Arm, ...] = ()
         self.facts: dict[str, Any] = {}
         """What each arm ran: plan, image, versions and models, by `METHOD/K`."""
 
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
         """The machine that is measured."""
-        found = None if self._url else gpus()
+        found = () if self._url else nvidia.gpus()
         return {
             "machine": self._loaded.profile.machine,
-            "gpu": list(found.names) if found else None,
-            "driver": found.driver if found else None,
+            "gpu": [one.name for one in found] or None,
+            "driver": found[0].driver if found else None,
         }
 
     @property
@@ -94,14 +98,16 @@ class Servers:
         """The arms that can be measured: of a server that runs already, only what it is."""
         if not (self._running or self._url):
             self._refuse_running()
-            return tuple(wanted)
+            self.all_arms = tuple(wanted)
+            return self.all_arms
         speculates = self._find().speculates
         mine = [arm for arm in wanted if arm.no_spec != speculates][:1]
         if not mine:
             raise UsageError(
                 f"the server {'speculates' if speculates else 'does not speculate'}, and --k asks for something else"
             )
-        return tuple(mine)
+        self.all_arms = tuple(mine)
+        return self.all_arms
 
     def expect(self, facts: Mapping[str, Any]) -> None:
         """What the arms ran when this run was begun; whatever runs now must be the same."""
@@ -142,17 +148,21 @@ class Servers:
         if self._started:
             with contextlib.suppress(GemmaspecError):
                 down(self._loaded.profile.name)
+            if self._before:
+                stacks.save(dataclasses.replace(self._before, outcome="stopped"))
             self._started = False
 
     def _refuse_running(self) -> None:
         """Whatever runs under this name is somebody's server."""
         name = self._loaded.profile.name
-        if self._replace:
+        with contextlib.suppress(UsageError):
+            self._before = stacks.find(name)
+        before = self._before
+        if self._replace or before is None:
             return
-        with contextlib.suppress(GemmaspecError):
-            before = stacks.find(name)
+        with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
-                raise _Runs(
+                raise UsageError(
                     f"{name} is running, and bench would stop it to start its own",
                     hint=f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it",
                 )
@@ -214,10 +224,6 @@ class Servers:
             own |= {"speculative": spec.model_dump(exclude_none=True)}
         own |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
         return own
-
-
-class _Runs(UsageError):
-    """Somebody's server is in the way."""
 
 
 def _version(server: Server, key: str | None) -> str | None:

@@ -55,7 +55,7 @@ def predict_profile(request: Request) -> Prediction:
     if found is None:
         return _by_roofline(request, profile)
     basis, why, rows = found
-    asked = _asked(request, profile, rows)
+    asked = _asked(request, profile, rows, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
     return Prediction(
         profile=profile.name,
         basis=basis,
@@ -96,7 +96,7 @@ def _as_compiled(rows: tuple[Row, ...], setting: str) -> tuple[Row, ...]:
     return tuple(row for row in rows if row.setting.compile == setting) or rows
 
 
-def _asked(request: Request, profile: Profile, rows: Sequence[Row]) -> Asked:
+def _asked(request: Request, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
     spec = profile.speculative
     own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
     return Asked(
@@ -105,6 +105,7 @@ def _asked(request: Request, profile: Profile, rows: Sequence[Row]) -> Asked:
         contexts=request.contexts,
         method=spec.method if spec else None,
         conditional=_published(profile),
+        with_curves=with_curves,
     )
 
 
@@ -127,8 +128,10 @@ def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]
             yield f"{setting}: no row without speculation was measured, so k 0 is a guess"
         if not any(row.k for row in own) and any(asked.ks):
             yield f"{setting}: no row with speculation was measured, so the draft's cost is a guess"
-    if not any(row.k for row in rows) and any(asked.ks):
+    if any(asked.ks) and not (asked.with_curves and any(row.k for row in rows)):
         yield _assumed(asked.conditional)
+    elif any(row.by_lot for row in rows):
+        yield "the acceptance of these rows was drawn by lot (synthetic): it is not this pair's"
     beyond = [context for context in asked.contexts if context not in {row.context for row in rows}]
     if beyond and len({row.context for row in rows}) == 1:
         yield f"only context {rows[0].context} was measured; how a step grows with context is a guess"

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from gemmaspec.engine.server import Server
+from gemmaspec.live.sample import read_sample
 from gemmaspec.measure.stream import Broken
 from gemmaspec.ready.http import exchange
 
-_GENERATED: Final = "vllm:generation_tokens_total"
-_DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
-_DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
-_ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
-_POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-"""v1/metrics/loggers.py and v1/spec_decode/metrics.py, 0.19.0 to 0.33.0."""
-_WANTED: Final = ("vllm:generation_tokens", "vllm:spec_decode_num_")
-MAX_POSITIONS: Final = 1024
+_DRAFTS: Final = b"vllm:spec_decode_num_drafts"
+"""v1/spec_decode/metrics.py, 0.19.0 to 0.33.0."""
 _SETTLE_S: Final = 3.0
 _POLL_S: Final = 0.03
 
@@ -73,23 +64,13 @@ def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> C
 
 def counters_of(text: str) -> Counters:
     """The counters of a /metrics page. Raises ValueError when they cannot be read."""
-    wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED))
-    totals: dict[str, float] = defaultdict(float)
-    positions: dict[int, float] = defaultdict(float)
-    for family in text_string_to_metric_families(f"{wanted}\n"):
-        for sample in family.samples:
-            totals[sample.name] += sample.value
-            if sample.name == _POSITIONS:
-                positions[int(sample.labels["position"])] += sample.value
-    values = [*totals.values(), *positions.values()]
-    if not all(math.isfinite(one) and 0 <= one < 1e18 for one in values) or max(positions, default=0) >= MAX_POSITIONS:
-        raise ValueError("a counter is negative or not a number")
+    found = read_sample(text, at=0.0)
     return Counters(
-        generated=int(totals[_GENERATED]),
-        drafts=int(totals[_DRAFTS]),
-        drafted=int(totals[_DRAFTED]),
-        accepted=int(totals[_ACCEPTED]),
-        by_position=tuple(int(positions[i]) for i in range(max(positions, default=-1) + 1)),
+        generated=int(found.generation_tokens),
+        drafts=int(found.drafts),
+        drafted=int(found.draft_tokens),
+        accepted=int(found.accepted_tokens),
+        by_position=tuple(map(int, found.accepted_by_position)),
     )
 
 
@@ -114,4 +95,4 @@ def speculates(server: Server, *, timeout_s: float, api_key: str | None) -> bool
     reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
     if reply.status != 200:
         raise Broken(f"/metrics answers {reply.status}")
-    return _DRAFTS.removesuffix("_total").encode() in reply.body
+    return _DRAFTS in reply.body

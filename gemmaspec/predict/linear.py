@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 Vector = Sequence[float]
 
 
 def dot(a: Vector, b: Vector) -> float:
     """The scalar product."""
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+    return float(sum(map(mul, a, b)))
 
 
 class Cholesky:
@@ -21,7 +22,7 @@ class Cholesky:
         for i, source in enumerate(matrix):
             row: list[float] = []
             for j in range(i + 1):
-                known = sum(x * y for x, y in zip(row, self._rows[j] if j < i else row, strict=False))
+                known = sum(map(mul, row, self._rows[j] if j < i else row))
                 rest = source[j] - known
                 row.append(math.sqrt(max(rest, 1e-18)) if i == j else rest / self._rows[j][j])
             self._rows.append(row)
@@ -35,7 +36,7 @@ class Cholesky:
         """x with L x = right."""
         found: list[float] = []
         for row, value in zip(self._rows, right, strict=True):
-            found.append((value - sum(x * y for x, y in zip(row, found, strict=False))) / row[-1])
+            found.append((value - sum(map(mul, row, found))) / row[-1])
         return found
 
     def solve(self, right: Vector) -> list[float]:

@@ -13,6 +13,8 @@ from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed
 
 QUANTILE: Final = 1.645
 """Standard deviations of a normal distribution that hold 90 % between them."""
+WIDEST: Final = 2.0
+"""Relative deviation from which on an interval grows no more: nothing is known then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Asked:
     """The method of k > 0 where no row has one."""
     conditional: float | None = None
     """Acceptance of a token given those before it, from elsewhere; used where no row has an acceptance."""
+    with_curves: bool = True
+    """Whether the rows' acceptance belongs to the pair that is asked about, or only their step times do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class Predicted:
     @property
     def interval(self) -> tuple[float, float]:
         """Tokens per second that hold a measurement with 90 %."""
-        factor = math.exp(QUANTILE * self.deviation)
+        factor = math.exp(QUANTILE * min(self.deviation, WIDEST))
         return self.tokens_per_second / factor, self.tokens_per_second * factor
 
 
@@ -110,7 +114,8 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
     known = {(row.method, row.k, row.concurrency, row.context) for row in own}
 
     def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
-        found = curve(_of(own, method), k=cell.k, context=cell.context, known=asked.conditional)
+        drafted = _of(own, method) if asked.with_curves else []
+        found = curve(drafted, k=cell.k, context=cell.context, known=asked.conditional)
         return Predicted(
             method=method,
             k=cell.k,

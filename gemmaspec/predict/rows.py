@@ -50,6 +50,8 @@ class Row:
     tokens_per_second: float
     """Of all requests together."""
     setting: Setting
+    by_lot: bool = False
+    """Whether the server drew the acceptance by lot (`acceptance_by: synthetic`): it then says nothing of the pair."""
 
     @property
     def tokens_per_step(self) -> float:
@@ -152,6 +154,7 @@ def _row(row: Mapping[str, Any], place: str) -> Row:
         acceptance=acceptance,
         tokens_per_second=_speed(row, (1 + sum(acceptance)) * concurrency, place),
         setting=Setting(compile=_compile(row, place), vllm=_text(row, "vllm", place)),
+        by_lot=row.get("acceptance_by") == "synthetic",
     )
 
 

@@ -30,6 +30,8 @@ NOISE: Final = 0.025
 """Relative standard deviation of one measurement of a cell."""
 MISFIT: Final = 0.03
 """Relative standard deviation of what the equation leaves over."""
+LARGEST: Final = 0.3
+"""The largest part of a step that is laid to residuals: rows that contradict each other have any."""
 PARALLEL: Final = frozenset({"dflash", "dspark"})
 """Methods that draft all tokens in one pass."""
 _FREE: Final = frozenset({"ngram", "suffix"})
@@ -70,19 +72,20 @@ class Steps:
         if not measured:
             raise ValueError("nothing was measured")
         merged = _merged(measured)[:MAX_CELLS]
-        fits = [_Fit(method, merged, growth) for growth in _GROWTHS]
+        left = _Leftover(merged)
+        fits = [_Fit(method, merged, growth, left) for growth in _GROWTHS]
         best = max(fit.evidence for fit in fits)
         weights = [math.exp(fit.evidence - best) for fit in fits]
+        self._left = left
         self._fits = [(fit, weight / sum(weights)) for fit, weight in zip(fits, weights, strict=True)]
 
     def at(self, cell: Cell) -> StepTime:
         """The step of a cell: the mean over the hypotheses, each by its weight."""
-        found = [(fit.at(cell), weight) for fit, weight in self._fits]
-        mean = sum(one.seconds * weight for one, weight in found)
-        variance = sum(
-            ((one.seconds * one.deviation) ** 2 + (one.seconds - mean) ** 2) * weight for one, weight in found
-        )
-        return StepTime(mean, math.sqrt(variance) / mean)
+        near, spread = self._left.near(cell)
+        found = [(*fit.at(cell, near), weight) for fit, weight in self._fits]
+        mean = sum(seconds * weight for seconds, _, weight in found)
+        variance = sum(((seconds * own) ** 2 + (seconds - mean) ** 2) * weight for seconds, own, weight in found)
+        return StepTime(mean, math.sqrt(variance / mean**2 + spread))
 
 
 @dataclass(frozen=True)
@@ -141,57 +144,66 @@ def _terms(method: str, cell: Cell, growth: _Growth, middle: float) -> list[_Ter
     ]
 
 
-class _Fit:
-    """The equation under one hypothesis."""
+class _Leftover:
+    """What the equation leaves over, as a share of a step: nearby cells have it in common."""
 
-    def __init__(self, method: str, measured: Sequence[Timed], growth: _Growth) -> None:
-        self._method, self._growth = method, growth
-        self._unit = min(one.seconds for one in measured)
-        self._middle = sum(one.cell.context for one in measured) / len(measured)
+    def __init__(self, measured: Sequence[Timed]) -> None:
         self._cells = [one.cell for one in measured]
-        self._fit_equation(measured)
-        self._fit_residuals(measured)
-
-    @property
-    def evidence(self) -> float:
-        """The logarithm of how probable the measured steps are, the hypothesis' own prior included."""
-        return math.log(self._growth.prior) - self._explained - self._system.log_determinant / 2
-
-    def at(self, cell: Cell) -> StepTime:
-        """The step of a cell."""
-        level, variance = self._equation(cell)
-        near = [_nearness(cell, other) for other in self._cells]
-        left = dot(near, self._residuals)
-        spread = 1 - dot(near, self._left_system.solve(near)) * MISFIT**2
-        relative = variance / level**2 + max(spread, 0.0) * MISFIT**2
-        return StepTime(level * (1 + left) * self._unit, math.sqrt(relative))
-
-    def _fit_equation(self, measured: Sequence[Timed]) -> None:
-        self._rows = [self._weighed(one.cell) for one in measured]
-        values = [one.seconds / self._unit for one in measured]
-        matrix = [[dot(a, b) for b in self._rows] for a in self._rows]
-        for i, (one, value) in enumerate(zip(measured, values, strict=True)):
-            matrix[i][i] += value**2 * (MISFIT**2 + NOISE**2 / one.repeats)
-        self._system = Cholesky(matrix)
-        off = [value - self._prior(one.cell) for one, value in zip(measured, values, strict=True)]
-        self._weights = self._system.solve(off)
-        self._explained = dot(off, self._weights) / 2
-
-    def _fit_residuals(self, measured: Sequence[Timed]) -> None:
-        left = [one.seconds / self._unit / self._equation(one.cell)[0] - 1 for one in measured]
         matrix = [[MISFIT**2 * _nearness(a, b) for b in self._cells] for a in self._cells]
         for i, one in enumerate(measured):
             matrix[i][i] += NOISE**2 / one.repeats
-        self._left_system = Cholesky(matrix)
-        self._residuals = [MISFIT**2 * one for one in self._left_system.solve(left)]
+        self._system = Cholesky(matrix)
+
+    def weights(self, left: Sequence[float]) -> list[float]:
+        """What each measured cell hands on, given what was left over in it."""
+        return self._system.solve(left)
+
+    def near(self, cell: Cell) -> tuple[list[float], float]:
+        """How much a cell has in common with each measured one, and the variance of what it has for itself."""
+        near = [MISFIT**2 * _nearness(cell, other) for other in self._cells]
+        half = self._system.half(near)
+        return near, max(MISFIT**2 - dot(half, half), 0.0)
+
+
+class _Fit:
+    """The equation under one hypothesis."""
+
+    def __init__(self, method: str, measured: Sequence[Timed], growth: _Growth, left: _Leftover) -> None:
+        self._method, self._growth = method, growth
+        self._unit = min(one.seconds for one in measured)
+        self._middle = sum(one.cell.context for one in measured) / len(measured)
+        self._fit(measured)
+        over = [one.seconds / self._unit / self._equation(one.cell)[0] - 1 for one in measured]
+        self._handed_on = left.weights(over)
+
+    def at(self, cell: Cell, near: Sequence[float]) -> tuple[float, float]:
+        """The step of a cell in seconds, and the relative deviation of the equation there."""
+        level, variance = self._equation(cell)
+        over = min(max(dot(near, self._handed_on), -LARGEST), LARGEST)
+        return level * (1 + over) * self._unit, math.sqrt(variance) / level
+
+    def _fit(self, measured: Sequence[Timed]) -> None:
+        rows = [self._weighed(one.cell) for one in measured]
+        values = [one.seconds / self._unit for one in measured]
+        matrix = [[dot(a, b) for b in rows] for a in rows]
+        for i, (one, value) in enumerate(zip(measured, values, strict=True)):
+            matrix[i][i] += value**2 * (MISFIT**2 + NOISE**2 / one.repeats)
+        system = Cholesky(matrix)
+        off = [value - self._prior(one.cell) for one, value in zip(measured, values, strict=True)]
+        weights = system.solve(off)
+        columns = list(zip(*rows, strict=True))
+        halves = [system.half(column) for column in columns]
+        self._coefficients = [dot(column, weights) for column in columns]
+        self._known = [[dot(a, b) for b in halves] for a in halves]
+        self.evidence = math.log(self._growth.prior) - dot(off, weights) / 2 - system.log_determinant / 2
+        """The logarithm of how probable the measured steps are, the hypothesis' own prior included."""
 
     def _equation(self, cell: Cell) -> tuple[float, float]:
         """Its value in units, never below a third of the shortest step, and its variance."""
         own = self._weighed(cell)
-        cross = [dot(own, row) for row in self._rows]
-        mean = self._prior(cell) + dot(cross, self._weights)
-        half = self._system.half(cross)
-        return max(mean, 1 / 3), max(dot(own, own) - dot(half, half), 0.0)
+        mean = self._prior(cell) + dot(own, self._coefficients)
+        known = dot(own, [dot(row, own) for row in self._known])
+        return max(mean, 1 / 3), max(dot(own, own) - known, 0.0)
 
     def _prior(self, cell: Cell) -> float:
         return sum(value * mean for value, mean, _ in _terms(self._method, cell, self._growth, self._middle))

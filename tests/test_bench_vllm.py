@@ -1,0 +1,181 @@
+"""bench's own client held against `vllm bench serve`, in the managed runtime with pandas and datasets beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec.runtime.pip_settings import uv_environment
+from tests import real
+from tests.fake_vllm import fake_vllm
+
+pytestmark = pytest.mark.real_process
+
+PORT = 8522
+TOKENS = 48
+PROMPTS = [
+    "Explain why the sky is blue.",
+    "Name three rivers and where they end.",
+    "Count from one to twenty in words.",
+    "Describe a harbour in the early morning.",
+    "What does a carpenter need to build a chair?",
+    "Write a short letter to a friend about the weather.",
+    "How does a bicycle stay upright?",
+    "Which animals sleep in winter, and why?",
+]
+CONCURRENCY = 2
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Path:
+    """The managed runtime's interpreter, with the tiny pair made."""
+    found = sorted((real.STATE / "runtimes").glob("cpu-0.32.0-*/bin/python"))
+    if not found or not (real.STATE / "tiny" / "tiny-target" / "config.json").is_file():
+        pytest.skip("the managed runtime or the tiny pair is missing: make demo")
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def extras(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what vLLM's benchmark needs beyond its images; the runtime itself stays as it is."""
+    folder = tmp_path_factory.mktemp("extras")
+    uv = [sys.executable, "-m", "uv", "pip"]
+    environment = uv_environment()
+    frozen = subprocess.run(
+        [*uv, "freeze", "--python", str(runtime)], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join(line for line in frozen.splitlines() if "==" in line and "+" not in line))
+    into = ["--python", str(runtime), "--target", str(folder / "site"), "-c", str(constraints)]
+    subprocess.run([*uv, "install", "-q", *into, "pandas", "datasets"], check=True, env=environment)
+    return folder / "site"
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """The same prompts for both: a folder for gemmaspec, a file for vLLM."""
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    (folder / "plain.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
+    return folder
+
+
+def by_vllm(runtime: Path, extras: Path, prompts: Path, *, url: str, model: str, out: Path) -> dict[str, Any]:
+    """What `vllm bench serve` measures."""
+    command = [
+        *(str(runtime), "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai-chat"),
+        *("--base-url", url, "--endpoint", "/v1/chat/completions", "--model", model),
+        *("--tokenizer", str(real.STATE / "tiny" / "tiny-target"), "--dataset-name", "custom"),
+        *("--dataset-path", str(prompts / "plain.jsonl"), "--custom-output-len", str(TOKENS)),
+        *("--skip-chat-template", "--disable-shuffle", "--no-oversample", "--temperature", "0", "--ignore-eos"),
+        *("--num-prompts", str(len(PROMPTS)), "--max-concurrency", str(CONCURRENCY), "--num-warmups", "2"),
+        *("--save-result", "--result-dir", str(out), "--result-filename", "vllm.json", "--disable-tqdm"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(extras), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found: dict[str, Any] = json.loads((out / "vllm.json").read_text())
+    return found
+
+
+def by_us(prompts: Path, *, out: Path, server: list[str]) -> dict[str, Any]:
+    """What gemmaspec measures: the only cell."""
+    more = ["--concurrency", str(CONCURRENCY), "--rounds", "1", "--repeats", "0", "--each", "0", "--ignore-eos"]
+    done = real.gemmaspec(
+        *("bench", "tiny-cpu", "--prompts", str(prompts), "--max-tokens", str(TOKENS), "--out", str(out)),
+        *(*more, *server),
+        timeout=900,
+    )
+    assert done.code == 0, done.err
+    (cell,) = json.loads((out / "result.json").read_text())["cells"]
+    return dict(cell)
+
+
+def truth(spans: list[tuple[str, float, float, float, int]]) -> tuple[float, float]:
+    """Tokens per second and median seconds per token, as the fake itself saw its answers."""
+    measured = [one for one in spans if any(text in one[0] for text in PROMPTS)][-len(PROMPTS) :]
+    began, ended = min(one[1] for one in measured), max(one[3] for one in measured)
+    per_token = statistics.median((last - first) / (tokens - 1) for _, _, first, last, tokens in measured)
+    return sum(one[4] for one in measured) / (ended - began), per_token
+
+
+def test_both_clients_see_a_server_as_it_sees_itself(
+    runtime: Path, extras: Path, prompts: Path, tmp_path: Path
+) -> None:
+    """Both against a fake that knows when it sent what: each is within 2 % of it, however busy the machine is."""
+    with fake_vllm() as fake:
+        fake.step_s, fake.k, fake.accepts = 0.1, 2, 1
+        theirs = by_vllm(runtime, extras, prompts, url=fake.url, model="fake-model", out=tmp_path)
+        rate, per_token = truth(fake.spans)
+        assert theirs["output_throughput"] == pytest.approx(rate, rel=0.02)
+        assert theirs["median_tpot_ms"] == pytest.approx(per_token * 1000, rel=0.02)
+        ours = by_us(prompts, out=tmp_path / "ours", server=["--url", fake.url, "--k", "2"])
+        rate, per_token = truth(fake.spans)
+    assert ours["output_tokens_per_second"] == pytest.approx(rate, rel=0.02)
+    assert ours["tpot_ms"]["median"] == pytest.approx(per_token * 1000, rel=0.02)
+    assert ours["completion_tokens"] == theirs["total_output_tokens"] == TOKENS * len(PROMPTS)
+    assert ours["acceptance_length"] == pytest.approx(theirs["spec_decode_acceptance_length"], rel=0.02)
+    assert ours["overhead"] < 0.01
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The tiny pair, really served."""
+    done = real.gemmaspec("up", "tiny-cpu", "--engine", "process", "--set", f"serve.port={PORT}", timeout=900)
+    assert done.code == 0, done.err
+    yield f"http://127.0.0.1:{PORT}"
+    real.gemmaspec("down", "tiny-cpu")
+
+
+def test_a_real_server_is_measured_alike(
+    runtime: Path, extras: Path, prompts: Path, tmp_path: Path, server: str
+) -> None:
+    """In turns, three times each, since a machine is never quite the same twice.
+
+    What vLLM's own three runs differ by bounds what ours may: below 2 % on a machine that does nothing else.
+    """
+    theirs, ours = [], []
+    for turn in range(3):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        theirs.append(by_vllm(runtime, extras, prompts, url=server, model="tiny", out=folder))
+        ours.append(by_us(prompts, out=folder / "ours", server=["--running"]))
+    for mine, vllms in (("output_tokens_per_second", "output_throughput"), ("tpot", "median_tpot_ms")):
+        own = [one["tpot_ms"]["median"] if mine == "tpot" else one[mine] for one in ours]
+        other = [one[vllms] for one in theirs]
+        noise = (max(other) - min(other)) / statistics.median(other)
+        assert statistics.median(own) == pytest.approx(statistics.median(other), rel=max(0.02, noise)), (own, other)
+    accepted = statistics.median(one["spec_decode_acceptance_length"] for one in theirs)
+    assert statistics.median(one["acceptance_length"] for one in ours) == pytest.approx(accepted, rel=0.02)
+    assert all(one["overhead"] < 0.01 for one in ours)
+
+
+def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Path) -> None:
+    """The whole way: two arms started, both orders, a result that predict takes, nothing left running."""
+    out = tmp_path / "out"
+    more = ("--concurrency", "1,2", "--max-tokens", "32", "--each", "1", "--category", "chat,code", "--repeats", "0")
+    done = real.gemmaspec(
+        *("bench", "tiny-cpu", "--engine", "process", "--set", f"serve.port={PORT}", "--out", str(out), "--json"),
+        *more,
+        timeout=1800,
+    )
+    assert done.code == 0, done.err
+    rows = {(row["method"], row["concurrency"]): row for row in done.json["rows"]}
+    assert set(rows) == {(method, c) for method in ("none", "draft_model") for c in (1, 2)}
+    assert all(row["acceptance_length"] > 1 for (method, _), row in rows.items() if method != "none")
+    assert all(row["rounds"] >= 1 for row in rows.values())
+    arms = done.json["provenance"]["arms"]
+    assert arms["draft_model/4"]["lock"]["plan"].startswith("sha256:")
+    assert arms["draft_model/4"]["vllm"].startswith("0.32.0")
+    assert real.gemmaspec("status", "tiny-cpu").code == 1
+    predicted = real.gemmaspec("predict", "tiny-cpu", "--measured", str(out), "--k", "0,2", "--json")
+    assert predicted.code == 0, predicted.err
+    assert (out / "report.html").stat().st_size < 500_000
