@@ -14,7 +14,7 @@ from gemmaspec.deploy.models import check_models, models_of, needs_no_hub, serve
 from gemmaspec.deploy.prepare import prepare, runtime_spec
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.starting import Progress, Running, make_room, start, wait
-from gemmaspec.deploy.tiny import make_tiny, wants_tiny
+from gemmaspec.deploy.tiny import make_tiny, missing_tiny
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import GemmaspecError
@@ -79,9 +79,9 @@ def up(request: Request, progress: Progress) -> Running:
     if engine.name == "process":
         _ensure_runtime(loaded, request, progress)
     make_room(engine, server, progress)
-    if wants_tiny(loaded.profile):
-        progress.note("making the tiny models")
-        make_tiny(server)
+    if tiny := missing_tiny(loaded.profile):
+        progress.note(f"making the tiny models: {', '.join(tiny)}")
+        make_tiny(server, tiny)
     offline = cache is not None and _offline(loaded, cache, progress)
     running = start(engine, started, stack.files, offline=offline, timeout_s=request.timeout_s, progress=progress)
     knowngood.keep(loaded, running, engine, stack, note=progress.note)
