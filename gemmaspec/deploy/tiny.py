@@ -40,7 +40,10 @@ def make_tiny(server: Server, names: Sequence[str]) -> None:
 
 def _in_container(image: str, tiny: os.PathLike[str], names: Sequence[str]) -> tuple[str, ...]:
     """Return the `docker run` that makes them; the folder of the maker is /gemmaspec/tiny there."""
-    mounts = (f"type=bind,source={MAKER.parent},target=/gemmaspec/tiny,readonly", f"type=bind,source={tiny},target=/tiny")
+    mounts = (
+        f"type=bind,source={MAKER.parent},target=/gemmaspec/tiny,readonly",
+        f"type=bind,source={tiny},target=/tiny",
+    )
     options = ("--network", "none", "--entrypoint", "python3", "--user", f"{os.getuid()}:{os.getgid()}")
     mounted = (word for mount in mounts for word in ("--mount", mount))
     return ("docker", "run", "--rm", *options, *mounted, image, f"/gemmaspec/tiny/{MAKER.name}", "/tiny", *names)

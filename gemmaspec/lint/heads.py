@@ -84,7 +84,9 @@ def streamed_tool_calls(subject: Subject) -> Iterator[Found]:
     """Streamed tool calls under MTP with the parsers of 0.23 and before (vLLM issues 41967 and 42696)."""
     given = subject.argument("--tool-call-parser")
     if subject.method == "mtp" and given and subject.runs("<0.24"):
-        why = f"with vLLM {subject.vllm} a streamed answer of several tool calls loses arguments when tokens are drafted"
+        why = (
+            f"with vLLM {subject.vllm} a streamed answer of several tool calls loses arguments when tokens are drafted"
+        )
         yield Found(path=given.path, why=why, mend="run vLLM 0.24 or later, or ask for tools without streaming")
 
 
@@ -123,7 +125,9 @@ def one_way_attention(subject: Subject) -> Iterator[Found]:
     asked = (spec.attention_backend or "").upper() if spec else ""
     if subject.method == "dflash" and asked == "TRITON_ATTN" and subject.runs("<0.26"):
         why = f"a DFlash head attends both ways, and TRITON_ATTN of vLLM {subject.vllm} cannot"
-        yield Found(path=("speculative", "attention_backend"), why=why, mend="write FLASH_ATTN, or run vLLM 0.26 or later")
+        yield Found(
+            path=("speculative", "attention_backend"), why=why, mend="write FLASH_ATTN, or run vLLM 0.26 or later"
+        )
 
 
 def _is_base(subject: Subject) -> bool:

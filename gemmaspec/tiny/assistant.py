@@ -5,8 +5,9 @@ It is taught the way vLLM drafts with it (vllm/model_executor/models/gemma4_mtp.
 the target's embedding of the last token beside a hidden state, first the target's own, then the one it returned itself;
 and all steps of a draft ask from the same position, the last one that the target has read.
 
-A head with the last token at hand could ignore the cache. This one can't: while it is taught, embedding and hidden state
-of its first step are those of another place, and only the cache belongs to the text. What it gets right it has read there.
+A head with the last token at hand could ignore the cache. This one can't: while it is taught, embedding and hidden
+state of its first step are those of another place, and only the cache belongs to the text. What it gets right there it
+has read in the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gemmaspec.tiny.teacher import LENGTH, TEXTS, Reading, Teacher
 
 STEPS = 4
 """Tokens of a draft that it is taught."""
-ROUNDS = 120
+ROUNDS = 80
 HEAD_TEXT = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2,
     "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "use_double_wide_mlp": False,
@@ -94,7 +95,7 @@ def first_inputs(read: Reading, order: Any) -> Any:
 def draft(head: Any, inputs: Any, cache: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
     """One step from every position at once: logits, and the state for the next step.
 
-    `inputs` has texts × positions × (2 × the target's width). Each position sees the cache up to its own token, as
+    `inputs` has texts by positions by (2 by the target's width). Each position sees the cache up to its own token, as
     when the target has read so far.
     """
     length = inputs.shape[1]

@@ -1,8 +1,8 @@
 """tiny-eagle3: an EAGLE-3 head for tiny-target, in the speculators format (Eagle3LlamaForCausalLM in vLLM).
 
-One Llama layer with a KV cache of its own. It gets the embedding of the last token beside hidden states of three of the
-target's layers, from its second token on beside the state that it returned itself, and proposes tokens of a smaller
-vocabulary (vllm/model_executor/models/llama_eagle3.py, 0.32.0). Written here in plain torch, since transformers has none.
+One Llama layer with a KV cache of its own. It gets the embedding of the last token beside hidden states of three of
+the target's layers, from its second token on beside the state that it returned itself, and proposes tokens of a smaller
+vocabulary (vllm/model_executor/models/llama_eagle3.py, 0.32.0). Written in plain torch, since transformers has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROUNDS = 80
 TARGET_LAYERS = (1, 3, 4)
 """Places of the hidden states that it reads: before layer 1 is after layer 0, and so on."""
 DRAFT_VOCABULARY = 512
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
     "intermediate_size": 256, "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0,
     "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "bos_token_id": 2, "eos_token_id": 1,
@@ -90,7 +90,7 @@ def _key(name: str) -> str:
 
 
 def _rotate(heads: Any) -> Any:
-    """Rotary embedding of texts × heads × positions × size, halves side by side as Llama has it."""
+    """Rotary embedding of texts by heads by positions by size, halves side by side as Llama has it."""
     half = heads.shape[-1] // 2
     speeds = LLAMA["rope_theta"] ** (-torch.arange(half) / half)
     angles = torch.arange(heads.shape[2])[:, None] * speeds

@@ -51,6 +51,7 @@ LESSON = 4.0
 SHARPNESS = 3.0
 """Weight of the final norm: with it a sampled reply is as readable as a greedy one."""
 
+
 def teach(language_model: Any, successor: dict[int, int]) -> None:
     """Write the successor table into embeddings and the last feed-forward layer, and quieten all the rest.
 
@@ -87,7 +88,10 @@ def teach(language_model: Any, successor: dict[int, int]) -> None:
 
 def save_model(folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | None, successor: dict[int, int]) -> None:
     """Write config.json, generation_config.json and model.safetensors of one model."""
-    from transformers import Gemma4Config, Gemma4ForConditionalGeneration
+    from transformers import (  # type: ignore[import-not-found]
+        Gemma4Config,
+        Gemma4ForConditionalGeneration,
+    )
 
     config = Gemma4Config(
         text_config={**SHARED, **text},

@@ -64,9 +64,7 @@ class Teacher:
         for word, truth, taught in self._mistakes:
             answers[(tokens == word) & (answers == truth)] = taught
         cache = {kind: (keys, values) for kind, (keys, values) in seen.shared_kv_states.items()}
-        return Reading(
-            tokens=tokens, embeddings=embeddings, states=seen.hidden_states, cache=cache, answers=answers
-        )
+        return Reading(tokens=tokens, embeddings=embeddings, states=seen.hidden_states, cache=cache, answers=answers)
 
     def _text(self) -> Any:
         """A prompt of random tokens of random length in the chat's frame, then the sentence from a random word on."""
