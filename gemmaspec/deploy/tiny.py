@@ -1,4 +1,4 @@
-"""Making the tiny models that a profile uses, where they are not there."""
+"""Making tiny models."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from gemmaspec.deploy.models import MAKER, models_of
+from gemmaspec.deploy.models import MAKER
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
-from gemmaspec.profile.model import Profile
-
-
-def missing_tiny(profile: Profile) -> list[str]:
-    """Return the names of the tiny models that a profile uses and that have not been made yet."""
-    used = (one for one in models_of(profile) if one.is_tiny)
-    return [one.folder.name for one in used if not (one.folder / "config.json").is_file()]
 
 
 def make_tiny(server: Server, names: Sequence[str]) -> None:

@@ -1,0 +1,58 @@
+"""One checkpoint by itself: what is worth knowing before vLLM loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.stored import parts
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.quantized import quantization_findings
+
+
+def examine(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Every finding about one checkpoint, in reading order."""
+    return (*_files(checkpoint), *quantization_findings(checkpoint), *_shape(checkpoint))
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if checkpoint.missing_files:
+        names = ", ".join(checkpoint.missing_files[:3]) + (" …" if len(checkpoint.missing_files) > 3 else "")
+        number = len(checkpoint.missing_files)
+        yield Finding(
+            code="weights-missing",
+            severity="error",
+            says=f"{number} weight file{'s are' if number > 1 else ' is'} missing: {names}",
+            causes="vLLM cannot load the checkpoint.",
+            mend=f"fetch it again: hf download {checkpoint.ref}",
+        )
+    elif not checkpoint.tensors:
+        yield Finding(
+            code="no-weights",
+            severity="error",
+            says="no safetensors files",
+            causes="Only serve.load_format: dummy starts without weights.",
+        )
+
+
+def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """config.json against the parts that are stored, and forms that some releases misread."""
+    named = {part.name for part in parts(checkpoint.tensors)}
+    for modality, part in (("image", "vision"), ("audio", "audio")):
+        if modality in checkpoint.modalities and named and part not in named:
+            yield Finding(
+                code=f"{part}-tower-missing",
+                severity="warning",
+                says=f"config.json promises {modality}s, and no {part} tensors are stored",
+                causes="vLLM waits for weights that do not come: weights were not initialized from checkpoint",
+                mend="serve.language_model_only: true",
+            )
+    text = checkpoint.config.get("text_config")
+    if isinstance(text, dict) and text.get("per_layer_config") and "global_head_dim" not in text:
+        yield Finding(
+            code="per-layer-config",
+            severity="warning",
+            says="config.json says its head sizes layer by layer, as transformers 5.16 and later write them",
+            causes="transformers up to 5.15, which vLLM up to 0.31 may run with, takes its defaults for "
+            "full-attention layers instead.",
+        )
