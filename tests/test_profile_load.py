@@ -76,6 +76,7 @@ def test_the_shipped_profiles() -> None:
         "tiny-cpu",
         "tiny-cpu-mtp",
         "tiny-cpu-eagle3",
+        "tiny-cpu-dflash",
         "tiny-cpu-ngram",
     }
 

@@ -209,8 +209,12 @@ def profiles_in_short() -> str:
     """Return the shipped profiles, one line each, for README.md."""
     profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
     profiles.sort(key=lambda one: one.name != FIRST)
-    rows = [(code(one.name), one.summary, *_published(one)) for one in profiles]
+    rows = [(_first(one.name), one.summary, *_published(one)) for one in profiles]
     return table(("profile", "what it serves", "tokens/s", "source"), rows)
+
+
+def _first(name: str) -> str:
+    return f"**{code(name)}**, to take first" if name == FIRST else code(name)
 
 
 def _draft(profile: Profile) -> str:

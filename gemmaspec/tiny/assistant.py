@@ -18,6 +18,7 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
+from gemmaspec.tiny import plain
 from gemmaspec.tiny.teacher import LENGTH, TEXTS, Reading, Teacher
 
 STEPS = 4
@@ -40,15 +41,7 @@ def make(folder: Path, target: Path) -> None:
     torch.manual_seed(2)
     teacher = Teacher(target)
     head = new_head(teacher, json.loads((target / "config.json").read_text(encoding="utf-8"))["text_config"])
-    optimizer = torch.optim.AdamW(head.parameters(), lr=3e-3, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=ROUNDS)
-    for _ in range(ROUNDS):
-        loss = lesson_loss(head, teacher.read())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+    plain.learn(head, lambda: lesson_loss(head, teacher.read()), rounds=ROUNDS, rate=4e-3)
     head.to(torch.bfloat16).save_pretrained(folder)
     restore_published_keys(folder / "config.json", head.config.text_config.layer_types, target)
     teacher.give_tokenizer(folder)
