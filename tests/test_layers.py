@@ -14,9 +14,10 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint"),
-    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint"),
+    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict"),
     ("index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
+    ("measure",),
     ("proof", "deploy"),
     ("carry",),
     ("cli",),
@@ -26,7 +27,21 @@ ROOMS = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
 ROOT = ("__init__.py", "__main__.py", "data.py", "errors.py", "files.py", "strict_yaml.py")
 """Modules outside of every room. They import no room, but for __main__.py."""
 
-PURE = ("stack", "lock", "doctor", "inspect", "live", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = (
+    "stack",
+    "lock",
+    "doctor",
+    "inspect",
+    "live",
+    "fit",
+    "lint",
+    "bench",
+    "predict",
+    "checkpoint",
+    "patching",
+    "profile",
+    "releases",
+)
 WORLD = {
     "docker",
     "httpx",
