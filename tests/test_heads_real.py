@@ -12,7 +12,7 @@ from tests.test_tiny import SENTENCE
 
 pytestmark = pytest.mark.real_process
 
-PROFILES = {"tiny-cpu-mtp": 4, "tiny-cpu-eagle3": 3, "tiny-cpu-dflash": 4, "tiny-cpu-ngram": 4}
+PROFILES = {"tiny-cpu-mtp": 4, "tiny-cpu-eagle3": 3, "tiny-cpu-ngram": 4}
 """Profile → tokens that it drafts in a step."""
 
 

@@ -76,7 +76,6 @@ def test_the_shipped_profiles() -> None:
         "tiny-cpu",
         "tiny-cpu-mtp",
         "tiny-cpu-eagle3",
-        "tiny-cpu-dflash",
         "tiny-cpu-ngram",
     }
 

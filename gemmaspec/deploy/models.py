@@ -16,7 +16,7 @@ from gemmaspec.stack.paths import is_local, on_host
 
 MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 TINY = "state:tiny/"
-_TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-eagle3", "tiny-dflash": "tiny-cpu-dflash"}
+_TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-eagle3"}
 """Tiny head → the profile whose first start makes it."""
 
 

@@ -8,7 +8,6 @@ writes OUTDIR/NAME for each name, tiny-target and tiny-draft when none is given:
     tiny-draft    the shape of Gemma 4 E2B: per-layer embeddings, shared KV layers, double wide MLP, window 512
     tiny-mtp      an assistant for tiny-target, which reads tiny-target's KV cache
     tiny-eagle3   an EAGLE-3 head for tiny-target
-    tiny-dflash   a DFlash head for tiny-target
 
 Window, KV sharing and head sizes are what vLLM's defects in such a pairing depend on; width and depth are not. The
 heads are taught by tiny-target, which is made first when OUTDIR has none.
@@ -37,7 +36,7 @@ if not __package__:  # run as a file: its neighbours are found, the rest of gemm
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny import assistant, dflash, eagle3, pair
+from gemmaspec.tiny import assistant, eagle3, pair
 from gemmaspec.tiny.words import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ PAIR: dict[str, Callable[[Path, str], None]] = {"tiny-target": pair.make_target,
 HEADS: dict[str, Callable[[Path, Path], None]] = {
     "tiny-mtp": assistant.make,
     "tiny-eagle3": eagle3.make,
-    "tiny-dflash": dflash.make,
 }
 
 
