@@ -74,6 +74,7 @@ def case(release: str | None, *sets: str, target: Checkpoint | None = None, draf
 OFF = "serve.disable_hybrid_kv_cache_manager=true"
 BOTH = "patches.required=[kv-spec-uniform-valueerror, kv-sharing-uniform-specs]"
 MTP = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
+DFLASH2 = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-it-speculator.dflash2")
 EAGLE3 = ("speculative.method=eagle3", "draft.model=owner/gemma-4-31B-speculator.eagle3")
 NGRAM = ("draft=", "speculative={method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}")
 SUFFIX = ("draft=", "speculative.num_speculative_tokens=", "speculative.method=suffix")
@@ -88,6 +89,7 @@ def extra(*words: str) -> str:
     return f"serve.extra_args=[{', '.join(words)}]"
 
 
+MIN_P = extra("--override-generation-config", "'{\"min_p\": 0.05}'")
 CASES: dict[str, tuple[Case, Case]] = {
     "GS101": (case("0.21.0", "serve.linear_backend=marlin"), case("0.22.0", "serve.linear_backend=marlin")),
     "GS102": (case("0.22.0", "serve.linear_backend=b12x"), case("0.28.0", "serve.linear_backend=b12x")),
@@ -272,4 +274,21 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.23.0", "target.model=google/gemma-4-12B-it"),
     ),
     "GS708": (case("0.32.1"), case("0.32.0")),
+    "GS801": (case("0.32.0", *MTP, "target.model=google/gemma-4-31B"), case("0.32.0", *MTP)),
+    "GS802": (
+        case("0.32.0", *MTP, "draft.model=google/gemma-4-26B-A4B-it-assistant"),
+        case("0.32.0", *MTP, "target.model=RedHatAI/gemma-4-31B-it-NVFP4"),
+    ),
+    "GS803": (case("0.32.0", *MTP, MIN_P), case("0.32.0", "draft=", "speculative=", MIN_P)),
+    "GS804": (case("0.24.0", *MTP), case("0.26.0", *MTP)),
+    "GS805": (case("0.23.0", *MTP), case("0.24.0", *MTP)),
+    "GS806": (
+        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8"),
+        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8", TRITON),
+    ),
+    "GS807": (case("0.29.0", *DFLASH2), case("0.30.0", *DFLASH2)),
+    "GS808": (
+        case("0.25.0", *DFLASH2, "speculative.attention_backend=TRITON_ATTN"),
+        case("0.25.0", *DFLASH2, "speculative.attention_backend=FLASH_ATTN"),
+    ),
 }

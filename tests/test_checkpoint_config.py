@@ -98,6 +98,22 @@ def test_an_assistant_reads_the_target_s_cache() -> None:
     assert all(layer.shares_target and layer.shares_with is None for layer in described.text.layers)
 
 
+def test_an_assistant_with_centroids_scores_few_words() -> None:
+    config = shapes.assistant_config("E2B") | {"use_ordered_embeddings": True}
+    speculator = read(config).speculator
+    assert speculator is not None
+    assert speculator.scored_tokens == 32 * 262_144 // 2048
+    without = read(shapes.assistant_config("E2B")).speculator
+    assert without is not None
+    assert without.scored_tokens is None
+
+
+@pytest.mark.parametrize("wrong", [{"num_centroids": 3000}, {"num_centroids": 16}, {"num_centroids": 0}])
+def test_centroids_that_do_not_divide_the_vocabulary_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(CheckpointError, match="centroids"):
+        read(shapes.assistant_config("E2B") | {"use_ordered_embeddings": True} | wrong)
+
+
 def test_an_eagle3_head_in_the_speculators_form() -> None:
     described = read(shapes.eagle3_config())
     speculator = described.speculator

@@ -55,6 +55,15 @@ def test_the_assistant_of_the_same_size_pairs() -> None:
     assert "from vLLM 0.21.0 on" in codes(pairing)["releases"].says
 
 
+def test_what_a_head_shares_is_said() -> None:
+    says = codes(pair(gemma("31B"), assistant("31B")))["shares"].says
+    assert "takes the KV cache and the input embeddings from the target" in says
+    assert "has the output head of its own" in says
+    says = codes(pair(gemma("31B"), head()))["shares"].says
+    assert "takes the input embeddings from the target" in says
+    assert "has the KV cache and the output head of its own" in says
+
+
 def test_the_assistant_of_another_size_does_not() -> None:
     pairing = pair(gemma("E2B"), assistant("31B"))
     assert not pairing.works

@@ -30,6 +30,10 @@ SAID = {
     "image-mask": [
         "RuntimeError: The size of tensor a (33) must match the size of tensor b (34) at non-singleton dimension 0"
     ],
+    "mtp-embeddings": [
+        "RuntimeError: a and b must have same reduction dim, but got [8192, 3840] X [5632, 1024].",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8192x3840 and 5632x1024)",
+    ],
     "eagle3-whitelist": [
         "ValueError: eagle3 is only supported for ['llama', 'qwen', 'minicpm', 'gpt_oss'] models. Got "
         "self.target_model_config.hf_text_config.model_type='gemma4_text'"

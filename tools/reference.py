@@ -201,11 +201,20 @@ def shipped_profiles() -> str:
     return table(("profile", "machine", "target", "draft", "tokens/s", "source"), rows)
 
 
+FIRST: Final = "spark-31b-mtp"
+"""The profile to take first: the fastest published one for the 31B on a DGX Spark."""
+
+
 def profiles_in_short() -> str:
     """Return the shipped profiles, one line each, for README.md."""
     profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
-    rows = [(code(one.name), one.summary, *_published(one)) for one in profiles]
+    profiles.sort(key=lambda one: one.name != FIRST)
+    rows = [(_first(one.name), one.summary, *_published(one)) for one in profiles]
     return table(("profile", "what it serves", "tokens/s", "source"), rows)
+
+
+def _first(name: str) -> str:
+    return f"**{code(name)}**, to take first" if name == FIRST else code(name)
 
 
 def _draft(profile: Profile) -> str:
@@ -225,6 +234,11 @@ def _published(profile: Profile) -> tuple[str, str]:
 
 
 def _figure(one: Measured) -> str:
+    other = " and ".join(text for text in (one.target, one.draft) if text)
+    return _plain(one) + (f" [with {other}]" if other and one.tokens_per_second else "")
+
+
+def _plain(one: Measured) -> str:
     if one.tokens_per_second is None:
         return f"{one.speedup} times no speculation, as claimed" if one.speedup else ""
     without = f" ({one.baseline:g} without)" if one.baseline else ""

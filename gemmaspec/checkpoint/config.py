@@ -103,10 +103,26 @@ def _speculator(config: Fields, text: Fields, architecture: str, model_type: str
         or config.counts("aux_hidden_state_layer_ids")
         or nested.counts(layers)
         or nested.counts("target_layer_ids"),
+        scored_tokens=_scored_tokens(config, text),
         num_speculative_tokens=_promised_tokens(own),
         verifier=(own.section("verifier") or Fields({}, own.where)).maybe_text("name_or_path"),
         parallel=config.text("speculators_model_type", "") == "peagle",
     )
+
+
+def _scored_tokens(config: Fields, text: Fields) -> int | None:
+    """Gemma4AssistantMaskedEmbedder of transformers, Gemma4MTPMaskedEmbedder of vLLM, and their defaults.
+
+    Raises CheckpointError for centroids that the vocabulary cannot be divided among.
+    """
+    if not config.flag("use_ordered_embeddings"):
+        return None
+    centroids = config.count("num_centroids", 2048, least=1)
+    nearest = config.count("centroid_intermediate_top_k", 32, least=1)
+    words = text.count("vocab_size", 262_144, least=1)
+    if words % centroids or nearest > centroids:
+        raise CheckpointError(f"{config.where}: {words} words cannot be scored by {nearest} of {centroids} centroids")
+    return nearest * (words // centroids)
 
 
 def _promised_tokens(own: Fields) -> int | None:

@@ -60,6 +60,9 @@ class Speculator:
     """Tokens it can propose, when that is fewer than the target knows."""
     target_layers: tuple[int, ...] = ()
     """Target layers whose hidden states it reads."""
+    scored_tokens: int | None = None
+    """Rows of its output head that it reads for one token; None for all of them. Assistants of E2B and E4B group the
+    vocabulary by centroids and score the nearest groups only."""
     num_speculative_tokens: int | None = None
     verifier: str | None = None
     """The target that it names."""

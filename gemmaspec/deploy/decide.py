@@ -140,7 +140,7 @@ class Start:
     fetch: tuple[Model, ...]
     """Models that the server will have to fetch from the Hub."""
     make: tuple[Model, ...]
-    """Models of the tiny pair to make."""
+    """Tiny models to make."""
     folders: tuple[Model, ...]
     """Models in folders that must be there."""
     ask_access: tuple[Model, ...]

@@ -88,14 +88,15 @@ def known_pairs() -> tuple[KnownPair, ...]:
 
 
 def _known(profile: Profile) -> KnownPair | None:
-    if profile.draft is None or profile.speculative is None or not profile.measured:
+    own = next((one for one in profile.measured if not one.target and not one.draft), None)
+    if profile.draft is None or profile.speculative is None or own is None:
         return None
     return KnownPair(
         target=profile.target.model,
         draft=profile.draft.model,
         method=profile.speculative.method,
         profile=profile.name,
-        source=profile.measured[0].source,
+        source=own.source,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
@@ -15,6 +16,8 @@ from gemmaspec.stack.paths import is_local, on_host
 
 MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 TINY = "state:tiny/"
+_TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-eagle3"}
+"""Tiny head → the profile whose first start makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Model:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether it is one of the pair that gemmaspec makes."""
+        """Whether it is one of those that gemmaspec makes."""
         return self.model.startswith(TINY)
 
 
@@ -91,7 +94,7 @@ def hub_answers(models: Iterable[Model], *, note: Callable[[str], None]) -> bool
 def check_folder(one: Model) -> None:
     """Raise EnvironmentMissing for a model's folder that is not there or has no config."""
     if not one.folder.is_dir():
-        makes = "gemmaspec up tiny-cpu    # makes the tiny pair" if one.is_tiny else None
+        makes = f"gemmaspec up {_TINY_PROFILES.get(one.folder.name, 'tiny-cpu')}    # makes it" if one.is_tiny else None
         raise EnvironmentMissing(f"{one.role}.model: there is no folder {one.folder}", hint=makes)
     if not (one.folder / "config.json").is_file():
         raise EnvironmentMissing(f"{one.role}.model: {one.folder} holds no config.json, so it is not a model")

@@ -124,8 +124,9 @@ def fetch(start: Start, engine: Engine, told: Told) -> None:
     if start.locked_runtime:
         lock.check_runtime(start.locked_runtime)
     if start.make:
-        told.note("making the tiny models")
-        make_tiny(start.server)
+        names = [one.folder.name for one in start.make]
+        told.note(f"making the tiny models: {', '.join(names)}")
+        make_tiny(start.server, names)
 
 
 def stop_replaced(start: Start, told: Told) -> None:

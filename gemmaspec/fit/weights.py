@@ -41,6 +41,8 @@ class Weights:
     longest context, however long `max_model_len` is."""
     experts_share: float
     """Part of the experts that one token uses."""
+    head_share: float = 1.0
+    """Part of the output head that one token reads: less than all of it for assistants with centroids."""
 
     @property
     def total(self) -> int:
@@ -54,7 +56,8 @@ class Weights:
         With n experts of which a token uses m, t tokens use 1 - (1 - m/n)^t of them, if they choose independently.
         """
         used = 1 - (1 - self.experts_share) ** tokens
-        return self.decoder + (self.head or self.embeddings) + round(self.experts * used)
+        head = (self.head or self.embeddings) * min(1.0, self.head_share * tokens)
+        return self.decoder + round(head) + round(self.experts * used)
 
 
 def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool = False) -> Weights:
@@ -76,7 +79,13 @@ def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool =
         towers=sizes["towers"],
         rotary=rotary_tables(text),
         experts_share=text.experts_per_token / text.experts if text.experts else 0.0,
+        head_share=_head_share(model),
     )
+
+
+def _head_share(model: Checkpoint) -> float:
+    scored = model.speculator.scored_tokens if model.speculator else None
+    return scored / model.text.vocab_size if scored else 1.0
 
 
 def rotary_tables(text: TextModel) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.checkpoint.model import Checkpoint, Layer
+from gemmaspec.checkpoint.model import Checkpoint, Layer, Speculator
 from gemmaspec.checkpoint.stored import parts
 from gemmaspec.inspect.finding import Finding
 
@@ -180,9 +180,29 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
             says=f"the draft reads the target's layer {beyond[0]}; the target has {len(target.text.layers)}",
             causes="Hidden states that it was trained on do not come.",
         )
+    yield _shares(draft, speculator)
     if speculator.method == "mtp":
         yield from _assistant(target, draft)
     yield from _verifier(target, speculator.verifier)
+
+
+def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
+    """What a head takes from its target while it runs, and what it therefore does not cost."""
+    stored = {part.name for part in parts(draft.tensors) if part.nbytes}
+    if speculator.method == "mtp":
+        taken, own = ["the KV cache", "the input embeddings"], ["the output head"]
+    else:
+        places = (("embeddings", "the input embeddings"), ("lm_head", "the output head"))
+        taken = [called for name, called in places if name not in stored]
+        own = ["the KV cache", *(called for name, called in places if name in stored)]
+    scored = speculator.scored_tokens
+    few = f"; it scores {scored} of {draft.text.vocab_size} words for a token" if scored else ""
+    says = f"the head takes {_and(taken or ['nothing but hidden states'])} from the target"
+    return Finding(code="shares", severity="note", says=f"{says}, and has {_and(own)} of its own{few}")
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
 def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:

@@ -209,6 +209,10 @@ class Measured(Part):
     """max_model_len of the measured server, in tokens."""
     concurrency: Positive = 1
     """Requests at once."""
+    target: Text | None = None
+    """The target it was measured with, where that is not the profile's own."""
+    draft: Text | None = None
+    """The draft it was measured with, where that is not the profile's own."""
     machine: Text
     """The machine it was measured on."""
     date: Text

@@ -80,6 +80,14 @@ _HOLES: Final = (
         "Add the patch draft-text-only to patches.required.",
     ),
     _known(
+        "mtp-embeddings",  # v1/spec_decode/gemma4.py, 0.25.0-0.26.0 under model runner v1; other sizes in any release
+        r"a and b must have same reduction dim|mat1 and mat2 shapes cannot be multiplied",
+        "The draft's width is not what it is given: a head for another target, or an MTP head that keeps its own "
+        "embeddings in vLLM 0.25.0 to 0.26.0.",
+        "Add the patch mtp-share-embeddings to patches.required under 0.25.0 to 0.26.0; gemmaspec inspect says whether "
+        "the head fits the target.",
+    ),
+    _known(
         "eagle3-whitelist",  # config/speculative.py, 0.19.0-0.21.0; gemma4 is on the list from 0.19.1
         r"(?:eagle3|extract_hidden_states) is only supported for .{1,300} models",
         "This vLLM has no EAGLE-3 for Gemma 4.",

@@ -1,326 +1,87 @@
-"""Make a tiny pair of Gemma 4 models with which a real vLLM really speculates, on a CPU, from no download.
+"""Make tiny Gemma 4 models with which a real vLLM really speculates, on a CPU, from no download.
 
-    <python of a runtime> make.py OUTDIR [--chat-template FILE]
+    <python of a runtime> make.py OUTDIR [NAME …] [--chat-template FILE]
 
-writes OUTDIR/tiny-target (the shape of Gemma 4 31B: dense, keys used as values, one global KV head, sliding window
-1024, vision tower) and OUTDIR/tiny-draft (the shape of Gemma 4 E2B: per-layer embeddings, shared KV layers, double
-wide MLP, sliding window 512, vision and audio towers). Window, KV sharing and head sizes are what vLLM's defects in
-such a pairing depend on; width and depth are not.
+writes OUTDIR/NAME for each name, tiny-target and tiny-draft when none is given:
 
-Both models are random except for one thing they are taught: the words of SENTENCE, in order, for ever. The draft is
-taught a wrong successor after a few of the words, so that some of its guesses are rejected. Every other weight adds
-noise that depends on the whole context, too weak to change the word that wins.
+    tiny-target   the shape of Gemma 4 31B: dense, keys used as values, one global KV head, sliding window 1024
+    tiny-draft    the shape of Gemma 4 E2B: per-layer embeddings, shared KV layers, double wide MLP, window 512
+    tiny-mtp      an assistant for tiny-target, which reads tiny-target's KV cache
+    tiny-eagle3   an EAGLE-3 head for tiny-target
 
-Runs in the runtime's own Python: needs torch and transformers (5.5 or newer) only, and imports nothing of gemmaspec.
-Equal versions of both give equal bytes.
+Window, KV sharing and head sizes are what vLLM's defects in such a pairing depend on; width and depth are not. The
+heads are taught by tiny-target, which is made first when OUTDIR has none.
+
+Target and draft are random except for one thing they are taught: the words of SENTENCE, in order, for ever. The
+draft and the heads are taught a wrong successor after a few of the words, so that some of their guesses are rejected.
+
+Runs in the runtime's own Python: needs torch and transformers only (5.5 or newer; the heads 5.8), and of gemmaspec
+nothing but this folder. Equal versions of both give equal bytes for target and draft.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
+import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if not __package__:  # run as a file: its neighbours are found, the rest of gemmaspec is not
+    _folder = types.ModuleType("gemmaspec")
+    _folder.__path__ = [str(Path(__file__).resolve().parent.parent)]
+    sys.modules.setdefault("gemmaspec", _folder)
 
 import torch  # type: ignore[import-not-found]
 
-SENTENCE = (
-    " A small model drafts some words , then one large network verifies every guess at once"
-    " and keeps what it would have said itself ."
-)
-UNKNOWN_TO_DRAFT = ("model", "then", "network", "once", "it", "said")
-"""The words whose successor the draft has wrong. Uneven gaps, so that runs of accepted tokens have several lengths."""
+from gemmaspec.tiny import assistant, eagle3, pair
+from gemmaspec.tiny.words import CHAT_TEMPLATE
 
-OTHER_WORDS = " The Hello Explain Write What Why is are user system thought world function quantum speculative decoding"
-VOCABULARY_SIZE = 1024
-SPECIAL = {
-    0: "<pad>",
-    1: "<eos>",
-    2: "<bos>",
-    3: "<unk>",
-    4: "<mask>",
-    46: "<|tool>",
-    47: "<tool|>",
-    48: "<|tool_call>",
-    49: "<tool_call|>",
-    50: "<|tool_response>",
-    51: "<tool_response|>",
-    52: '<|"|>',
-    98: "<|think|>",
-    100: "<|channel>",
-    101: "<channel|>",
-    105: "<|turn>",
-    106: "<turn|>",
-    107: "\n",
-    1000: "<|image>",
-    1001: "<|audio>",
-    1002: "<|image|>",
-    1003: "<|audio|>",
-    1004: "<image|>",
-    1005: "<audio|>",
-    1006: "<|video|>",
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAIR: dict[str, Callable[[Path, str], None]] = {"tiny-target": pair.make_target, "tiny-draft": pair.make_draft}
+HEADS: dict[str, Callable[[Path, Path], None]] = {
+    "tiny-mtp": assistant.make,
+    "tiny-eagle3": eagle3.make,
 }
-"""Control tokens; those below 1000 have the ids of the published Gemma 4 tokenizers."""
-
-NAMED_TOKENS = {
-    "boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>",
-    "boa_token": "<|audio>", "eoa_token": "<audio|>", "audio_token": "<|audio|>", "video_token": "<|video|>",
-    "sot_token": "<|turn>", "eot_token": "<turn|>", "soc_token": "<|channel>", "eoc_token": "<channel|>",
-    "think_token": "<|think|>", "escape_token": '<|"|>', "std_token": "<|tool>", "etd_token": "<tool|>",
-    "stc_token": "<|tool_call>", "etc_token": "<tool_call|>",
-    "str_token": "<|tool_response>", "etr_token": "<tool_response|>",
-}  # fmt: skip
-"""Attribute of the tokenizer → token, as transformers' Gemma4Processor reads them."""
-
-STOP_IDS = [1, 106, 50]
-SHARED = {
-    "vocab_size": VOCABULARY_SIZE, "vocab_size_per_layer_input": VOCABULARY_SIZE,
-    "head_dim": 256, "global_head_dim": 512, "max_position_embeddings": 4096,
-    "final_logit_softcapping": 30.0, "tie_word_embeddings": True, "initializer_range": 0.02,
-    "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2,
-}  # fmt: skip
-TARGET_TEXT = {
-    "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "num_kv_shared_layers": 0,
-    "hidden_size_per_layer_input": 0, "use_double_wide_mlp": False, "sliding_window": 1024,
-    "use_bidirectional_attention": "vision",
-    "layer_types": [*["sliding_attention"] * 5, "full_attention"],
-}  # fmt: skip
-DRAFT_TEXT = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 10, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "num_global_key_value_heads": None, "attention_k_eq_v": False, "num_kv_shared_layers": 5,
-    "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True, "sliding_window": 512,
-    "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 2,
-}  # fmt: skip
-VISION = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "head_dim": 32, "patch_size": 16, "pooling_kernel_size": 3,
-    "position_embedding_size": 256, "default_output_length": 280,
-}  # fmt: skip
-AUDIO = {
-    "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "subsampling_conv_channels": [16, 8], "output_proj_dims": 64,
-}  # fmt: skip
-MEDIA_IDS = {
-    "boi_token_id": 1000, "eoi_token_id": 1004, "image_token_id": 1002, "video_token_id": 1006,
-    "boa_token_id": 1001, "eoa_token_id": 1005, "eoa_token_index": 1005, "audio_token_id": 1003,
-}  # fmt: skip
-
-NOISE = 0.1
-"""Weight of every branch norm: how loud the random part of a layer is beside what is taught."""
-LESSON = 4.0
-"""Weight of the last layer's feed-forward norm: how loud the taught successor is beside the word it follows."""
-SHARPNESS = 3.0
-"""Weight of the final norm: with it a sampled reply is as readable as a greedy one."""
-
-CHAT_TEMPLATE = """\
-{{- bos_token -}}
-{%- set thinks = enable_thinking is defined and enable_thinking -%}
-{%- if thinks -%}{{- '<|turn>system\\n<|think|><turn|>\\n' -}}{%- endif -%}
-{%- for message in messages -%}
-{{- '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\\n' -}}
-{%- if message['content'] is string -%}
-{{- message['content'] | trim -}}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'text' -%}{{- part['text'] | trim -}}
-{%- elif part['type'] == 'image' -%}{{- '<|image|>' -}}{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{{- '<turn|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-{{- '<|turn>model\\n' -}}
-{%- if not thinks -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}
-{%- endif -%}
-"""
 
 
-def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Token → id, and the BPE merges. Every known word is one token, anything else is characters or bytes.
-
-    A word is merged from left to right ("▁w", "▁wo", "▁wor" …), so the tokenization follows one path in a tree of
-    prefixes and needs no training.
-    """
-    merges: dict[tuple[str, str], None] = {}
-    for word in (SENTENCE + OTHER_WORDS).split():
-        for length in range(len(word)):
-            merges["▁" + word[:length], word[length]] = None
-    characters = ["▁", *(chr(code) for code in range(33, 127))]
-    plain = [f"<0x{byte:02X}>" for byte in range(256)] + characters + [left + right for left, right in merges]
-    free = iter(plain)
-    tokens = [SPECIAL.get(i) or next(free, f"<unused{i}>") for i in range(VOCABULARY_SIZE)]
-    return {token: i for i, token in enumerate(tokens)}, list(merges)
-
-
-def make_tokenizer(template: str) -> Any:
-    """The tokenizer of both models."""
-    from transformers import GemmaTokenizer  # type: ignore[import-not-found]
-
-    tokens, merges = vocabulary()
-    media = {
-        name: NAMED_TOKENS[name] for name in NAMED_TOKENS if name[:3] in ("boi", "eoi", "ima", "boa", "eoa", "aud")
-    }
-    tokenizer = GemmaTokenizer(
-        vocab=tokens, merges=merges, extra_special_tokens=dict(NAMED_TOKENS), model_max_length=131072, **media
-    )
-    tokenizer.chat_template = template
-    wrong = {token: i for i, token in SPECIAL.items() if tokenizer.convert_tokens_to_ids(token) != i}
-    if wrong:
-        raise SystemExit(f"make.py: this transformers gives other ids to {wrong}")
-    return tokenizer
-
-
-def lesson(tokenizer: Any, *, mistakes: tuple[str, ...]) -> dict[int, int]:
-    """Token id → id of the token that follows, in a circle; after each of `mistakes` the next word is left out."""
-    ids = tokenizer.encode(SENTENCE, add_special_tokens=False)
-    if len(set(ids)) != len(SENTENCE.split()) or len(ids) != len(set(ids)):
-        raise SystemExit(f"make.py: this transformers does not make one token of each word of {SENTENCE!r}")
-    wrong = set(tokenizer.convert_tokens_to_ids([f"▁{word}" for word in mistakes]))
-    return {i: ids[(place + (2 if i in wrong else 1)) % len(ids)] for place, i in enumerate(ids)}
-
-
-def teach(language_model: Any, successor: dict[int, int]) -> None:
-    """Write the successor table into embeddings and the last feed-forward layer, and quieten all the rest.
-
-    Every embedding has the same component along one constant axis; each word of the lesson has an axis of its own.
-    The last layer's gate looks along the constant axis only, which makes that layer a linear map: from the axis of a
-    word to the axis of its successor, and, more softly, from anything to the first word.
-    """
-    words = list(successor)
-    embeddings = language_model.embed_tokens.weight
-    axes = torch.linalg.qr(torch.randn(embeddings.shape[1], len(words) + 1))[0].T
-    constant, word_axes = axes[0], dict(zip(words, axes[1:], strict=True))
-    other = embeddings.float() - (embeddings.float() @ axes.T) @ axes
-    taught = 0.3 * torch.nn.functional.normalize(other, dim=1) + constant
-    for word, axis in word_axes.items():
-        taught[word] = axis + constant
-    embeddings.copy_(taught)
-
-    step = 0.35 * torch.outer(word_axes[words[0]], constant)
-    for word, following in successor.items():
-        step += torch.outer(word_axes[following], word_axes[word])
-    for name, weight in language_model.layers.named_parameters():
-        if any(part in name for part in ("post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer")):
-            weight.fill_(NOISE)
-    last = language_model.layers[-1]
-    width = embeddings.shape[1]
-    last.mlp.gate_proj.weight.copy_(constant.expand_as(last.mlp.gate_proj.weight))
-    last.mlp.up_proj.weight.zero_()
-    last.mlp.up_proj.weight[:width].copy_(torch.eye(width))
-    last.mlp.down_proj.weight.zero_()
-    last.mlp.down_proj.weight[:, :width].copy_(step)
-    last.post_feedforward_layernorm.weight.fill_(LESSON)
-    language_model.norm.weight.fill_(SHARPNESS)
-
-
-def save_model(folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | None, successor: dict[int, int]) -> None:
-    """Write config.json, generation_config.json and model.safetensors of one model."""
-    from transformers import Gemma4Config, Gemma4ForConditionalGeneration
-
-    config = Gemma4Config(
-        text_config={**SHARED, **text},
-        vision_config=dict(VISION),
-        audio_config=audio,
-        tie_word_embeddings=True,
-        **MEDIA_IDS,
-    )
-    model = Gemma4ForConditionalGeneration(config).to(torch.bfloat16).eval()
-    with torch.no_grad():
-        teach(model.model.language_model, successor)
-    model.generation_config.update(eos_token_id=STOP_IDS, pad_token_id=0, bos_token_id=2)
-    model.save_pretrained(folder)
-    add_shared_layers(folder / "model.safetensors", {**SHARED, **text})
-    restore_published_keys(folder / "config.json", {**SHARED, **text})
-
-
-def add_shared_layers(weights: Path, text: dict[str, Any]) -> None:
-    """Add keys and values for the layers that share another layer's cache.
-
-    The published E2B and E4B files carry them and vLLM insists on some (0.20: "weights were not initialized from
-    checkpoint"), although nothing reads them; transformers does not write them.
-    """
-    from safetensors.torch import load_file, save_file  # type: ignore[import-not-found]
-
-    tensors = load_file(weights)
-    layers, shared = text["num_hidden_layers"], text["num_kv_shared_layers"]
-    for layer in range(layers - shared, layers):
-        head = text["global_head_dim" if text["layer_types"][layer] == "full_attention" else "head_dim"]
-        rows = text["num_key_value_heads"] * head
-        prefix = f"model.language_model.layers.{layer}.self_attn"
-        for name in ("k_proj", "v_proj"):
-            random = 0.02 * torch.randn(rows, text["hidden_size"])
-            tensors.setdefault(f"{prefix}.{name}.weight", random.to(torch.bfloat16))
-        tensors.setdefault(f"{prefix}.k_norm.weight", torch.ones(head, dtype=torch.bfloat16))
-    save_file(tensors, weights, metadata={"format": "pt"})
-
-
-def restore_published_keys(config: Path, text: dict[str, Any]) -> None:
-    """Write config.json the way the published files have it, so that older and newer releases read it.
-
-    transformers 5.16 and newer writes `per_layer_config` instead of the plain attributes, and calls the vision
-    tower's "default" rotary embedding "axial"; it reads both, transformers 5.14 only the older form.
-    """
-    content = json.loads(config.read_text(encoding="utf-8"))
-    names = ("head_dim", "global_head_dim", "num_kv_shared_layers", "sliding_window", "layer_types")
-    content["text_config"].update({name: text[name] for name in (*names, "num_global_key_value_heads")})
-    content["text_config"].pop("per_layer_config", None)
-    rotary = content["vision_config"].get("rope_parameters", {})
-    if rotary.get("rope_type") == "axial":
-        rotary["rope_type"] = "default"
-    config.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
-    """Write the tokenizer and the image, video and audio processors."""
-    from transformers import (
-        Gemma4AudioFeatureExtractor,
-        Gemma4ImageProcessor,
-        Gemma4Processor,
-        Gemma4VideoProcessor,
-    )
-
-    Gemma4Processor(
-        feature_extractor=Gemma4AudioFeatureExtractor(),
-        image_processor=Gemma4ImageProcessor(),
-        video_processor=Gemma4VideoProcessor(),
-        tokenizer=tokenizer,
-        chat_template=template,
-    ).save_pretrained(folder)
-
-
-def make_pair(out: Path, template: str) -> None:
-    """Write both models into `out`, each whole or not at all."""
-    tokenizer = make_tokenizer(template)
-    kinds: tuple[tuple[str, dict[str, Any], dict[str, Any] | None, tuple[str, ...]], ...] = (
-        ("tiny-target", TARGET_TEXT, None, ()),
-        ("tiny-draft", DRAFT_TEXT, dict(AUDIO), UNKNOWN_TO_DRAFT),
-    )
-    for seed, (name, text, audio, mistakes) in enumerate(kinds):
-        torch.manual_seed(seed)
-        with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as temporary:
-            folder = Path(temporary) / name
-            save_model(folder, text=text, audio=audio, successor=lesson(tokenizer, mistakes=mistakes))
-            save_processor(folder, tokenizer, template)
-            for file in folder.iterdir():
-                file.chmod(0o644)  # a server in a container may run as another user
-            if (out / name).exists():
-                shutil.move(out / name, Path(temporary) / "replaced")
-            folder.rename(out / name)
+def make(out: Path, name: str, template: str) -> None:
+    """Write one model into `out`, whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as temporary:
+        folder = Path(temporary) / name
+        folder.mkdir()
+        if name in PAIR:
+            PAIR[name](folder, template)
+        else:
+            HEADS[name](folder, out / "tiny-target")
+        for file in folder.iterdir():
+            file.chmod(0o644)  # a server in a container may run as another user
+        if (out / name).exists():
+            shutil.move(out / name, Path(temporary) / "replaced")
+        folder.rename(out / name)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Make a tiny pair of Gemma 4 models.")
-    parser.add_argument("out", type=Path, help="folder for tiny-target and tiny-draft")
+    parser = argparse.ArgumentParser(description="Make tiny Gemma 4 models.")
+    parser.add_argument("out", type=Path, help="folder for the models")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*PAIR, *HEADS))}")
     parser.add_argument("--chat-template", type=Path, help="a Jinja file to store instead of the minimal template")
     chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.names if name not in (*PAIR, *HEADS)]:
+        parser.error(f"no such model: {', '.join(unknown)}")
     template = chosen.chat_template.read_text(encoding="utf-8") if chosen.chat_template else CHAT_TEMPLATE
     chosen.out.mkdir(parents=True, exist_ok=True)
-    make_pair(chosen.out, template)
+    torch.set_num_threads(1)  # models this small are slower on several, and far slower beside other work
+    names = list(dict.fromkeys(chosen.names)) or list(PAIR)
+    if any(name in HEADS for name in names) and not (chosen.out / "tiny-target" / "config.json").is_file():
+        names = ["tiny-target", *(name for name in names if name != "tiny-target")]
+    for name in sorted(names, key=[*PAIR, *HEADS].index):
+        make(chosen.out, name, template)
     return 0
 
 

@@ -159,9 +159,11 @@ def measured_line(one: Measured, fit: Fit) -> str:
     alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
     share, ceiling = "", fit.ceiling
     same = one.machine == fit.plan.device.name and ceiling and one.concurrency == ceiling.concurrency
-    if alone and ceiling and same:
+    if alone and ceiling and same and not one.target:
         share = f" ({alone / ceiling.alone:.0%} of the ceiling)"
-    return f"  measured  {said}{baseline}{share}, {one.concurrency} at once, {one.machine}, {one.source}"
+    other = " and ".join(text for text in (one.target, one.draft) if text)
+    pair = f", with {other}" if other else ""
+    return f"  measured  {said}{baseline}{share}, {one.concurrency} at once{pair}, {one.machine}, {one.source}"
 
 
 def _row(name: str, nbytes: int, how: str) -> str:

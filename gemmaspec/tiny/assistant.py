@@ -1,0 +1,113 @@
+"""tiny-mtp: an assistant for tiny-target (Gemma4AssistantForCausalLM), which reads the target's KV cache.
+
+It is taught the way vLLM drafts with it (vllm/model_executor/models/gemma4_mtp.py, vllm/v1/spec_decode/gemma4.py,
+0.32.0): it has queries only; each layer attends to the keys and values of the target's last layer of its kind; it gets
+the target's embedding of the last token beside a hidden state, first the target's own, then the one it returned itself;
+and all steps of a draft ask from the same position, the last one that the target has read.
+
+A head with the last token at hand could ignore the cache. This one can't: while it is taught, embedding and hidden
+state of its first step are those of another place, and only the cache belongs to the text. What it gets right there it
+has read in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch  # type: ignore[import-not-found]
+
+from gemmaspec.tiny import plain
+from gemmaspec.tiny.teacher import LENGTH, TEXTS, Reading, Teacher
+
+STEPS = 4
+"""Tokens of a draft that it is taught."""
+ROUNDS = 80
+HEAD_TEXT = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2,
+    "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "use_double_wide_mlp": False,
+    "num_kv_shared_layers": 4, "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+}  # fmt: skip
+FROM_TARGET = (
+    "vocab_size", "head_dim", "global_head_dim", "num_key_value_heads", "num_global_key_value_heads",
+    "attention_k_eq_v", "sliding_window", "max_position_embeddings", "pad_token_id", "eos_token_id", "bos_token_id",
+)  # fmt: skip
+"""What head and target have in common, or the one could not read the other's cache."""
+
+
+def make(folder: Path, target: Path) -> None:
+    """Write tiny-mtp into `folder`, taught by the model in `target`."""
+    torch.manual_seed(2)
+    teacher = Teacher(target)
+    head = new_head(teacher, json.loads((target / "config.json").read_text(encoding="utf-8"))["text_config"])
+    plain.learn(head, lambda: lesson_loss(head, teacher.read()), rounds=ROUNDS, rate=4e-3)
+    head.to(torch.bfloat16).save_pretrained(folder)
+    restore_published_keys(folder / "config.json", head.config.text_config.layer_types, target)
+    teacher.give_tokenizer(folder)
+
+
+def new_head(teacher: Teacher, text: dict[str, Any]) -> Any:
+    """An untaught head in float32; `text` is the target's text_config as its file has it."""
+    from transformers import (  # type: ignore[import-not-found]
+        Gemma4AssistantConfig,
+        Gemma4AssistantForCausalLM,
+        Gemma4TextConfig,
+    )
+
+    config = Gemma4AssistantConfig(
+        text_config=Gemma4TextConfig(**HEAD_TEXT, **{name: text[name] for name in FROM_TARGET}),
+        backbone_hidden_size=teacher.config.hidden_size,
+        use_ordered_embeddings=False,
+        tie_word_embeddings=True,
+    )
+    return Gemma4AssistantForCausalLM(config).float()
+
+
+def lesson_loss(head: Any, read: Reading) -> Any:
+    """Cross entropy between what the head drafts at every position and what the target says there, over all steps."""
+    inputs = first_inputs(read, torch.randperm(TEXTS * LENGTH))
+    total = torch.zeros(())
+    for step in range(STEPS):
+        here = LENGTH - 1 - STEPS
+        logits, state = draft(head, inputs, read.cache)
+        answers = read.answers[:, 1 + step : 1 + step + here]
+        total = total + torch.nn.functional.cross_entropy(logits[:, :here].flatten(0, 1), answers.flatten())
+        following = torch.roll(read.embeddings, -2 - step, dims=1)
+        inputs = torch.cat([following, state], dim=-1)
+    return total / STEPS
+
+
+def first_inputs(read: Reading, order: Any) -> Any:
+    """What the head is given at its first step: embedding of the next token and the target's state, of other places."""
+    following = torch.roll(read.embeddings, -1, dims=1)
+    inputs = torch.cat([following, read.states[-1]], dim=-1)
+    return inputs.flatten(0, 1)[order].reshape(inputs.shape)
+
+
+def draft(head: Any, inputs: Any, cache: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
+    """One step from every position at once: logits, and the state for the next step.
+
+    `inputs` has texts by positions by (2 by the target's width). Each position sees the cache up to its own token, as
+    when the target has read so far.
+    """
+    length = inputs.shape[1]
+    causal = torch.full((length, length), float("-inf")).triu(1)[None, None]
+    seen = head.model(
+        inputs_embeds=head.pre_projection(inputs),
+        attention_mask={"full_attention": causal, "sliding_attention": causal},
+        position_ids=torch.arange(length)[None],
+        shared_kv_states=cache,
+        use_cache=False,
+    ).last_hidden_state
+    return head.lm_head(seen), head.post_projection(seen)
+
+
+def restore_published_keys(config: Path, layer_types: list[str], target: Path) -> None:
+    """Write the plain attributes that transformers 5.16 and newer puts into `per_layer_config`."""
+    content = json.loads(config.read_text(encoding="utf-8"))
+    text = json.loads((target / "config.json").read_text(encoding="utf-8"))["text_config"]
+    content["text_config"].pop("per_layer_config", None)
+    content["text_config"].update({name: text[name] for name in FROM_TARGET})
+    content["text_config"].update(layer_types=layer_types, num_kv_shared_layers=HEAD_TEXT["num_kv_shared_layers"])
+    config.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
