@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec import data
 from gemmaspec.deploy.lockfile import release_of
+from gemmaspec.deploy.models import models_of
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import ProfileError
 from gemmaspec.lint.check import check, vllm_for
@@ -16,6 +18,7 @@ from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Draft, Profile, Target
+from gemmaspec.stack.build import template_file
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -49,8 +52,8 @@ class Linted:
     findings: tuple[Finding, ...] = ()
 
     def count(self, severity: Severity) -> int:
-        """How many findings there are; a profile that is not valid is one error."""
-        invalid = 1 if self.invalid and severity == "error" else 0
+        """Return how many findings there are; each line that makes a profile invalid is an error."""
+        invalid = len(self.invalid.splitlines()) if self.invalid and severity == "error" else 0
         return invalid + sum(1 for one in self.findings if one.severity == severity)
 
 
@@ -84,8 +87,24 @@ def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> L
     asked = release or release_of(loaded)
     profile, vllm = loaded.profile, vllm_for(loaded, asked)
     target, draft = _models(profile) if request.models else (None, None)
-    findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft)
+    findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(profile))
     return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings)
+
+
+def _here(profile: Profile) -> dict[str, str]:
+    """Return what this machine has of the models' folders and the chat template, for the rules GS802-GS804."""
+    found = {one.role: _kind(one.folder) for one in models_of(profile) if one.local and not one.is_tiny}
+    if profile.chat.template and not template_file(profile).is_file():
+        found["template"] = "missing"
+    return found
+
+
+def _kind(folder: Path) -> str:
+    if folder.is_file():
+        return "file"
+    if not folder.is_dir():
+        return "missing"
+    return "folder" if (folder / "config.json").is_file() else "no config"
 
 
 def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:

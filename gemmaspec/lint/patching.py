@@ -43,8 +43,9 @@ def needs(subject: Subject) -> Iterator[Need]:
 @rule("GS401", "error")
 def missing(subject: Subject) -> Iterator[Found]:
     """A needed patch that the profile does not list."""
+    listed = {*_listed(subject), *_misspelt(subject).values()}
     for need in needs(subject):
-        if need.patch not in _listed(subject):
+        if need.patch not in listed:
             sure = need.certain and need.fatal
             doubt = "" if need.certain else " (as far as the models' names tell)"
             why = f"the patch {need.patch} is missing{doubt}: {need.why}"
@@ -83,10 +84,10 @@ def needless(subject: Subject) -> Iterator[Found]:
 @rule("GS404", "error", any_release=True)
 def unknown(subject: Subject) -> Iterator[Found]:
     """A listed patch that does not exist."""
+    meant = _misspelt(subject)
     for path, name in _places(subject):
         if name not in subject.patches:
-            near = difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6)
-            mend = f"did you mean {near[0]}?" if near else "gemmaspec patch list names those that exist"
+            mend = f"did you mean {meant[name]}?" if name in meant else "gemmaspec patch list names those that exist"
             yield Found(path=path, why=f"there is no patch {name}", mend=mend)
 
 
@@ -155,6 +156,13 @@ def _symptom(subject: Subject, name: str) -> str:
 
 def _listed(subject: Subject) -> tuple[str, ...]:
     return (*subject.profile.patches.required, *subject.profile.patches.optional)
+
+
+def _misspelt(subject: Subject) -> dict[str, str]:
+    """Return the patch that is meant by each listed name that is almost one."""
+    unknown = [name for name in _listed(subject) if name not in subject.patches]
+    near = {name: difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6) for name in unknown}
+    return {name: found[0] for name, found in near.items() if found}
 
 
 def _places(subject: Subject) -> Iterator[tuple[Path, str]]:
