@@ -58,7 +58,7 @@ def up(request: Request, progress: Progress) -> Running:
     """
     loaded = load_request(request)
     stop_on_errors(loaded, progress.note)
-    engine, why = choose_engine(request.engine)
+    engine, why = choose_engine(request.engine, profile=loaded.profile)
     loaded = as_asked(loaded, request, engine.name)
     progress.note(f"engine {why}")
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
@@ -102,7 +102,7 @@ def dry_run(request: Request, note: Callable[[str], None]) -> DryRun:
     """What `up` would write and run; touches nothing but the engine's own answer."""
     loaded = load_request(request)
     stop_on_errors(loaded, note)
-    engine, why = choose_engine(request.engine)
+    engine, why = choose_engine(request.engine, profile=loaded.profile)
     loaded = as_asked(loaded, request, engine.name)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
     files = tuple(str(server.folder / name) for name in sorted(stack.files))

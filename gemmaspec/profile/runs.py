@@ -20,3 +20,8 @@ def vllm_of(profile: Profile) -> str | None:
         return profile.runtime.vllm
     found = _TAG.search(profile.image or "")
     return found[1] if found else None
+
+
+def can_be_process(profile: Profile) -> bool:
+    """Return whether the profile says which vLLM a process would run; a container brings its own."""
+    return bool(profile.runtime.vllm or profile.runtime.python)
