@@ -4,6 +4,8 @@ PYTHON ?= python3
 # the engine of `make demo`: process or docker
 ENGINE ?= process
 VLLM ?= 0.32.0
+# how many tests run at once
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 
 BIN := .venv/bin
 SETUP := .venv/.complete
@@ -41,10 +43,10 @@ test: setup ## the whole suite, with real servers
 	@tools/setup-docker.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
-	$(BIN)/pytest -p tests.fast_first --durations=15
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15
 
 test-fast: setup ## only what starts no real server and asks no package index
-	$(BIN)/pytest -m 'not (real_process or real_docker or network)'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check

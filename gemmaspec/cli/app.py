@@ -25,6 +25,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "restart": "up",
     "status": "status",
     "logs": "logs",
+    "top": "top",
+    "export": "export",
     "demo": "demo",
     "doctor": "doctor",
     "pull": "pull",

@@ -5,23 +5,34 @@ from __future__ import annotations
 import email.utils
 import resource
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.doctor.gpu import QUERY, Gpus, parse
+from gemmaspec.doctor.gpu import Gpus
 from gemmaspec.doctor.machine import Clock
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.machine import nvidia
 from gemmaspec.models.access import is_offline
 
-_SMI_S: Final = 20
 _HTTP_S: Final = 5
 
 
 def gpus() -> Gpus | None:
-    """The GPUs that nvidia-smi shows; None when it is not there, fails or shows none."""
-    query = _nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader")
-    return parse(query, _nvidia_smi()) if query else None
+    """Return the GPUs that nvidia-smi shows; None if it is missing, fails or shows none."""
+    try:
+        found = nvidia.gpus()
+        cuda = nvidia.newest_cuda() if found else None
+    except EnvironmentMissing:
+        return None
+    if not found:
+        return None
+    return Gpus(
+        names=tuple(one.name for one in found),
+        driver=found[0].driver,
+        cuda=cuda,
+        capabilities=tuple(one.capability for one in found if one.capability),
+    )
 
 
 def clock() -> Clock:
@@ -52,16 +63,6 @@ def free_bytes(folder: Path | None) -> int | None:
 def shm_free() -> int | None:
     """Free shared memory; None where there is no /dev/shm."""
     return free_bytes(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None  # noqa: S108 - looked at
-
-
-def _nvidia_smi(*arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_SMI_S, check=True, errors="replace"
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
 
 
 def _skew() -> tuple[float | None, str]:
