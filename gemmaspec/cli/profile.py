@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from gemmaspec.cli import help as help_
 from gemmaspec.cli import lint, options, output
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Look at profiles and check them.", no_args_is_help=True)
+    group = help_.group("profile")
     group.command("list")(list_)
     group.command("show")(show)
     group.command("lint")(lint.lint)
