@@ -38,6 +38,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "profile": "profile",
     "patch": "patch",
     "inspect": "inspect",
+    "config": "config",
+    "gc": "gc",
 }
 """Command → module of gemmaspec.cli that registers it, in the order of the help text."""
 
