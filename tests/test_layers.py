@@ -1,4 +1,4 @@
-"""Who may import whom: the arrows of docs/design.md, enforced."""
+"""Who may import whom: the arrows of docs/explanations/design.md, enforced."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
     if not wanted:
         print(f"nothing new: the table goes up to vllm {order[-1]}")
         return
-    print("also by hand, for a new release: gemmaspec/releases/gemma4.py and transformers.py, docs/releases.md")
+    print("also by hand: gemmaspec/releases/gemma4.py and transformers.py, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "status": "status",
     "logs": "logs",
     "top": "top",
+    "watch": "watch",
     "export": "export",
     "demo": "demo",
     "doctor": "doctor",

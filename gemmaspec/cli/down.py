@@ -14,9 +14,9 @@ def add_to(app: typer.Typer) -> None:
 
 def down(name: options.Stack, json: options.Json = False) -> None:
     """Stop a started profile. Its files, caches and models stay."""
-    from gemmaspec.deploy import up as use_case
+    from gemmaspec.deploy import down as use_case
 
-    was_running = use_case.down(name)
+    was_running = use_case.down(name, output.progress)
     if json:
         output.json_data({"ok": True, "name": name, "was_running": was_running})
         return

@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "export", "demo"),
+    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -50,6 +50,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
     "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
     "render": About("Write a profile's Compose stack to a folder", ("render spark-31b-e2b -o stack",)),
+    "watch": About("Guard running profiles, and act", ("watch", "watch --once")),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
     "export prometheus": About(

@@ -23,19 +23,28 @@ def up(
     locked: options.Locked = False,
     timeout: options.Timeout = 1800,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written and run.")] = False,
+    rollback_on_failure: Annotated[
+        bool,
+        typer.Option(
+            "--rollback-on-failure/--no-rollback-on-failure",
+            help="Start the stack that was replaced again when this one fails.",
+        ),
+    ] = True,
     json: options.Json = False,
 ) -> None:
     """Start a profile and wait until it has drafted, verified and answered."""
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
+    from gemmaspec.deploy.decide import UpRequest
 
-    request = use_case.Request(
+    request = UpRequest(
         profile=profile,
         overrides=tuple(set_ or ()),
         no_spec=no_spec,
         engine=options.engine_name(engine),
         locked=locked,
         timeout_s=timeout,
+        rollback_on_failure=rollback_on_failure,
     )
     if dry_run:
         stack.dry_run(use_case.dry_run(request, output.progress), as_json=json)
@@ -50,9 +59,6 @@ def restart(name: options.Stack, timeout: options.Timeout = 1800, json: options.
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
 
-    request = use_case.again(name, timeout_s=timeout)
-    use_case.dry_run(request, lambda _: None)  # raises while it still runs, if it could not be started again
-    use_case.down(name)
     with stack.start_progress() as progress:
-        running = use_case.up(request, progress)
+        running = use_case.restart(name, progress, timeout_s=timeout)
     stack.running(running, as_json=json)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import yaml
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import lock, stacks
+from gemmaspec.deploy.observe import load_request
 from gemmaspec.deploy.prepare import prepare
-from gemmaspec.deploy.up import again, as_asked, load_request
+from gemmaspec.deploy.up import again
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Engine, Runs, Server
@@ -53,7 +54,8 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
         raise GemmaspecError(f"{name} is not running, so there is nothing to compare", hint=f"gemmaspec up {profile}")
     request = again(name, timeout_s=0)
     asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
-    loaded = as_asked(load_request(asked), asked, started.engine)
+    loaded = load_request(asked)
+    loaded = lock.as_locked(loaded, started.engine) if asked.locked else loaded
     server, stack = prepare(loaded, engine=started.engine, remote=engine.remote)
     return Drift(
         name=name,

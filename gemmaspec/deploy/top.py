@@ -5,21 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import psutil
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import metrics, stacks
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.history import NOW_S, History
-from gemmaspec.live.sample import Sample, read_sample
 from gemmaspec.machine import nvidia
-from gemmaspec.ready.http import exchange
-from gemmaspec.ready.probe import api_key_for
-
-_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(kw_only=True)
@@ -81,7 +76,7 @@ def _gpu_names() -> tuple[str, ...]:
 def _view(watched: _Watched) -> View:
     server = watched.started.server
     try:
-        sample = _sample(watched)
+        sample = metrics.read(server)
     except GemmaspecError as error:
         return View(
             name=server.name, engine=watched.started.engine, address=server.base_url, problem=_why(watched, error)
@@ -99,17 +94,6 @@ def _view(watched: _Watched) -> View:
         now=watched.history.over(NOW_S),
         lately=watched.history.over(float("inf")),
     )
-
-
-def _sample(watched: _Watched) -> Sample:
-    server = watched.started.server
-    reply = exchange(server, "/metrics", timeout_s=_TIMEOUT_S, api_key=api_key_for(server))
-    if reply.status != 200:
-        raise StartFailed(f"/metrics answers HTTP {reply.status}")
-    try:
-        return read_sample(reply.body.decode("utf-8", "replace"), at=time.monotonic())
-    except (ValueError, OverflowError, IndexError, KeyError):
-        raise StartFailed("the counters of /metrics cannot be read") from None
 
 
 def _why(watched: _Watched, error: GemmaspecError) -> str:

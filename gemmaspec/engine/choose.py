@@ -10,11 +10,16 @@ from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import can_be_process
 
 
-def choose_engine(forced: EngineName | None, *, profile: Profile | None = None) -> tuple[Engine, str]:
-    """The engine and, in one sentence, why: docker when its daemon answers, else a process.
+def choose_engine(
+    forced: EngineName | None, *, runs_on: EngineName | None = None, profile: Profile | None = None
+) -> tuple[Engine, str]:
+    """Return the engine and, in one sentence, why: docker when its daemon answers, else a process.
 
-    Raises EnvironmentMissing when docker is forced, or is all that can run `profile`, and does not answer.
+    A stack that runs stays on the engine that it `runs_on`, unless one is forced. Raises EnvironmentMissing when
+    docker is forced, or is all that can run `profile`, and does not answer.
     """
+    if runs_on and not forced:
+        return engine_named(runs_on), f"{runs_on}: it runs there now (--engine changes that)"
     if forced == "process":
         return ProcessEngine(), "process: chosen by you"
     docker = DockerEngine()

@@ -78,7 +78,10 @@ def read_sample(text: str, *, at: float) -> Sample:
     positions: dict[int, float] = defaultdict(float)
     buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in _HISTOGRAMS}
     usage, started = 0.0, 0.0
-    for family in text_string_to_metric_families(_wanted(text)):
+    wanted = _wanted(text)
+    if not wanted.strip():
+        raise ValueError("the page has no counters of vLLM")
+    for family in text_string_to_metric_families(wanted):
         for name, labels, value, *_ in family.samples:
             if not math.isfinite(value) or value < 0:
                 raise ValueError(f"{name} is negative or not a number")

@@ -73,9 +73,19 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.json_data({"ok": True, **dataclasses.asdict(plan)})
         return
     output.data(f"engine: {plan.why}")
+    if plan.joins:
+        output.data("runs:   so already; it would only be asked")
+    if plan.stops:
+        output.data(f"stop:   {plan.stops}")
+    for one in plan.fetches:
+        output.data(f"fetch:  {one}")
     for file in plan.files:
         output.data(f"write:  {file}")
+    output.data(f"env:    {', '.join(plan.environment) or 'nothing set'}")
+    if plan.offline != "no":
+        output.data(f"hub:    the server leaves it alone ({plan.offline})")
     output.data(f"run:    {plan.command}")
+    output.data(f"ready:  when {plan.expects}")
 
 
 def running(result: Running, *, as_json: bool) -> None:
