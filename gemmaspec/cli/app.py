@@ -24,6 +24,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "down": "down",
     "restart": "up",
     "status": "status",
+    "wait": "wait",
     "logs": "logs",
     "top": "top",
     "watch": "watch",

@@ -1,17 +1,28 @@
-"""`status`: what runs, with which patches, and how well it drafts."""
+"""`status`: what runs, how far its start is, with which patches, and how well it drafts."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import owner, stacks
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.engine.server import State
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.engine.server import Engine, State
+from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.files import UnreadableFile
 from gemmaspec.ready.counters import SpecCounters
-from gemmaspec.ready.probe import api_key_for, read_counters
+from gemmaspec.ready.phases import PhaseTracker
+from gemmaspec.ready.probe import api_key_for, healthy, read_counters
 from gemmaspec.trees.provenance import Finding, compare
+
+Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
+"""exited: it ended by itself, or its start failed. stopped: `down` ended it."""
+
+_LOG_LINES: Final = 5000
+"""So many lines of a log tell in which phase a start is that no command waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +31,13 @@ class Status:
 
     started: Started
     state: State
+    word: Word
+    why: str = ""
+    """What the word leaves open: the phase of a start, how it ended, why it is unknown."""
+    since: float | None = None
+    """Seconds since 1970 at which the start began, or at which it ended."""
+    next: str | None = None
+    """The command that helps; None for a server that is ready."""
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
@@ -33,27 +51,98 @@ class Status:
 
 
 def status(name: str | None) -> list[Status]:
-    """The status of one stack, or of all."""
-    started = [stacks.find(name)] if name else stacks.started_stacks()
-    return [_look(one) for one in started]
+    """Return the status of one stack, or of all; a stack whose record is damaged is `unknown`.
+
+    Raises UsageError when nothing of that name was started here.
+    """
+    names = [name] if name else list(stacks.names_of_stacks())
+    return [_status(one) for one in names]
 
 
-def _look(started: Started) -> Status:
+def _status(name: str) -> Status:
+    holder = owner.holder(name)
     try:
-        engine = stacks.engine_of(started)
-        state = engine.state(started.server)
-    except GemmaspecError as error:
-        return Status(started=started, state=State(status="absent", detail=error.message))
-    if state.status != "running":
-        return Status(started=started, state=state)
-    report = engine.report(started.server)
+        started = stacks.find(name)
+    except UnreadableFile as error:
+        state = State(status="unknown", detail=error.message, hint=error.hint)
+        return Status(started=stacks.rescue(name), state=state, word="unknown", why=error.message, next=error.hint)
+    except UsageError:
+        if holder is None:
+            raise
+        started = stacks.rescue(name)
+    engine = stacks.engine_of(started)
+    state = stacks.look(started, engine)
+    if holder and holder.command in owner.STARTS:
+        why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
+        watch = f"gemmaspec wait {name}"
+        return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
+    if state.status in ("running", "restarting"):
+        return _alive(started, state, engine)
+    return _gone(started, state)
+
+
+def _gone(started: Started, state: State) -> Status:
+    """Return the status of a server that does not run, or of which nobody can tell."""
+    name = started.server.name
+    if state.status == "unknown":
+        return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
+    if started.outcome == "stopped" and state.status == "absent":
+        return Status(started=started, state=state, word="stopped", next=f"gemmaspec up {started.profile}")
+    if started.outcome == "failed" and state.status == "absent":
+        logs = f"gemmaspec logs --previous {name}"
+        return Status(
+            started=started, state=state, word="exited", why="its start failed", since=started.since, next=logs
+        )
+    code = f"exit code {state.exit_code}" if state.exit_code is not None else ""
+    why = ", ".join(part for part in (code, state.detail) if part)
+    logs = f"gemmaspec logs {name}"
+    return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
+
+
+def _alive(started: Started, state: State, engine: Engine) -> Status:
+    """Return the status of a server that runs: still on its way, or answering."""
+    name = started.server.name
+    answers = healthy(started.server)
+    report, problem = _report(engine, started)
+    findings = compare(started.server, engine, report) if report else ()
+    word: Word = "ready"
+    why, follow = problem, None
+    if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
+        word, why, follow = "unknown", "it runs, and /health does not answer", f"gemmaspec logs -f {name}"
+    elif not answers:
+        word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec wait {name}"
+    elif started.outcome != "ready":
+        word, why, follow = "starting", "it answers; nobody has asked it yet", f"gemmaspec wait {name}"
     return Status(
         started=started,
         state=state,
+        word=word,
+        why=why,
+        since=started.since,
+        next=follow,
         report=report,
-        counters=_counters(started),
-        findings=compare(started.server, engine, report) if report else (),
+        counters=_counters(started) if answers else None,
+        findings=findings,
     )
+
+
+def _phase(started: Started, state: State, engine: Engine) -> str:
+    """Return how far a start is that no command waits for, by its own log."""
+    if state.status == "restarting":
+        return f"restarting for the {state.restarts}. time"
+    tracker = PhaseTracker(time.monotonic, speculates=started.server.speculates)
+    with contextlib.suppress(GemmaspecError):
+        for line in engine.logs(started.server, tail=_LOG_LINES):
+            tracker.feed(line)
+    return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"
+
+
+def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, str]:
+    """Return the launcher's report, and why it cannot be read."""
+    try:
+        return engine.report(started.server), ""
+    except GemmaspecError as error:
+        return None, error.message
 
 
 def _counters(started: Started) -> SpecCounters | None:
@@ -61,3 +150,17 @@ def _counters(started: Started) -> SpecCounters | None:
         return read_counters(started.server, timeout_s=3, api_key=api_key_for(started.server))
     except GemmaspecError:
         return None
+
+
+def after_interrupt(name: str, note: Callable[[str], None]) -> str:
+    """Say in one sentence whether a server runs on after Ctrl-C."""
+    try:
+        state = stacks.look(stacks.find(name))
+    except GemmaspecError:
+        return "interrupted; nothing was started"
+    if state.status in ("running", "restarting"):
+        note(f"gemmaspec logs -f {name}    # or: gemmaspec down {name}")
+        return f"interrupted; {name} runs on"
+    if state.status == "unknown":
+        return f"interrupted; whether {name} runs is not known: {state.detail}"
+    return f"interrupted; {name} does not run"

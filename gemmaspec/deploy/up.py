@@ -12,7 +12,8 @@ from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
-from gemmaspec.deploy.starting import Progress, Running, Told, carry_out
+from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.starting import Progress, Running, Told, carry_out, carry_out_detached
 from gemmaspec.engine.server import EngineName
 from gemmaspec.profile.load import Loaded
 
@@ -50,6 +51,22 @@ def up(request: UpRequest, progress: Progress) -> Running:
     name, wants = loaded.profile.name, request.wants
     with owned(name, "up", wants=wants, note=progress.note, timeout_s=request.timeout_s) as owner:
         return _start(request, loaded, Told(progress=progress, owner=owner))
+
+
+def up_detached(request: UpRequest, progress: Progress) -> Started:
+    """Start the stack of a profile and return as soon as it has been started; `wait` tells what becomes of it.
+
+    Raises what `up` raises until then. A start that fails later is stopped by nobody.
+    """
+    loaded = load_request(request)
+    with owned(loaded.profile.name, "up", wants=request.wants, note=progress.note) as owner:
+        told = Told(progress=progress, owner=owner)
+        observed, engine = observe(request, loaded, told.note)
+        start = decide(request, observed)
+        told.note(f"engine {start.why}")
+        return carry_out_detached(
+            start, engine, told, go_back=lambda good: restore(good, told, timeout_s=request.timeout_s)
+        )
 
 
 def restart(name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = ()) -> Running:

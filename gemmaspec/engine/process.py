@@ -119,7 +119,7 @@ class ProcessEngine:
         if last.pid is None:  # the command that started it was killed in between
             return State(status="running", detail=record.describe(left)) if left else _without_record(server)
         detail = f"it left processes behind: {record.describe(left)}" if left else ""
-        return State(status="exited", exit_code=self._exit_code(server), detail=detail)
+        return State(status="exited", exit_code=self._exit_code(server), detail=detail, ended=_last_word(server))
 
     def runs(self, server: Server) -> Runs | None:
         """The recorded command of the living leader."""
@@ -194,6 +194,13 @@ class ProcessEngine:
                 begun.wait()
             record.forget(server.run_dir)
             raise
+
+
+def _last_word(server: Server) -> float | None:
+    """Return when the server wrote its last line, which is about when it ended."""
+    with contextlib.suppress(OSError):
+        return (server.run_dir / LOG).stat().st_mtime
+    return None
 
 
 def launch_args(server: Server) -> tuple[str, ...]:
