@@ -50,7 +50,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
     "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
     "render": About("Write a profile's Compose stack to a folder", ("render spark-31b-e2b -o stack",)),
-    "watch": About("Guard running profiles, and act", ("watch", "watch --once")),
+    "watch": About(
+        "Guard running profiles, and act",
+        ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
+    ),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
     "export prometheus": About(

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from gemmaspec.deploy import knowngood, stacks
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.files import state_dir
+from gemmaspec.files import UnreadableFile, state_dir
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime.managed import remove_folder, runtime_dir
@@ -69,11 +69,11 @@ def free(one: Garbage) -> None:
 
 def _runtimes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     folder = state_dir() / "runtimes"
-    unreadable = [record for record in _records() if stacks.read_record(record) is None]
-    if unreadable:
-        note(f"cannot read {unreadable[0]}, so nobody knows which runtime it uses; runtimes are kept")
+    try:
+        used = set(_runtimes_in_use())
+    except UnreadableFile as error:
+        note(f"{error.message}, so nobody knows which runtime it uses; runtimes are kept")
         return
-    used = set(_runtimes_in_use())
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.is_symlink() and not path.name.startswith(".") and path not in used:
             why = "no profile, stack or known good stack uses it"

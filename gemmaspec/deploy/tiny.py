@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from typing import Final
 
 from gemmaspec.deploy.models import MAKER, models_of
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.profile.model import Profile
+
+_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80})'")
 
 
 def wants_tiny(profile: Profile) -> bool:
@@ -18,7 +22,7 @@ def wants_tiny(profile: Profile) -> bool:
 
 
 def make_tiny(server: Server) -> None:
-    """Make it with the interpreter or in the image that will serve it: both have what it takes."""
+    """Make it with the interpreter or in the image that will serve it: both have torch and transformers."""
     tiny = state_dir() / "tiny"
     tiny.mkdir(parents=True, exist_ok=True)
     own = (str(server.python), str(MAKER), str(tiny))
@@ -26,8 +30,22 @@ def make_tiny(server: Server) -> None:
         own if server.python else _in_container(server.image or "", tiny), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise EnvironmentMissing(f"the tiny models could not be made:\n{last}")
+        raise _not_made(server, done.stderr.strip().splitlines())
+
+
+def _not_made(server: Server, said: list[str]) -> EnvironmentMissing:
+    """Return the error of a maker that failed; a traceback is cut to its last line."""
+    where = str(server.python or server.image)
+    missing = _MODULE.search(said[-1]) if said else None
+    if missing:
+        return EnvironmentMissing(
+            f"the tiny models could not be made: {where} has no {missing[1]}",
+            hint="take runtime.python out of the profile, and gemmaspec builds an environment that has it"
+            if server.python
+            else "gemmaspec doctor tiny-cpu",
+        )
+    last = said[-1:] if any(line.startswith("Traceback") for line in said) else said[-8:]
+    return EnvironmentMissing("\n".join([f"the tiny models could not be made with {where}:", *last]))
 
 
 def _in_container(image: str, tiny: os.PathLike[str]) -> tuple[str, ...]:
