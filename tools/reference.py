@@ -8,6 +8,7 @@ A part stands between `<!-- NAME: made from the code -->` and `<!-- end -->`. PA
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 import sys
@@ -64,7 +65,14 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def code(text: object) -> str:
-    """Return text in code marks; nothing for nothing."""
+    """Return text in code marks; nothing for nothing.
+
+    A bar would end a table's cell, and not everybody takes the backslash away that keeps it: such text is HTML.
+    """
+    if "|" in str(text):
+        return (
+            f"<code>{html.escape(str(text)).replace('|', '&#124;').replace('*', '&#42;').replace('_', '&#95;')}</code>"
+        )
     return f"`{text}`" if text not in (None, "") else ""
 
 
@@ -257,8 +265,8 @@ def _patch(patch: Patch) -> str:
         "upstream": "; ".join(_thread(one) for one in text.upstream),
         "drop it when": text.drop_when,
     }
-    rows = [(f"**{name}**", value) for name, value in facts.items() if value]
-    return f"## {patch.id}\n\n{text.title}.\n\n{' '.join(text.hole.split())}\n\n{table(('', ''), rows)}"
+    lines = "\n".join(f"- **{name}**: {value}" for name, value in facts.items() if value)
+    return f"## {patch.id}\n\n{text.title}.\n\n{' '.join(text.hole.split())}\n\n{lines}"
 
 
 def _thread(one: Upstream) -> str:

@@ -58,16 +58,11 @@ def watch(
 
 
 def _restart(name: str, *, no_spec: bool) -> None:
-    import dataclasses
-
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
 
-    request = dataclasses.replace(use_case.again(name, timeout_s=1800), afresh=True)
-    if no_spec:
-        request = dataclasses.replace(request, no_spec=True)
     with stack.start_progress() as progress:
-        use_case.up(request, progress)
+        use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec)
 
 
 def _tell(line: object, *, as_json: bool) -> None:

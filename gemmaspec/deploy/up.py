@@ -69,16 +69,20 @@ def up_detached(request: UpRequest, progress: Progress) -> Started:
         )
 
 
-def restart(name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = ()) -> Running:
+def restart(
+    name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
+) -> Running:
     """Render a started stack again and start it afresh, with the options it was started with.
 
-    `overrides` come on top of those. Raises what `up` raises; the running server is not stopped before everything
-    that the new start needs is there.
+    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
+    is not stopped before everything that the new start needs is there.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
         request = dataclasses.replace(again(name, timeout_s=timeout_s), afresh=True)
-        request = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
+        request = dataclasses.replace(
+            request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
+        )
         return _start(request, load_request(request), Told(progress=progress, owner=owner))
 
 
