@@ -31,6 +31,13 @@ def test_a_long_line_goes_on_below_its_second_column() -> None:
     ]
 
 
+def test_a_line_that_is_indented_deep_keeps_its_indent() -> None:
+    line = f"{'':12}draft-text-only              applies     vllm/v1/spec_decode/llm_base_proposer.py:338"
+    first, second = fitted(line, 80).splitlines()
+    assert first.startswith(f"{'':12}draft-text-only  ")
+    assert second.strip() == "vllm/v1/spec_decode/llm_base_proposer.py:338"
+
+
 @given(st.text(alphabet="ab/. -", max_size=300), st.integers(min_value=10, max_value=140))
 def test_no_word_is_broken_or_lost(text: str, width: int) -> None:
     assert fitted(text, width).split() == text.split()

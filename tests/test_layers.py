@@ -23,7 +23,16 @@ LAYERS = (
 )
 """Rooms from the lowest to the highest: an import goes down, never up or sideways."""
 ROOMS = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
-ROOT = ("__init__.py", "__main__.py", "data.py", "errors.py", "files.py", "strict_yaml.py", "yaml_problems.py")
+ROOT = (
+    "__init__.py",
+    "__main__.py",
+    "data.py",
+    "errors.py",
+    "files.py",
+    "sentences.py",
+    "strict_yaml.py",
+    "yaml_problems.py",
+)
 """Modules outside of every room. They import no room, but for __main__.py."""
 
 PURE = ("stack", "lock", "doctor", "inspect", "live", "fit", "lint", "checkpoint", "patching", "profile", "releases")

@@ -85,7 +85,7 @@ def _fitted(line: str, width: int) -> str:
     head = line[:indent] if column and len(column[0]) == indent else ""
     rest = line[len(head) :]
     parts = textwrap.wrap(
-        rest.strip() if head else rest,
+        rest.strip(),
         width,
         initial_indent=head or line[: len(line) - len(line.lstrip())],
         subsequent_indent=" " * indent,

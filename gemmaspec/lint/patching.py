@@ -151,7 +151,8 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
 def _symptom(subject: Subject, name: str) -> str:
     """Return what goes wrong without a patch, as its folder says it."""
     patch = subject.patches.get(name)
-    return bug_of(patch.text).symptom.removesuffix(".") if patch else "vLLM needs it"
+    symptom = bug_of(patch.text).symptom.removesuffix(".") if patch else "vLLM needs it"
+    return symptom if symptom.startswith("vLLM") else symptom[0].lower() + symptom[1:]
 
 
 def _listed(subject: Subject) -> tuple[str, ...]:

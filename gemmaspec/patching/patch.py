@@ -16,6 +16,7 @@ from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
 from gemmaspec.patching.known import Rules, fingerprint, read_known
+from gemmaspec.sentences import sentence
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -209,7 +210,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
     for fault in error.errors():
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         if fault["type"] != "extra_forbidden":
-            yield f"{where}: {fault['msg']}"
+            yield f"{where}: {sentence(fault)}"
             continue
         near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
         yield f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")

@@ -100,8 +100,8 @@ def _ago(moment: float | None) -> str:
     seconds = max(0, int(time.time() - moment))
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
 
 
 def _document(one: Status) -> dict[str, Any]:
