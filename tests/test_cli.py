@@ -32,6 +32,9 @@ COMMANDS = (
     "diff",
     "rollback",
     "pull",
+    "predict",
+    "bench",
+    "compare",
 )
 
 

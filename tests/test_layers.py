@@ -14,9 +14,10 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint"),
-    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint"),
+    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict"),
     ("index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
+    ("measure",),
     ("proof", "deploy"),
     ("carry",),
     ("cli",),
@@ -35,7 +36,21 @@ ROOT = (
 )
 """Modules outside of every room. They import no room, but for __main__.py."""
 
-PURE = ("stack", "lock", "doctor", "inspect", "live", "fit", "lint", "checkpoint", "patching", "profile", "releases")
+PURE = (
+    "stack",
+    "lock",
+    "doctor",
+    "inspect",
+    "live",
+    "fit",
+    "lint",
+    "bench",
+    "predict",
+    "checkpoint",
+    "patching",
+    "profile",
+    "releases",
+)
 WORLD = {
     "docker",
     "httpx",

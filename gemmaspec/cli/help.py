@@ -11,8 +11,8 @@ import typer
 import typer.core
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "export", "demo"),
-    "Check before a start": ("doctor", "fit", "inspect"),
+    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "export", "demo"),
+    "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
     "Patches of vLLM": ("patch",),
@@ -44,6 +44,8 @@ ABOUT: Final[Mapping[str, About]] = {
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
     "inspect": About("Describe a checkpoint or a pair", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
+    "predict": About("Predict speed for every k and load", ("predict spark-31b-e2b",)),
+    "bench": About("Measure a profile, drafted and alone", ("bench spark-31b-e2b",)),
     "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
     "lock": About("Pin what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),

@@ -45,11 +45,16 @@ class UpRequest:
     """Start it again even if it runs as it would be rendered now."""
     rollback_on_failure: bool = True
     """Start the stack that was replaced again, when this one does not become ready."""
+    to_measure: bool = False
+    """Whether it is started only to be timed: such a stack is not kept as known good."""
+    any_text: bool = False
+    """Whether a first answer that nobody can read is accepted, as dummy weights give it."""
 
     @property
     def wants(self) -> str:
         """What is asked for, as text: two requests with the same text can share one start."""
-        return repr((self.profile, tuple(self.overrides), self.no_spec, self.engine, self.locked))
+        flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text)
+        return repr((self.profile, tuple(self.overrides), *flags))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +157,10 @@ class Start:
     stack: Stack | None = None
     good: KnownGood | None = None
     """The known good stack that is started; None when it is a profile."""
+    to_measure: bool = False
+    """It is started only to be timed, and not kept as known good."""
+    any_text: bool = False
+    """A first answer that nobody can read is accepted."""
 
     @property
     def server(self) -> Server:
@@ -212,6 +221,8 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         rollback=replaces.good if replaces and request.rollback_on_failure else None,
         loaded=observed.loaded,
         stack=observed.stack,
+        to_measure=request.to_measure,
+        any_text=request.any_text,
     )
 
 

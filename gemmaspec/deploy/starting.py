@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
+from gemmaspec.ready.logline import without_secrets
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.wait import Ready, wait_ready
+from gemmaspec.ready.probe import probe
+from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
 
@@ -177,13 +180,16 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
         timeout_s=timeout_s,
         on_phase=told.phase,
         restarts=None if start.joins else 0,
+        checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
     )
     started = _record(start.started, "ready")
     return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
 
 
 def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
-    """Keep what has become ready as known good."""
+    """Keep what has become ready as known good, unless it was started only to be timed."""
+    if start.to_measure:
+        return running
     if start.good:
         knowngood.renew(start.good)
     elif start.loaded and start.stack:
@@ -307,7 +313,8 @@ def _exported(name: str, value: str | None) -> Iterator[None]:
 def _keep_log(engine: Engine, server: Server) -> Path | None:
     target = server.folder / FAILED_LOG
     try:
-        write_whole(target, "\n".join(engine.logs(server, tail=20_000)) + "\n", mode=0o600)
+        lines = (without_secrets(line) for line in engine.logs(server, tail=20_000))
+        write_whole(target, "".join(f"{line}\n" for line in lines), mode=0o600)
     except (GemmaspecError, OSError):
         return None
     return target

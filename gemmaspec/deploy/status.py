@@ -44,6 +44,11 @@ class Status:
     findings: tuple[Finding, ...] = ()
     """Files that are not as they were when it started."""
 
+    damaged: bool = False
+    """Its record cannot be read: `started` holds its name and folder alone."""
+    problem: str = ""
+    """Why the launcher's report cannot be read."""
+
     @property
     def running(self) -> bool:
         """Whether the server's process or container is there."""
@@ -64,8 +69,7 @@ def _status(name: str) -> Status:
     try:
         started = stacks.find(name)
     except UnreadableFile as error:
-        state = State(status="unknown", detail=error.message, hint=error.hint)
-        return Status(started=stacks.rescue(name), state=state, word="unknown", why=error.message, next=error.hint)
+        return _damaged(name, error)
     except UsageError:
         if holder is None:
             raise
@@ -79,6 +83,15 @@ def _status(name: str) -> Status:
     if state.status in ("running", "restarting"):
         return _alive(started, state, engine)
     return _gone(started, state)
+
+
+def _damaged(name: str, error: UnreadableFile) -> Status:
+    """Return the status of a stack whose record cannot be read: unknown, and `down` ends what its folder names."""
+    rescued = stacks.rescue(name)
+    seen = stacks.look(rescued)
+    why = f"{error.message}; {seen.status}{f': {seen.detail}' if seen.detail else ''}"
+    state = State(status="unknown", detail=why, hint=f"gemmaspec down {name}")
+    return Status(started=rescued, state=state, word="unknown", why=why, next=state.hint, damaged=True)
 
 
 def _gone(started: Started, state: State) -> Status:
@@ -103,10 +116,9 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     """Return the status of a server that runs: still on its way, or answering."""
     name = started.server.name
     answers = healthy(started.server)
-    report, problem = _report(engine, started)
-    findings = compare(started.server, engine, report) if report else ()
+    report, findings, problem = _report(engine, started)
     word: Word = "ready"
-    why, follow = problem, None
+    why, follow = "", None
     if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
         word, why, follow = "unknown", "it runs, and /health does not answer", f"gemmaspec logs -f {name}"
     elif not answers:
@@ -123,6 +135,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         report=report,
         counters=_counters(started) if answers else None,
         findings=findings,
+        problem=problem,
     )
 
 
@@ -137,12 +150,13 @@ def _phase(started: Started, state: State, engine: Engine) -> str:
     return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"
 
 
-def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, str]:
-    """Return the launcher's report, and why it cannot be read."""
+def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tuple[Finding, ...], str]:
+    """Return the launcher's report, what is not as it says, and why it cannot be read."""
     try:
-        return engine.report(started.server), ""
+        report = engine.report(started.server)
+        return report, compare(started.server, engine, report) if report else (), ""
     except GemmaspecError as error:
-        return None, error.message
+        return None, (), error.message
 
 
 def _counters(started: Started) -> SpecCounters | None:

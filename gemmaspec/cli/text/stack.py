@@ -50,13 +50,15 @@ class TerminalProgress:
         self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(
-            output.fitted(output.hidden(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True
-        )
+        with contextlib.suppress(OSError):  # a terminal that is closed meanwhile ends no start
+            self._console.print(
+                output.fitted(output.hidden(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True
+            )
 
     def phase(self, phase: Phase, elapsed: float) -> None:
-        self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
-        self._bar.update(self._task, description=str(phase))
+        with contextlib.suppress(OSError):
+            self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
+            self._bar.update(self._task, description=str(phase))
 
 
 @contextlib.contextmanager
@@ -183,19 +185,26 @@ def _demo_rows(result: Demo) -> Iterator[tuple[str, str, str]]:
 
 def report_lines(report: dict[str, Any] | None) -> None:
     """Print what the launcher reported."""
-    if not report:
-        return
+    try:
+        lines = list(_of_report(report)) if report else []
+    except (KeyError, TypeError, AttributeError, ValueError):
+        lines = ["  WARNING   the launcher's report is damaged"]
+    for line in lines:
+        output.told(line)
+
+
+def _of_report(report: dict[str, Any]) -> Iterator[str]:
     vllm = report["vllm"]
     overlay = f"overlay built in {report['overlay_ms']:.0f} ms" if report["overlay"] else "no overlay"
-    output.told(f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}")
+    yield f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}"
     for need in report["requires"]:
-        output.told(f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})")
+        yield f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})"
     for index, patch in enumerate(report["patches"]):
         where = ", ".join(_file_place(file) for file in patch["files"])
-        output.told(f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}")
+        yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}"
     edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
     for path in sorted(edited):
-        output.told(f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it")
+        yield f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it"
 
 
 def _file_place(file: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def show(found: Sequence[Status], *, one: bool, as_json: bool) -> None:
 def _row(one: Status) -> tuple[str, ...]:
     started = one.started
     own = "" if started.profile == started.server.name else started.profile
-    changed = "files were changed since the start" if one.findings else one.why
+    changed = "files were changed since the start" if one.findings else one.why or one.problem
     port = str(started.server.port or "-")
     return (
         started.server.name,
@@ -67,11 +67,13 @@ def _drafts(one: Status) -> str:
 def _whole(one: Status) -> None:
     server = one.started.server
     why = f": {one.why}" if one.why else ""
-    since = f", since {_ago(one.since)}" if one.since else ""
+    since = f", {_ago(one.since)}" if one.since else ""
     detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
     output.told(f"{server.name} is {_coloured(one.word)}{why}  ({one.started.engine}{detail}{since})")
     if one.running:
         output.told(f"  address   {server.base_url}/v1   model {server.model}")
+        if one.problem:
+            output.told(f"  WARNING   {one.problem}")
         report_lines(one.report)
         for finding in one.findings:
             output.told(f"  CHANGED   {finding}")
@@ -118,9 +120,10 @@ def _document(one: Status) -> dict[str, Any]:
         "exit_code": one.state.exit_code,
         "restarts": one.state.restarts,
         "detail": one.state.detail,
-        "address": f"{server.base_url}/v1",
-        "port": server.port,
-        "model": server.model,
+        "address": None if one.damaged else f"{server.base_url}/v1",
+        "port": server.port or None,
+        "model": server.model or None,
+        "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "report": one.report,
         "changed": [dataclasses.asdict(finding) for finding in one.findings],
