@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "export", "demo"),
+    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "compare", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -46,6 +46,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "inspect": About("Describe a checkpoint or a pair", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
     "predict": About("Predict speed for every k and load", ("predict spark-31b-e2b",)),
     "bench": About("Measure a profile, drafted and alone", ("bench spark-31b-e2b",)),
+    "compare": About("Show two results of bench side by side", ("compare before.json after.json",)),
     "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
     "lock": About("Pin what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
