@@ -26,6 +26,7 @@ from yaml.events import (
 )
 
 from gemmaspec.errors import GemmaspecError, ProfileError
+from gemmaspec.yaml_problems import explained, odd_character, undecodable
 
 MAX_CHARACTERS: Final = 1_000_000
 MAX_DEPTH: Final = 20
@@ -53,6 +54,17 @@ class Document:
 
     data: Any
     places: dict[Path, Place]
+    empty: frozenset[Path] = frozenset()
+    """Keys with nothing behind them; `null` written out is not among them."""
+
+
+def read_text(data: bytes, *, file: str, error: type[GemmaspecError] = ProfileError) -> str:
+    """Return the bytes of a file as text; raise `error` with line and byte when they are not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line, sentence = undecodable(data, problem.start)
+        raise error(f"{file}:{line}: {sentence}") from None
 
 
 def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -> Document:
@@ -65,8 +77,8 @@ def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -
     try:
         return _Reader(text, file, error).document()
     except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        raise error(f"{file}:{mark.line + 1 if mark else 1}: {problem.problem}") from None
+        line, sentence = explained(problem, text)
+        raise error(f"{file}:{line}: {sentence}") from None
     except (yaml.YAMLError, ValueError) as problem:
         raise error(f"{file}: {str(problem).splitlines()[0]}") from None
 
@@ -88,6 +100,7 @@ class _Reader:
         self._file = file
         self._error = error
         self._places: dict[Path, Place] = {(): Place(file, 1)}
+        self._empty: set[Path] = set()
 
     def document(self) -> Document:
         """The whole of it; an empty text is an empty map."""
@@ -99,7 +112,7 @@ class _Reader:
         after = next(self._events)
         if isinstance(after, DocumentStartEvent):
             raise self._refused(after, "a second document begins")
-        return Document(data, self._places)
+        return Document(data, self._places, frozenset(self._empty))
 
     def _value(self, event: Event, path: Path) -> Any:
         if isinstance(event, AliasEvent):
@@ -109,11 +122,18 @@ class _Reader:
         if isinstance(event, NodeEvent) and getattr(event, "tag", None):
             raise self._refused(event, f"the tag {event.tag} is not used here")  # type: ignore[attr-defined]
         if isinstance(event, ScalarEvent):
-            return scalar(event.value) if event.implicit[0] else event.value
+            return self._scalar(event, path) if event.implicit[0] else event.value
         if isinstance(event, SequenceStartEvent):
             return list(self._items(path))
         assert isinstance(event, MappingStartEvent)
         return dict(self._pairs(path))
+
+    def _scalar(self, event: ScalarEvent, path: Path) -> str | int | bool | None:
+        if odd := odd_character(event.value):
+            raise self._refused(event, f"the value {odd}")
+        if not event.value:
+            self._empty.add(path)
+        return scalar(event.value)
 
     def _items(self, path: Path) -> Iterator[Any]:
         for index, event in enumerate(self._events):
@@ -131,6 +151,10 @@ class _Reader:
             if not isinstance(event, ScalarEvent) or event.tag:
                 raise self._refused(event, "a key must be a word")
             key, place = event.value, self._place(event)
+            if key == "<<":
+                raise self._refused(event, "merge keys (<<) are not used; extends: NAME takes over another profile")
+            if odd := odd_character(key):
+                raise self._refused(event, f"the key {key.strip()!r} {odd}")
             if key in lines:
                 raise self._refused(event, f"the key '{key}' is already given in line {lines[key]}")
             lines[key] = place.line

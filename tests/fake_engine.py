@@ -18,6 +18,9 @@ ANSWER = Answer(
 )  # fmt: skip
 
 
+ABSENT = State(status="absent", detail="fake")
+
+
 class FakeMachine:
     """What two fake engines run, and the transcript of what they were asked."""
 
@@ -27,6 +30,9 @@ class FakeMachine:
         self.fails: dict[str, BaseException] = {}
         """What a call raises, by its word: `preflight`, `start`, `wait` or `stop`; each once."""
         self.docker_is_away: GemmaspecError | None = None
+        self.ended: State | None = None
+        """What an engine sees of a server that it does not run; absent where nothing is said."""
+        self.log = ["a line of the log"]
 
     def note(self, call: str, server: Server) -> None:
         """Write a call down, and fail if it should."""
@@ -42,8 +48,11 @@ class FakeMachine:
         """The fake engine of that name."""
         return FakeEngine(self, name)
 
-    def choose(self, forced: EngineName | None, *, runs_on: EngineName | None = None) -> tuple[Engine, str]:
+    def choose(
+        self, forced: EngineName | None, *, runs_on: EngineName | None = None, profile: object = None
+    ) -> tuple[Engine, str]:
         """Choose as the real function does, with docker's daemon away or not."""
+        assert profile is not None
         name: EngineName = forced or runs_on or ("process" if self.docker_is_away else "docker")
         return self.engine(name), f"{name}: fake"
 
@@ -59,6 +68,7 @@ class FakeMachine:
         monkeypatch.setattr("gemmaspec.deploy.observe.choose_engine", self.choose)
         monkeypatch.setattr("gemmaspec.deploy.observe.image_identity", lambda _: True)
         monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", self.wait_ready)
+        monkeypatch.setattr("gemmaspec.deploy.wait.wait_ready", self.wait_ready)
 
 
 class FakeEngine:
@@ -94,13 +104,13 @@ class FakeEngine:
         if self.name == "docker" and self.machine.docker_is_away:
             raise self.machine.docker_is_away
         engine, _ = self.machine.running.get(server.name, (None, None))
-        return State(status="running" if engine == self.name else "absent", detail="fake")
+        return State(status="running", detail="fake") if engine == self.name else self.machine.ended or ABSENT
 
     def runs(self, server: Server) -> Runs | None:
         return Runs(command=("vllm",)) if self.state(server).status == "running" else None
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        yield "a line of the log"
+        yield from self.machine.log
 
     def report(self, server: Server) -> dict[str, Any] | None:
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization, TextModel
@@ -65,10 +66,20 @@ class Case:
     sets: tuple[str, ...] = ()
     target: Checkpoint | None = None
     draft: Checkpoint | None = None
+    here: Mapping[str, str] = field(default_factory=dict)
+    own: str = ""
+    """Lines of a profile that extends BASE; BASE itself when empty."""
 
 
-def case(release: str | None, *sets: str, target: Checkpoint | None = None, draft: Checkpoint | None = None) -> Case:
-    return Case(release, sets, target, draft)
+def case(
+    release: str | None,
+    *sets: str,
+    target: Checkpoint | None = None,
+    draft: Checkpoint | None = None,
+    here: Mapping[str, str] | None = None,
+    own: str = "",
+) -> Case:
+    return Case(release, sets, target, draft, here or {}, own)
 
 
 OFF = "serve.disable_hybrid_kv_cache_manager=true"
@@ -290,5 +301,18 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS808": (
         case("0.25.0", *DFLASH2, "speculative.attention_backend=TRITON_ATTN"),
         case("0.25.0", *DFLASH2, "speculative.attention_backend=FLASH_ATTN"),
+    ),
+    "GS901": (case("0.33.0", own="serve:\n  # max_model_len: 1024\n"), case("0.33.0", own="serve: null\n")),
+    "GS902": (
+        case("0.33.0", "target.model=/models/gemma-4-31B", here={"target": "missing"}),
+        case("0.33.0", "target.model=/models/gemma-4-31B", here={"target": "folder"}),
+    ),
+    "GS903": (
+        case("0.33.0", "target.model=/models/gemma-4-31B", here={"target": "file"}),
+        case("0.33.0", "target.model=/models/gemma-4-31B", here={"target": "folder"}),
+    ),
+    "GS904": (
+        case("0.33.0", "chat.template=gemma5", here={"template": "missing"}),
+        case("0.33.0", "chat.template=gemma4"),
     ),
 }

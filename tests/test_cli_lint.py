@@ -90,7 +90,7 @@ def test_a_profile_that_is_not_valid_does_not_hide_the_others(
     printed = capsys.readouterr()
     assert f"{broken}:3: sumary: unknown key; did you mean 'summary'?" in printed.out
     assert "mine: checked against vLLM 0.33.0" in printed.out
-    assert "2 profiles: 1 error" in printed.err
+    assert "2 profiles: 2 errors" in printed.err
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,18 @@ def test_a_profile_for_a_gpu_on_a_machine_without_one(tmp_path: Path) -> None:
     )
     assert code == 4
     assert rows["gpu"]["state"] == "failed"
-    assert rows["gpu"]["do"] == "nvidia-smi"
+    assert "https://www.nvidia.com/drivers" in rows["gpu"]["do"]
+    assert rows["docker"]["state"] == "skipped"
+    assert not [name for name in rows if name.startswith("docker ")]
+
+
+def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(tmp_path: Path) -> None:
+    code, rows, _ = doctor("spark-31b-e2b", **without_docker(tmp_path))
+    assert code == 4
+    assert rows["docker daemon"]["state"] == "failed"
+    assert rows["image"] == {"name": "image", "state": "skipped", "says": "docker does not answer", "do": None}
+    assert rows["port"]["state"] == "ok"
+    assert not [row for row in rows.values() if "runtime.vllm" in row["says"]]
 
 
 def test_a_lock_that_cannot_be_read_is_a_warning_since_up_does_without(profiles: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from gemmaspec.engine.choose import choose_engine, engine_named
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.profile.load import load_profile
 
 
 def test_without_docker_the_process_engine_is_chosen_and_the_reason_told(
@@ -18,6 +19,14 @@ def test_without_docker_the_process_engine_is_chosen_and_the_reason_told(
     engine, why = choose_engine(None)
     assert engine.name == "process"
     assert why == ("process: docker is not answering: there is no socket at unix:///nonexistent (DOCKER_HOST)")
+
+
+def test_a_profile_that_only_docker_can_run_says_that_docker_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    with pytest.raises(EnvironmentMissing, match=r"docker is not answering: .*no vLLM for a process"):
+        choose_engine(None, profile=load_profile("spark-31b-e2b").profile)
+    profile = load_profile("spark-31b-e2b", overrides=["runtime.vllm=0.33.0"]).profile
+    assert choose_engine(None, profile=profile)[0].name == "process"
 
 
 def test_a_forced_docker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

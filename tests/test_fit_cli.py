@@ -193,7 +193,11 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
         (("--memory", "inf"), 2, "Invalid value for '--memory'"),
         (("--for", "0.34.0"), 2, "nothing is known about vLLM 0.34.0 yet"),
         (("--for", "0.18.0"), 2, "vLLM 0.18.0 has no Gemma 4"),
-        (("--machine", "mainframe"), 2, "--machine is dgx-spark, h200, h100, rtx-5090, rtx-pro-6000, nvidia, cpu, here"),
+        (
+            ("--machine", "mainframe"),
+            2,
+            "--machine is dgx-spark, h200, h100, rtx-5090, rtx-pro-6000, nvidia, cpu, here",
+        ),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit does not compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),
     ],

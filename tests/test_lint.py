@@ -46,14 +46,16 @@ DOCUMENT = data.ROOT / "docs" / "reference" / "lint.md"
 SHELF = Shelf((data.PATCHES,))
 
 
-def loaded(folder: Path, *sets: str) -> Loaded:
+def loaded(folder: Path, *sets: str, own: str = "") -> Loaded:
     file = folder / "mine.yaml"
-    file.write_text(BASE)
+    file.write_text(BASE if not own else f"extends: _base\nname: mine\n{own}")
+    (folder / "_base.yaml").write_text(BASE)
     return load_profile(str(file), overrides=sets)
 
 
 def findings(folder: Path, one: Case) -> dict[str, Finding]:
-    found = check(loaded(folder, *one.sets), patches=SHELF, asked=one.release, target=one.target, draft=one.draft)
+    profile = loaded(folder, *one.sets, own=one.own)
+    found = check(profile, patches=SHELF, asked=one.release, target=one.target, draft=one.draft, here=one.here)
     return {finding.code: finding for finding in found}
 
 

@@ -35,6 +35,9 @@ class DiskEngine:
     def __init__(self, place: Place) -> None:
         self.place = place
 
+    def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        yield from ()
+
     def state(self, server: Server) -> State:
         return State(status="running", detail="stand-in")
 

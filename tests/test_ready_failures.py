@@ -10,42 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.ready.failures import explain, find_cause, first_exception
-from gemmaspec.ready.known import KILLED, KNOWN
+from gemmaspec.patching.bugs import bugs
+from gemmaspec.patching.patch import load_patches
+from gemmaspec.ready.failures import explain, find_cause
+from gemmaspec.ready.known import KILLED, KNOWN, known_failures
+from gemmaspec.ready.tracebacks import described, root_exception
 
 LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent
 
 SAID = {
-    "kv-window-sizes": ["ValueError: All attention layers in the same KV cache group must have the same window size."],
-    "kv-sharing-layer": [
-        "KeyError: 'draft_model.language_model.model.layers.15.self_attn.attn'",
-        "KeyError: 'language_model.model.layers.24.self_attn.attn'",
-    ],
-    "kv-groups": ["AssertionError: All drafting layers should belong to the same kv cache group"],
-    "multimodal-guard": [
-        "NotImplementedError: Speculative Decoding with draft models or parallel drafting does not support "
-        "multimodal models yet"
-    ],
-    "image-mask": [
-        "RuntimeError: The size of tensor a (33) must match the size of tensor b (34) at non-singleton dimension 0"
-    ],
-    "mtp-embeddings": [
-        "RuntimeError: a and b must have same reduction dim, but got [8192, 3840] X [5632, 1024].",
-        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8192x3840 and 5632x1024)",
-    ],
-    "eagle3-whitelist": [
-        "ValueError: eagle3 is only supported for ['llama', 'qwen', 'minicpm', 'gpt_oss'] models. Got "
-        "self.target_model_config.hf_text_config.model_type='gemma4_text'"
-    ],
-    "nvfp4-awq": [
-        "ValueError: ModelOpt currently only supports: ['FP8', 'NVFP4'] quantizations in vLLM. Please check the "
-        "`hf_quant_config.json` file for your model's quant configuration."
-    ],
-    "nan-scales": [
-        "RuntimeError: NVFP4 weight_scale for layer 'model.layers.0.mlp' was never loaded (still NaN). The "
-        "checkpoint likely stores this layer as BF16 (not FP4)."
-    ],
     "cpu-speculation-0.20": [
         "TypeError: _rejection_greedy_sample_kernel_impl() got an unexpected keyword argument 'SYNTHETIC_MODE'"
     ],
@@ -133,9 +107,102 @@ SAID = {
         "ValueError: Invalid repository ID or local directory specified: 'google/gemma-5'.",
     ],
 }
+WINDOWS = "ValueError: All attention layers in the same KV cache group must have the same window size."
 WRAPPER = (
     "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 )
+
+
+def first(lines: list[str]) -> str | None:
+    found = root_exception(lines)
+    return found.text if found else None
+
+
+ERRORS = [(patch.id, error) for patch in load_patches().values() for error in patch.text.errors]
+
+
+@pytest.mark.parametrize(("patch", "error"), ERRORS)
+@pytest.mark.parametrize("kind", ["", "RuntimeError: ", "  Value error, "])
+def test_every_error_text_of_every_shipped_patch_is_answered_with_that_patch(patch: str, error: str, kind: str) -> None:
+    text = error if error.startswith("KeyError") else f"{kind}{error}"
+    log = [f"(Worker_TP1 pid=7) ERROR 11-20 17:50:25 [core.py:1510] {text.replace('…', '(33) 34, 7.5')}", WRAPPER]
+    known = explain(log)
+    assert known
+    assert known.patch == patch
+    assert f"Add the patch {patch} to patches.required" in known.fix
+
+
+def test_every_shipped_patch_has_error_texts_and_a_symptom() -> None:
+    assert {bug.patch for bug in bugs()} == set(load_patches()) == {patch for patch, _ in ERRORS}
+    assert all(patch.text.symptom for patch in load_patches().values())
+
+
+def test_a_bug_whose_patch_is_in_is_not_the_cause() -> None:
+    patch = "gemmaspec: patch kv-spec-uniform-valueerror: applies (0.19-0.32)"
+    assert explain([patch, WINDOWS]) is None
+    assert explain([patch.replace("applies", "conflict"), WINDOWS])
+
+
+def test_a_patch_is_not_advised_for_a_release_that_it_is_not_written_for() -> None:
+    groups = "AssertionError: All drafting layers should belong to the same kv cache group"
+    known = explain(["gemmaspec: patching vllm 0.25.0 at /vllm", groups])
+    assert known
+    assert known.fix.startswith("Set serve.disable_hybrid_kv_cache_manager: true")
+
+
+TWO_WORKERS = """\
+(Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953] WorkerProc failed to start.
+(Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker_TP0 pid=11) ERROR 11-20 17:50:25 [multiproc_executor.py:953] WorkerProc failed to start.
+(Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953]   File "/o/vllm/v1/worker/input_batch.py", \
+line 7, in make_dummy
+(Worker_TP0 pid=11) ERROR 11-20 17:50:25 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker_TP0 pid=11) ERROR 11-20 17:50:25 [multiproc_executor.py:953]   File "/o/vllm/distributed/x.py", line 3, in f
+(Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953]     assert num_reqs > 0
+(Worker_TP0 pid=11) ERROR 11-20 17:50:25 [multiproc_executor.py:953] RuntimeError: Connection closed by peer
+(Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953] AssertionError
+(EngineCore pid=9) ERROR 11-20 17:50:26 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=9) ERROR 11-20 17:50:26 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=9) ERROR 11-20 17:50:26 [core.py:1510]   File "/o/vllm/v1/executor.py", line 7, in g
+(EngineCore pid=9) ERROR 11-20 17:50:26 [core.py:1510] Exception: WorkerProc initialization failed due to an \
+exception in a background process. See stack trace for root cause.
+""".splitlines()
+
+
+def test_of_several_workers_the_one_that_failed_first_is_shown_with_its_place() -> None:
+    found = root_exception([*TWO_WORKERS, WRAPPER])
+    assert found
+    assert found.process == "Worker_TP1"
+    assert list(described(found)) == [
+        "AssertionError",
+        "  at vllm/v1/worker/input_batch.py:7, in make_dummy",
+        "     assert num_reqs > 0",
+    ]
+
+
+def test_an_exception_that_was_caught_before_is_not_what_ended_the_server() -> None:
+    caught = ["Traceback (most recent call last):", '  File "/x.py", line 1, in f', "ImportError: no triton"]
+    found = root_exception([*caught, *TWO_WORKERS])
+    assert found
+    assert found.text == "AssertionError"
+
+
+def test_a_message_that_goes_on_below_its_exception_is_shown() -> None:
+    log = [
+        "RuntimeError: ",
+        "        An attempt has been made to start a new process before the",
+        "        current",
+        "",
+    ]
+    assert first(log) == "RuntimeError: An attempt has been made to start a new process before the current"
+
+
+def test_what_was_raised_while_another_was_handled_is_told_as_well() -> None:
+    frame = ["Traceback (most recent call last):", '  File "/x.py", line 1, in f', "    x[1]"]
+    log = [*frame, "KeyError: 1", "", "During handling of the above exception, another exception occurred:", "", *frame]
+    found = root_exception([*log, "ValueError: no such model"])
+    assert found
+    assert (found.text, found.then) == ("KeyError: 1", "ValueError: no such model")
 
 
 @pytest.mark.parametrize(("code", "line"), [(code, line) for code, lines in SAID.items() for line in lines])
@@ -161,16 +228,16 @@ def test_every_failure_of_the_table_has_an_example() -> None:
 
 
 REAL = {
-    "vllm-0.20.2-multimodal-guard.log": "multimodal-guard",
-    "vllm-0.20.2-window-sizes.log": "kv-window-sizes",
-    "vllm-0.32.0-first-request.log": "image-mask",
-    "vllm-0.32.0-kv-groups.log": "kv-groups",
-    "vllm-0.32.0-kv-sharing.log": "kv-sharing-layer",
+    "vllm-0.20.2-multimodal-guard.log": "draft-text-only",
+    "vllm-0.20.2-window-sizes.log": "kv-spec-uniform-valueerror",
+    "vllm-0.32.0-first-request.log": "draft-text-only",
+    "vllm-0.32.0-kv-groups.log": "draft-several-kv-groups",
+    "vllm-0.32.0-kv-sharing.log": "kv-sharing-uniform-specs",
     "vllm-0.32.0-offline.log": "model-not-cached",
     "vllm-0.32.0-port.log": "port-in-use",
     "vllm-0.32.0-unknown-flag.log": "unknown-flag",
     "vllm-0.32.0-unknown-key.log": "unknown-speculative-key",
-    "vllm-0.32.0-window-sizes.log": "kv-window-sizes",
+    "vllm-0.32.0-window-sizes.log": "kv-spec-uniform-valueerror",
 }
 
 
@@ -200,23 +267,23 @@ def test_a_start_that_went_well_shows_no_failure(log: str) -> None:
 
 
 def test_the_earliest_of_two_causes_counts() -> None:
-    log = [SAID["kv-window-sizes"][0], SAID["gpu-out-of-memory"][0]]
+    log = [WINDOWS, SAID["gpu-out-of-memory"][0]]
     assert [getattr(explain(part), "code", None) for part in (log, log[::-1])] == [
-        "kv-window-sizes",
+        "kv-spec-uniform-valueerror",
         "gpu-out-of-memory",
     ]
 
 
 def test_a_specific_cause_explains_more_than_an_earlier_general_one() -> None:
-    known = explain([SAID["not-a-model"][0], SAID["kv-window-sizes"][0]])
+    known = explain([SAID["not-a-model"][0], WINDOWS])
     assert known
-    assert known.code == "kv-window-sizes"
+    assert known.code == "kv-spec-uniform-valueerror"
 
 
 def test_a_line_of_source_in_a_traceback_is_not_the_cause() -> None:
     log = ["Traceback (most recent call last):", "    raise LocalEntryNotFoundError(", "KeyError: 'x'"]
     assert find_cause(log) is None
-    assert first_exception(log) == "KeyError: 'x'"
+    assert first(log) == "KeyError: 'x'"
 
 
 def test_a_refusal_of_pydantics_is_shown_with_the_key() -> None:
@@ -225,7 +292,7 @@ def test_a_refusal_of_pydantics_is_shown_with_the_key() -> None:
     assert cause
     assert "for SpeculativeConfig: no_such_key: Unexpected keyword argument" in cause.message
     other = ["x.ValidationError: 1 validation error for VllmConfig", "  Value error, no such thing"]
-    assert first_exception(other) == "x.ValidationError: 1 validation error for VllmConfig: Value error, no such thing"
+    assert first(other) == "x.ValidationError: 1 validation error for VllmConfig Value error, no such thing"
 
 
 def test_of_an_unknown_failure_the_first_exception_is_shown() -> None:
@@ -237,22 +304,22 @@ def test_of_an_unknown_failure_the_first_exception_is_shown() -> None:
         WRAPPER,
     ]
     assert explain(log) is None
-    assert first_exception(log) == "torch.cuda.SomeError: 7 of 9"
-    assert first_exception([WRAPPER]) is None
+    assert first(log) == "torch.cuda.SomeError: 7 of 9"
+    assert first([WRAPPER]) is None
 
 
 def test_every_failure_says_two_sentences_and_has_a_documented_exit_code() -> None:
-    for known in (*KNOWN, KILLED):
+    for known in (*known_failures(), KILLED):
         assert known.exit_code in (4, 6), known.code
-        for sentence in (known.says, known.do):
+        for sentence in (known.message, known.fix):
             assert re.fullmatch(r"(?:[A-Z]|vLLM).+\.", sentence), known.code
-            assert len(sentence) < 200, known.code
-    assert len({known.code for known in KNOWN}) == len(KNOWN)
+            assert len(sentence) < 220, known.code
+    assert len({known.code for known in known_failures()}) == len(known_failures())
 
 
 def test_every_patch_named_is_shipped() -> None:
     shipped = {path.name for path in (ROOT / "patches").iterdir() if path.is_dir()}
-    named = {word for known in KNOWN for word in re.findall(r"\b[a-z0-9]+(?:-[a-z0-9]+){2,}\b", known.do)}
+    named = {word for known in known_failures() for word in re.findall(r"\b[a-z0-9]+(?:-[a-z0-9]+){2,}\b", known.fix)}
     assert named >= {"kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"}
     assert named <= shipped
 
@@ -260,7 +327,7 @@ def test_every_patch_named_is_shipped() -> None:
 @given(st.lists(st.text(), max_size=5))
 def test_any_text_can_be_explained(lines: list[str]) -> None:
     explain(lines)
-    first_exception(lines)
+    root_exception(lines)
 
 
 @pytest.mark.parametrize(
@@ -279,5 +346,5 @@ def test_a_hostile_log_takes_little_time(unit: str) -> None:
     log = [unit * 50_000] * 50
     began = time.perf_counter()
     find_cause(log)
-    first_exception(log)
+    first(log)
     assert time.perf_counter() - began < 2

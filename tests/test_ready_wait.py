@@ -206,7 +206,7 @@ def test_the_line_of_the_cause_is_quoted_even_when_it_is_far_above(wait: Wait) -
 
 def test_an_unknown_failure_shows_its_first_exception(wait: Wait) -> None:
     error = wait.error(FakeEngine([*LAUNCHER, "RuntimeError: the moon is full"], exited(1)))
-    assert "its log: RuntimeError: the moon is full" in error.message
+    assert "the first error of its log:\n  RuntimeError: the moon is full" in error.message
     assert error.hint is None
 
 

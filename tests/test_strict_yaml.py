@@ -63,7 +63,7 @@ def test_every_key_and_item_has_its_line() -> None:
             id="object",
         ),
         pytest.param("a: !!int 3", "p.yaml:1: the tag tag:yaml.org,2002:int is not used here", id="tag"),
-        pytest.param("a: [1\nb: 2", "p.yaml:2", id="not closed"),
+        pytest.param("a: [1\nb: 2", "p.yaml:1: the [ that opens in this line is not closed", id="not closed"),
         pytest.param("a: 1\n\tb: 2", "p.yaml:2", id="tab"),
         pytest.param("? [a, b]\n: 1", "p.yaml:1: a key must be a word", id="list as key"),
         pytest.param("a: 1\n---\nb: 2", "p.yaml:2", id="two documents"),

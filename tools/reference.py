@@ -21,12 +21,13 @@ import typer.main
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
 from gemmaspec.lint.check import CODES
+from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.patch import Patch, Shelf, Upstream
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Measured, Profile
 from gemmaspec.profile.schema import profile_schema
-from gemmaspec.ready.known import KILLED, KNOWN
+from gemmaspec.ready.known import KILLED, known_failures
 from gemmaspec.ready.phases import MARKS
 
 ROOT: Final = Path(__file__).parent.parent
@@ -109,9 +110,14 @@ def _command(path: str, command: Any) -> str:
         inspect.cleandoc(command.help or ""),
         f"```text\n{usage}\n```",
         table(("argument or option", "meaning"), rows) if rows else "",
-        f"```text\n{inspect.cleandoc(command.epilog)}\n```" if command.epilog else "",
+        f"```text\n{_examples(command.epilog)}\n```" if command.epilog else "",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _examples(epilog: str) -> str:
+    """Return the examples without the mark that keeps click from filling their lines."""
+    return inspect.cleandoc(epilog.replace("\b", ""))
 
 
 def _usage(argument: Any) -> str:
@@ -283,13 +289,30 @@ def _thread(one: Upstream) -> str:
 
 def failures() -> str:
     """Return every known failure of a start."""
-    rows = [(code(one.code), one.says, one.do, one.exit_code) for one in (*KNOWN, KILLED)]
+    rows = [(code(one.code), one.message, one.fix, one.exit_code) for one in (*known_failures(), KILLED)]
     return table(("failure", "what it is", "what to do", "exit code"), rows)
 
 
 def failure_texts() -> str:
     """Return the text by which each known failure is recognised."""
-    return table(("failure", "the log has"), [(code(one.code), code(one.pattern.pattern)) for one in KNOWN])
+    return table(("failure", "the log has"), [(code(one.code), code(one.pattern.pattern)) for one in known_failures()])
+
+
+def bugs_of_vllm() -> str:
+    """Return the bugs of vLLM that have a patch: what the log says, what it is, what to do."""
+    link = "[`{0}`]({1}#{0})"
+    rows = [
+        (" or ".join(map(_quoted, bug.errors)), bug.symptom, f"{bug.fix()} {link.format(bug.patch, _PATCHES_PAGE)}")
+        for bug in bugs((data.PATCHES,))
+    ]
+    return table(("the log says", "what it is", "what to do"), rows)
+
+
+def _quoted(error: str) -> str:
+    return f"`` {error} ``" if "`" in error else code(error)
+
+
+_PATCHES_PAGE: Final = "../reference/patches.md"
 
 
 def phases() -> str:
@@ -318,6 +341,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "patches": patches,
     "failures": failures,
     "failure-texts": failure_texts,
+    "bugs": bugs_of_vllm,
     "phases": phases,
     "exit-codes": exit_codes,
 }

@@ -87,7 +87,8 @@ def _check_places(placed: list[tuple[int, Tensor]], *, size: int, where: str) ->
             raise CheckpointError(f"{where}: {tensor.name} begins at {start}, and the tensor before ends at {expected}")
     end = sum(tensor.nbytes for _, tensor in placed)
     if end != size:
-        raise CheckpointError(f"{where}: tensors take {end} bytes, and the file has {size} for them: it is incomplete")
+        why = "it is incomplete" if end > size else f"{size - end} bytes at its end belong to no tensor"
+        raise CheckpointError(f"{where}: tensors take {end} bytes, and the file has {size} for them: {why}")
 
 
 def _ends(placed: list[tuple[int, Tensor]]) -> Iterator[int]:

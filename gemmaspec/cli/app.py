@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
-import typer.core
 import typer.main
 
 from gemmaspec import __version__
+from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
@@ -25,6 +25,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "down": "down",
     "restart": "up",
     "status": "status",
+    "wait": "wait",
     "logs": "logs",
     "top": "top",
     "watch": "watch",
@@ -43,6 +44,8 @@ _MODULES: Final[Mapping[str, str]] = {
     "profile": "profile",
     "patch": "patch",
     "inspect": "inspect",
+    "config": "config",
+    "gc": "gc",
 }
 """Command → module of gemmaspec.cli that registers it, in the order of the help text."""
 
@@ -60,7 +63,9 @@ class _Commands(Mapping[str, Any]):
         return len(_MODULES)
 
 
-class _OnDemand(typer.core.TyperGroup):
+class _OnDemand(help_.Group):
+    sections = help_.SECTIONS
+
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands()  # type: ignore[assignment]
@@ -68,7 +73,7 @@ class _OnDemand(typer.core.TyperGroup):
 
 @functools.cache
 def _built(module: str) -> Mapping[str, Any]:
-    part = typer.Typer(rich_markup_mode=None)
+    part = help_.Commands()
     importlib.import_module(f"gemmaspec.cli.{module}").add_to(part)
     return typer.main.get_group(part).commands
 
@@ -94,7 +99,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
     pass

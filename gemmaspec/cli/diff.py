@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def diff(profile: options.Profile, set_: options.Set = None, json: options.Json = False) -> None:
-    """Show what a restart would change: files, command and image of the running stack against the profile as it is now.
+    """Show what a restart would change in files, command and image of the running stack.
 
     Rendered with the options it was started with. Exit code 0 when nothing would change, 3 when something would.
     """

@@ -37,7 +37,7 @@ def doctor(
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
-    """Look whether a profile could start here, and say what would mend it. Starts nothing, changes nothing.
+    """Check whether a profile can start here, and how to fix what is in the way. Starts nothing, changes nothing.
 
     Exit code 4 when it could not start.
     """
@@ -53,12 +53,12 @@ def doctor(
 
 
 def _show(found: Examined) -> None:
-    output.data(f"engine {found.why}")
+    output.told(f"engine {found.why}")
     width = max(len(row.name) for row in found.rows)
     for row in found.rows:
-        output.data(f"{_state(row.state)}  {row.name:<{width}}  {row.says}")
+        output.told(f"{_state(row.state)}  {row.name:<{width}}  {row.says}")
         if row.do and row.state in ("failed", "warning"):
-            output.data(f"{'':9}{'':<{width}}  try: {row.do}")
+            output.told(f"{'':9}{'':<{width}}  try: {row.do}")
 
 
 def _state(state: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.errors import GemmaspecError, UsageError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -12,12 +15,49 @@ def add_to(app: typer.Typer) -> None:
     app.command("down")(down)
 
 
-def down(name: options.Stack, json: options.Json = False) -> None:
+def down(
+    name: options.OptionalStack = None,
+    every: Annotated[bool, typer.Option("--all", help="All that is started on this machine.")] = False,
+    json: options.Json = False,
+) -> None:
     """Stop a started profile. Its files, caches and models stay."""
     from gemmaspec.deploy import down as use_case
 
-    was_running = use_case.down(name, output.progress)
-    if json:
-        output.json_data({"ok": True, "name": name, "was_running": was_running})
+    if bool(name) == every:
+        raise UsageError("name a started profile, or give --all", hint="gemmaspec status")
+    if name:
+        was_running = use_case.down(name, output.progress)
+        if json:
+            output.json_data({"ok": True, "name": name, "was_running": was_running})
+        else:
+            output.progress(_said(name, was_running=was_running))
         return
-    output.progress(f"{name} is stopped" if was_running else f"{name} was not running")
+    _all(json=json)
+
+
+def _all(*, json: bool) -> None:
+    """Stop everything; what cannot be stopped is told, and does not keep the others running."""
+    from gemmaspec.deploy import down as use_case
+    from gemmaspec.deploy import stacks
+
+    rows: list[dict[str, object]] = []
+    code = 0
+    for name in stacks.names_of_stacks():
+        try:
+            was_running = use_case.down(name, output.progress)
+        except GemmaspecError as error:
+            code = code or output.failure(error, as_json=False)
+            rows.append({"name": name, "was_running": None, "error": error.message})
+            continue
+        rows.append({"name": name, "was_running": was_running, "error": None})
+        if was_running:
+            output.progress(_said(name, was_running=True))
+    if json:
+        output.json_data({"ok": code == 0, "stacks": rows})
+    elif not any(row["was_running"] for row in rows):
+        output.progress("nothing was running")
+    raise typer.Exit(code)
+
+
+def _said(name: str, *, was_running: bool) -> str:
+    return f"{name} is stopped" if was_running else f"{name} was not running"

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from gemmaspec.cli import help as help_
 from gemmaspec.cli import options, output
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dashboards and alerts for other programs.")
+    group = help_.group("export")
     group.command("grafana")(grafana)
     group.command("prometheus")(prometheus)
     app.add_typer(group, name="export")
@@ -23,10 +24,6 @@ def grafana() -> None:
     """Print a Grafana dashboard as JSON.
 
     It has the speculation panels that vLLM's own dashboards lack. Import it under Dashboards, New, Import.
-
-    Example:
-
-      gemmaspec export grafana > gemmaspec.json
     """
     from gemmaspec.live.grafana import dashboard
 
@@ -47,12 +44,7 @@ def prometheus(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Write a Prometheus configuration and alert rules.
-
-    Example:
-
-      gemmaspec export prometheus spark-31b-mtp --out monitoring
-    """
+    """Write a Prometheus configuration and alert rules."""
     from gemmaspec.deploy.export import prometheus_files, write_new
 
     written = write_new(prometheus_files(names or ()), out, force=force)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,6 +28,24 @@ def complete_release(incomplete: str) -> list[str]:
     from gemmaspec.releases.facts import releases
 
     return [release for release in releases() if release.startswith(incomplete)]
+
+
+def gigabytes(text: str) -> float:
+    """Return a size in units of 10^9 bytes. Raises UsageError for what is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise UsageError(f"--memory {text!r} is not a size such as 128GB or 119GiB")
+    number = float(found[1]) * _UNITS[found[2].lower()] / 1e9
+    if not 0.001 <= number <= 1_000_000:
+        raise UsageError(f"--memory {text!r} is not a machine's memory")
+    return number
+
+
+_SIZE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(|[mgt]b?|[mgt]ib)", re.IGNORECASE)
+_UNITS: Final = {
+    "": 1e9, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12,
+    "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
+}  # fmt: skip
 
 
 def fit(
@@ -48,10 +68,8 @@ def fit(
         ),
     ] = None,
     memory: Annotated[
-        float | None,
-        typer.Option(
-            "--memory", metavar="GB", min=0.001, max=1_000_000, help="Memory in 10^9 bytes, instead of the machine's."
-        ),
+        str | None,
+        typer.Option("--memory", metavar="SIZE", help="Memory instead of the machine's: 128GB, 119GiB; 128 is in GB."),
     ] = None,
     context: Annotated[
         int, typer.Option("--context", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed.")
@@ -76,7 +94,7 @@ def fit(
         no_spec=no_spec,
         release=release,
         machine=machine,
-        memory_gb=memory,
+        memory_gb=gigabytes(memory) if memory else None,
         context=context,
         concurrency=concurrency,
     )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Profiles = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[PROFILE]...",
-        help="Names of profiles, or paths of profile files; all when not given.",
+        metavar="PROFILE",
+        help="Names of profiles, or paths of profile files; all of your own if none is given.",
         autocompletion=options.complete_profile,
         show_default=False,
     ),
@@ -45,6 +45,9 @@ def lint(
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as errors do.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="The shipped profiles too, and what yours inherit from them.")
+    ] = False,
     models: Annotated[
         bool, typer.Option("--models", help="Look into the checkpoints too: folder, cache, or a few reads of the Hub.")
     ] = False,
@@ -52,10 +55,15 @@ def lint(
     no_spec: options.NoSpec = False,
     json: options.Json = False,
 ) -> None:
-    """Check profiles against what the vLLM that they run accepts and does. Exit code 2 when there are errors."""
+    """Check profiles against what the vLLM that they run accepts and does.
+
+    Exit code 2 when there are errors.
+    """
     from gemmaspec.deploy import lint
 
-    request = lint.Request(names=profiles or (), release=release, overrides=set_ or (), no_spec=no_spec, models=models)
+    request = lint.Request(
+        names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models
+    )
     found = lint.lint(request)
     wrong = any(one.count("error") or (strict and one.count("warning")) for one in found)
     if json:
@@ -93,9 +101,12 @@ def _tell(found: Sequence[Linted]) -> None:
         if one.invalid:
             output.data(one.invalid)
         for finding in one.findings:
-            output.data(_coloured(str(finding), finding.severity))
+            output.told(_coloured(str(finding), finding.severity))
     counts = [(sum(one.count(name) for one in found), name) for name in ("error", "warning", "note")]
     summary = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
+    left_out = sum(one.inherited for one in found)
+    if left_out:
+        output.progress(f"{left_out} more in the shipped profiles that yours extend: gemmaspec profile lint --all")
     output.progress(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {summary}")
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.interrupt import told_on_interrupt
+from gemmaspec.errors import UsageError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -17,11 +19,16 @@ def add_to(app: typer.Typer) -> None:
 def logs(
     name: options.Stack,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the server ends, or Ctrl-C.")] = False,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Of the start before, or of the one that failed.")
+    ] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last N lines.")] = None,
 ) -> None:
     """Print the log of a started profile, since its last start."""
-    from gemmaspec.deploy import stacks
+    from gemmaspec.deploy import logs as use_case
 
-    started = stacks.find(name)
-    for line in stacks.engine_of(started).logs(started.server, follow=follow, tail=tail):
-        output.data(line)
+    if follow and previous:
+        raise UsageError("--follow and --previous do not go together: an earlier log has ended")
+    with told_on_interrupt(name):
+        for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
+            output.data(line)

@@ -37,6 +37,19 @@ def complete_profile(incomplete: str) -> list[str]:
     return [name for name in profile_names(profile_folders()) if name.startswith(incomplete)]
 
 
+def complete_key(incomplete: str) -> list[str]:
+    """Return keys of a profile, one level at a time: sections first, then what is in one of them."""
+    from gemmaspec.profile.invalid import keys_at
+
+    if "=" in incomplete:
+        return []
+    section, dot, _ = incomplete.rpartition(".")
+    path = tuple(section.split(".")) if dot else ()
+    found = [".".join((*path, key)) for key in keys_at(path)]
+    shown = [f"{key}." if list(keys_at(tuple(key.split(".")))) else f"{key}=" for key in found]
+    return [key for key in shown if key.startswith(incomplete)]
+
+
 def complete_stack(incomplete: str) -> list[str]:
     """Names of stacks that were started on this machine."""
     from gemmaspec.files import state_dir
@@ -73,14 +86,19 @@ OptionalStack = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help="Name of a started profile; all when not given.",
+        help="Name of a started profile.",
         autocompletion=complete_stack,
         show_default=False,
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one value, as in --set serve.port=8001. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override one value, as in --set serve.port=8001. Repeatable.",
+        autocompletion=complete_key,
+    ),
 ]
 NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target alone, without a draft.")]
 Locked = Annotated[

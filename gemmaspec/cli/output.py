@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
@@ -15,12 +17,15 @@ from gemmaspec.redact import redact
 _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 """Control characters that JSON lets stand."""
 
+_COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
+"""A line's first column, and the two blanks or more that end it."""
+
 hidden = redact
 """A text without this user's secrets."""
 
 
 def data(text: str) -> None:
-    """What the command was asked for."""
+    """Print what the command was asked for, as it is."""
     text = hidden(text)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -31,6 +36,47 @@ def data(text: str) -> None:
         raise unwritten(error) from None
 
 
+def told(text: str) -> None:
+    """Print sentences for a person: on a terminal, lines that are too long go on below, indented."""
+    data(fitted(text, width_of(sys.stdout)))
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Return how many columns there are: those of $COLUMNS or the terminal; None for a pipe or a file."""
+    if (asked := os.environ.get("COLUMNS", "")).isdigit() and int(asked) > 0:
+        return int(asked)
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def fitted(text: str, width: int | None) -> str:
+    """Return `text` with long lines broken at blanks, never inside a word or a path.
+
+    What goes on is indented to the line's second column if it has one (two blanks before it), else by two more.
+    """
+    if width is None:
+        return text
+    return "\n".join(_fitted(line, width) for line in text.split("\n"))
+
+
+def _fitted(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    column = _COLUMN.match(line)
+    indent = min(len(column[0]) if column else len(line) - len(line.lstrip()) + 2, width // 2)
+    head = line[:indent] if column and len(column[0]) == indent else ""
+    rest = line[len(head) :]
+    parts = textwrap.wrap(
+        rest.strip(),
+        width,
+        initial_indent=head or line[: len(line) - len(line.lstrip())],
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+    return "\n".join(parts)
+
+
 def json_data(value: dict[str, Any]) -> None:
     """The same for machines; every document says its schema. What a terminal would obey is written as an escape."""
     text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False)
@@ -38,9 +84,9 @@ def json_data(value: dict[str, Any]) -> None:
 
 
 def progress(text: str) -> None:
-    """What is going on meanwhile. Nobody has to hear it: a reader that left, or a full disk, ends no command."""
+    """Tell what is going on meanwhile. Nobody has to hear it: a reader that left, or a full disk, ends no command."""
     try:
-        sys.stderr.write(hidden(text) + "\n")
+        sys.stderr.write(fitted(hidden(text), width_of(sys.stderr)) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         _let_go(sys.stderr)

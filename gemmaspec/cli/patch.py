@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gemmaspec.cli import help as help_
 from gemmaspec.cli import options, output, patch_carry
 
 
@@ -24,7 +25,7 @@ PatchId = Annotated[
 PatchIds = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[PATCH]…", help="Ids of patches; all when none is given.", autocompletion=_complete, show_default=False
+        metavar="PATCH", help="Ids of patches; all when none is given.", autocompletion=_complete, show_default=False
     ),
 ]
 Folders = Annotated[
@@ -40,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     from gemmaspec.cli import patch_prove
 
-    group = typer.Typer(help="Look at patches, and at what they would do to a vLLM.", no_args_is_help=True)
+    group = help_.group("patch")
     group.command("list")(list_)
     group.command("release-day")(release_day)
     for command in (show, explain, verify, apply, known):

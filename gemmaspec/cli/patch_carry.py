@@ -46,8 +46,6 @@ def rebase(
     """Carry a patch to a vLLM that it does not fit: a three-way merge, written as one more diff once it is proven.
 
     A patch that fits is left alone. Exit code 5 when the merge needs a hand; it says where.
-
-    gemmaspec patch rebase draft-text-only --to 0.34.0
     """
     from gemmaspec.carry import rebase as use_case
 
@@ -60,10 +58,7 @@ def continue_(
     abort: Annotated[bool, typer.Option("--abort", help="Give the rebase up; the patch stays as it is.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Go on with a rebase once its conflicts are resolved, or after it was interrupted.
-
-    gemmaspec patch continue draft-text-only
-    """
+    """Go on with a rebase once its conflicts are resolved, or after it was interrupted."""
     from gemmaspec.carry import rebase as use_case
     from gemmaspec.carry import rebase_state
 
@@ -88,8 +83,6 @@ def new(
     """Open a copy of vLLM's files to edit; `gemmaspec patch commit` then makes a patch of the edit.
 
     Called again, it adds files. For a patch that is there, the edit becomes one more variant of it.
-
-    gemmaspec patch new right-thing --release 0.33.0 --file vllm/v1/worker/utils.py
     """
     from gemmaspec.carry import workspace
 
@@ -106,8 +99,6 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
     """Make a patch of the edit: the least diff of each file, and a patch.yaml to fill in.
 
     It is unreviewed until its texts are written and `reviewed: true` is set.
-
-    gemmaspec patch commit right-thing --patches ~/patches
     """
     from gemmaspec.carry import workspace
 
@@ -138,8 +129,6 @@ def import_(
 
     With --release it is tried on that release, and reduced to the least diff that does the same. A profile can have
     an unreviewed patch as an optional one alone.
-
-    gemmaspec patch import https://github.com/vllm-project/vllm/pull/41752 --release 0.33.0 --date 2026-11-20
     """
     from gemmaspec.carry import importing
 

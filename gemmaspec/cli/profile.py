@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Annotated
+
 import typer
 
+from gemmaspec.cli import help as help_
 from gemmaspec.cli import lint, options, output
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    group = typer.Typer(help="Look at profiles and check them.", no_args_is_help=True)
+    group = help_.group("profile")
     group.command("list")(list_)
     group.command("show")(show)
+    group.command("new")(new)
     group.command("lint")(lint.lint)
     group.command("schema")(lint.schema)
     app.add_typer(group, name="profile")
 
 
 def list_(json: options.Json = False) -> None:
-    """List the profiles that can be run."""
-    from gemmaspec.errors import ProfileError
-    from gemmaspec.profile.find import profile_folders, profile_names
-    from gemmaspec.profile.load import load_profile
+    """List the profiles that can be run, where each comes from, and which were started."""
+    from gemmaspec.cli.text import table
+    from gemmaspec.deploy.profiles import listed
 
-    rows = []
-    for name, file in profile_names(profile_folders()).items():
-        try:
-            profile = load_profile(str(file)).profile
-            rows.append({"name": name, "machine": profile.machine, "summary": profile.summary, "file": str(file)})
-        except ProfileError as error:
-            rows.append(
-                {
-                    "name": name,
-                    "machine": "?",
-                    "summary": f"not valid: {error.message.splitlines()[0]}",
-                    "file": str(file),
-                }
-            )
+    rows = listed()
     if json:
-        output.json_data({"profiles": rows})
+        output.json_data({"profiles": [dataclasses.asdict(row) for row in rows]})
         return
-    width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        output.data(f"{row['name']:<{width}}  {row['machine']:<9}  {row['summary']}")
+    columns = (
+        table.Column("NAME"),
+        table.Column("FROM", rank=2),
+        table.Column("STATE", rank=1),
+        table.Column("MACHINE", rank=3),
+        table.Column("SUMMARY", wraps=True),
+    )
+    cells = [(row.name, row.source, row.state, row.machine, row.summary) for row in rows]
+    table.show(columns, cells)
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, hyphens.", show_default=False)],
+    parent: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="PROFILE", help="The profile to extend.", autocompletion=options.complete_profile
+        ),
+    ],
+) -> None:
+    """Create a profile of your own that extends another one, in your own folder of profiles."""
+    from gemmaspec.deploy.newprofile import new_profile
+
+    file = new_profile(name, parent=parent)
+    output.data(str(file))
+    output.progress(f"next: edit it, then gemmaspec profile lint {name} and gemmaspec up {name}")
 
 
 def show(

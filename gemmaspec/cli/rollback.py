@@ -54,7 +54,25 @@ def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None
         return
     if not goods:
         output.progress("no known good stack of that name")
-    for good in goods:
-        mark = "*" if good.key == current else " "
-        image = f"  {good.facts.image.name}" if good.facts.image else ""
-        output.data(f"{mark} {good.id}  {good.started.engine}  vllm {good.facts.versions.vllm}{image}")
+        return
+    from gemmaspec.cli.text import table
+
+    columns = (
+        table.Column(""),
+        table.Column("ID"),
+        table.Column("ENGINE", rank=2),
+        table.Column("VLLM"),
+        table.Column("PORT", rank=1),
+        table.Column("OPTIONS AND IMAGE", rank=3, wraps=True),
+    )
+    table.show(columns, [_row(good, current) for good in goods])
+
+
+def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
+    started = good.started
+    said = [f"--set {one}" for one in started.overrides]
+    said += [word for word, given in (("--no-spec", started.no_spec), ("--locked", started.locked)) if given]
+    image = [good.facts.image.name] if good.facts.image else []
+    mark = "*" if good.key == current else " "
+    options_ = " ".join([*said, *image])
+    return mark, good.id, started.engine, good.facts.versions.vllm, str(started.server.port), options_

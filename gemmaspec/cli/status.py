@@ -13,19 +13,20 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(name: options.OptionalStack = None, json: options.Json = False) -> None:
-    """Show what runs, its patches as the server itself reports them, and its acceptance length.
+    """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
 
-    Exit code 5 when a file of the plan, the overlay or the package was changed since the start, 4 when it cannot be
-    told whether a server runs, 1 when NAME is given and is not running.
+    With NAME also its patches as the server itself reports them, and how well it drafts. Exit code 5 when a file of
+    the plan, the overlay or the package was changed since the start, 4 when it cannot be told whether something
+    runs, 1 when NAME is given and does not run.
     """
-    from gemmaspec.cli.text import stack
+    from gemmaspec.cli.text import status as text
     from gemmaspec.deploy.status import status as use_case
 
     found = use_case(name)
-    stack.statuses(found, as_json=json)
+    text.show(found, one=bool(name), as_json=json)
     if any(one.findings for one in found):
         raise typer.Exit(5)
-    if any(one.state.status == "unknown" for one in found):
+    if any(one.word == "unknown" for one in found):
         raise typer.Exit(4)
-    if name and not found[0].running:
+    if name and found[0].word in ("exited", "stopped"):
         raise typer.Exit(1)

@@ -40,14 +40,6 @@ def top(
 
     Each cell reads "last 5 seconds (last 10 minutes)". Latencies are the median, the 90th and the 99th percentile.
     With --json, prints one JSON document per reading.
-
-    Examples:
-
-      gemmaspec top
-
-      gemmaspec top spark-31b-mtp --once --json
-
-      gemmaspec top --web
     """
     from gemmaspec.cli.text import top as text
     from gemmaspec.deploy.top import Top

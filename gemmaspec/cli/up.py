@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.interrupt import told_on_interrupt
+from gemmaspec.profile.find import is_path
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,9 +33,15 @@ def up(
             help="Start the stack that was replaced again when this one fails.",
         ),
     ] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once it is started; gemmaspec wait tells the rest.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Start a profile and wait until it has drafted, verified and answered."""
+    """Start a profile and wait until it has drafted, verified and answered.
+
+    What runs under its name keeps running until everything that the new start needs is there.
+    """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
     from gemmaspec.deploy.decide import UpRequest
@@ -49,16 +58,30 @@ def up(
     if dry_run:
         stack.dry_run(use_case.dry_run(request, output.progress), as_json=json)
         return
-    with stack.start_progress() as progress:
+    name = Path(profile).stem if is_path(profile) else profile
+    if detach:
+        with told_on_interrupt(name), stack.start_progress() as progress:
+            started = use_case.up_detached(request, progress)
+        stack.detached(started, as_json=json)
+        return
+    with told_on_interrupt(name), stack.start_progress() as progress:
         running = use_case.up(request, progress)
     stack.running(running, as_json=json)
 
 
-def restart(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:
-    """Stop a started profile, render it again, and start it with the options it was started with."""
+def restart(
+    name: options.Stack,
+    set_: options.Set = None,
+    timeout: options.Timeout = 1800,
+    json: options.Json = False,
+) -> None:
+    """Render a started profile again and start it, with the options that it was started with.
+
+    Options given here come on top of those, and stay for the next restart.
+    """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
 
-    with stack.start_progress() as progress:
-        running = use_case.restart(name, progress, timeout_s=timeout)
+    with told_on_interrupt(name), stack.start_progress() as progress:
+        running = use_case.restart(name, progress, timeout_s=timeout, overrides=tuple(set_ or ()))
     stack.running(running, as_json=json)

@@ -39,12 +39,6 @@ def watch(
     Reports a draft whose tokens are no longer accepted, a draft that is cut off after its window, and an engine that
     hangs while /health is green. What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and
     leaves the servers running.
-
-    Examples:
-
-      gemmaspec watch spark-31b-mtp
-
-      gemmaspec watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service
     """
     from gemmaspec.deploy import watch as use_case
 

@@ -26,10 +26,11 @@ from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import Model, served
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.ready.failures import find_cause, first_exception
+from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.probe import api_key_for
+from gemmaspec.ready.tracebacks import root_exception
 
 _LOOK_S: Final = 30.0
 
@@ -140,7 +141,8 @@ class Servers:
                 code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
                 what = f"the server died in the middle of the cell{code}"
         cause = find_cause(lines)
-        said = cause.message if cause else first_exception(lines)
+        root = root_exception(lines)
+        said = cause.message if cause else root.text if root else None
         return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
 
     def close(self) -> None:

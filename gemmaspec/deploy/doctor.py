@@ -51,9 +51,10 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
     """Look at the machine alone, or at all that a profile needs. Raises UsageError, ProfileError for the profile."""
     loaded = load_profile(profile, overrides=overrides) if profile else None
     try:
-        chosen, why = choose_engine(engine)
-    except EnvironmentMissing:  # docker was asked for and does not answer, which its own row says
-        chosen, why = doctor_engine.silent_docker(), "docker: chosen by you"
+        chosen, why = choose_engine(engine, profile=loaded.profile if loaded else None)
+    except EnvironmentMissing:  # docker is asked for or needed and does not answer, which its own row says
+        why = "docker: chosen by you" if engine else "docker: the profile names no vLLM for a process (runtime.vllm)"
+        chosen = doctor_engine.silent_docker()
     subject = Subject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
     rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from gemmaspec.deploy.doctor_subject import Subject
 from gemmaspec.deploy.prepare import runtime_spec
@@ -17,6 +18,8 @@ from gemmaspec.profile.machines import MACHINES
 from gemmaspec.releases.facts import facts_for
 from gemmaspec.runtime.managed import describe
 
+_SILENT: Final = "docker does not answer"
+
 
 def silent_docker() -> DockerEngine:
     """The docker engine, though its daemon does not answer."""
@@ -28,6 +31,9 @@ def docker(subject: Subject) -> Iterator[Row]:
     if subject.forced == "process":
         yield skipped("docker", "the process engine was asked for")
         return
+    if subject.profile and not subject.uses_docker and not subject.docker_answers:
+        yield skipped("docker", "no daemon answers; `up` runs this profile as a process")
+        return
     engine = subject.engine if isinstance(subject.engine, DockerEngine) else DockerEngine()
     needed = subject.uses_docker
     yield _tried("docker client", compose.client_version, needed=needed)
@@ -38,6 +44,9 @@ def docker(subject: Subject) -> Iterator[Row]:
 def nvidia_runtime(subject: Subject) -> Iterator[Row]:
     """Whether docker can hand out GPUs."""
     if not isinstance(subject.engine, DockerEngine):
+        return
+    if not subject.docker_answers:
+        yield skipped("nvidia runtime", _SILENT)
         return
     if not subject.wants_gpu and (subject.profile or subject.gpus is None):
         yield skipped("nvidia runtime", "no GPU is needed" if subject.profile else "there is no GPU here")
@@ -56,6 +65,9 @@ def image(subject: Subject) -> Iterator[Row]:
     """Whether the image is here, and is the one that the lock pins."""
     profile = subject.profile
     if profile is None or not subject.uses_docker:
+        return
+    if not subject.docker_answers:
+        yield skipped("image", _SILENT)
         return
     if not profile.image:
         yield failed("image", "the profile names none, and a container needs one", "set image: in the profile")
@@ -93,7 +105,7 @@ def runtime(subject: Subject) -> Iterator[Row]:
             yield warning("locked runtime", str(change), f"gemmaspec lock {_profile(subject)}")
     elif subject.loaded.profile.runtime.python:
         python = subject.loaded.profile.runtime.python
-        yield failed("runtime", f"{python} has no vllm", f"{python} -m pip install vllm")
+        yield failed("runtime", f"{python} finds no vllm", f"{python} -m pip install vllm")
     elif not describe(runtime_spec(subject.loaded)).complete:
         yield warning("runtime", "not built yet; `up` builds it", _pull(subject, engine=True))
 

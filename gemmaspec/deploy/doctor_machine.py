@@ -19,7 +19,7 @@ from gemmaspec.doctor.machine import (
 from gemmaspec.doctor.row import Row, failed, ok, skipped, warning
 from gemmaspec.engine import port as ports
 from gemmaspec.engine.docker import DockerEngine
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.files import state_dir
 from gemmaspec.fit.report import Fit
 from gemmaspec.machine import readings
@@ -107,7 +107,7 @@ def disks(subject: Subject) -> Iterator[Row]:
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
     needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
     yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
-    if isinstance(subject.engine, DockerEngine):
+    if isinstance(subject.engine, DockerEngine) and subject.docker_answers:
         root = _docker_root(subject.engine)
         yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), None)
 
@@ -121,13 +121,17 @@ def _docker_root(engine: DockerEngine) -> Path | None:
 
 def port(subject: Subject) -> Iterator[Row]:
     """Whether the port is free, or held by this very stack."""
-    server = subject.server
+    try:
+        server = subject.server
+    except ProfileError:
+        yield skipped("port", "not looked at, because the engine cannot run this profile")
+        return
     if server is None:
         return
     if subject.runs_now:
         yield ok("port", f"{server.port} is held by {server.name} itself")
         return
-    if isinstance(subject.engine, DockerEngine):
+    if isinstance(subject.engine, DockerEngine) and subject.docker_answers:
         subject.engine.ensure_port(server)
     else:
         ports.ensure_free(server.bind, server.port)

@@ -11,9 +11,10 @@ from gemmaspec.deploy.lockfile import read_lock, release_of
 from gemmaspec.deploy.prepare import prepare
 from gemmaspec.deploy.resolve import runtime_versions
 from gemmaspec.doctor.gpu import Gpus
+from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.identity import Identity, image_identity
 from gemmaspec.engine.server import Engine, EngineName, Server
-from gemmaspec.errors import GemmaspecError, ProfileError
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError
 from gemmaspec.lock.model import Lock, Versions
 from gemmaspec.machine import readings
 from gemmaspec.profile.load import Loaded
@@ -43,6 +44,16 @@ class Subject:
         """Whether the docker engine would run it."""
         return self.engine.name == "docker"
 
+    @cached_property
+    def docker_answers(self) -> bool:
+        """Whether a docker daemon answers; rows about what it holds are skipped where none does."""
+        try:
+            engine = self.engine if isinstance(self.engine, DockerEngine) else DockerEngine()
+            engine.ping()
+        except EnvironmentMissing:
+            return False
+        return True
+
     @property
     def wants_gpu(self) -> bool:
         """Whether the profile is for a machine with GPUs."""
@@ -57,7 +68,7 @@ class Subject:
     def image(self) -> Identity | None:
         """The profile's image, if the daemon has it."""
         name = self.profile.image if self.profile else None
-        return image_identity(name) if name and self.uses_docker else None
+        return image_identity(name) if name and self.uses_docker and self.docker_answers else None
 
     @cached_property
     def versions(self) -> Versions | None:

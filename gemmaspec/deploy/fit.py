@@ -119,7 +119,7 @@ def _models(profile: Profile) -> Models:
 
 def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
     """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
-    from gemmaspec.deploy.models import hub_cache
+    from gemmaspec.deploy.models import TINY, hub_cache
     from gemmaspec.models.hub import Unreachable
 
     cache = hub_cache(profile)
@@ -130,7 +130,11 @@ def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
             raise EnvironmentMissing(f"of {model.model} no weight file is here, and how large they are is not known")
         return found
     except EnvironmentMissing as error:
-        hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
+        if is_local(model.model):  # nothing fetches a folder
+            makes = model.model.startswith(TINY)
+            hint = "gemmaspec demo    # makes the tiny pair" if makes else f"ls -d {model.model}"
+        else:
+            hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
 

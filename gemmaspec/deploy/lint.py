@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec import data
 from gemmaspec.deploy.lockfile import release_of
+from gemmaspec.deploy.models import models_of
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import ProfileError
 from gemmaspec.lint.check import check, vllm_for
@@ -16,6 +18,7 @@ from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Draft, Profile, Target
+from gemmaspec.stack.build import template_file
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -26,7 +29,9 @@ class Request:
     """What `profile lint` was asked for."""
 
     names: Sequence[str] = ()
-    """Profiles; all that can be run when empty."""
+    """Profiles; when empty the user's own, or the shipped ones where there are no others."""
+    every: bool = False
+    """With the shipped profiles, and with what is inherited from them."""
     release: str | None = None
     """The vLLM to check against; the profile's own when not given."""
     overrides: Sequence[str] = ()
@@ -47,10 +52,12 @@ class Linted:
     invalid: str | None = None
     """Why it is no profile at all."""
     findings: tuple[Finding, ...] = ()
+    inherited: int = 0
+    """Warnings and notes that stand in shipped profiles, which are not the user's to edit, and are left out."""
 
     def count(self, severity: Severity) -> int:
-        """How many findings there are; a profile that is not valid is one error."""
-        invalid = 1 if self.invalid and severity == "error" else 0
+        """Return how many findings there are; each line that makes a profile invalid is an error."""
+        invalid = len(self.invalid.splitlines()) if self.invalid and severity == "error" else 0
         return invalid + sum(1 for one in self.findings if one.severity == severity)
 
 
@@ -62,14 +69,17 @@ def lint(request: Request) -> tuple[Linted, ...]:
     """
     asked = None if request.release is None else asked_release(request.release)
     shelf = Shelf(data.patch_folders())
-    names = request.names or [str(file) for file in profile_names(profile_folders()).values()]
+    names = request.names or [str(file) for file in _files(every=request.every)]
     return tuple(_linted(name, request, asked, shelf) for name in names)
 
 
 def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
-    """Tell the warnings of a profile; raise ProfileError with its errors, if there are any."""
+    """Tell the warnings of what the user wrote; raise ProfileError with the errors, if there are any.
+
+    What a shipped profile says is not the user's to edit: `profile lint` tells its warnings, a start does not.
+    """
     findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release_of(loaded), notes=False)
-    for one in _of(findings, "warning"):
+    for one in _of(_written_by_user(findings), "warning"):
         tell(str(one))
     errors = [str(one) for one in _of(findings, "error")]
     if errors:
@@ -84,8 +94,43 @@ def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> L
     asked = release or release_of(loaded)
     profile, vllm = loaded.profile, vllm_for(loaded, asked)
     target, draft = _models(profile) if request.models else (None, None)
-    findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft)
-    return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings)
+    findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(profile))
+    kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
+    left_out = len(findings) - len(kept)
+    return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=kept, inherited=left_out)
+
+
+def _files(*, every: bool) -> list[Path]:
+    files = list(profile_names(profile_folders()).values())
+    own = [file for file in files if not _is_shipped(file)]
+    return own if own and not every else files
+
+
+def _is_shipped(file: Path) -> bool:
+    return file.absolute().is_relative_to(data.PROFILES.absolute())
+
+
+def _written_by_user(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield errors, and what stands in files of the user's or came from the command line."""
+    for one in findings:
+        if one.severity == "error" or one.line == 0 or not _is_shipped(Path(one.file)):
+            yield one
+
+
+def _here(profile: Profile) -> dict[str, str]:
+    """Return what this machine has of the models' folders and the chat template, for the rules GS902-GS904."""
+    found = {one.role: _kind(one.folder) for one in models_of(profile) if one.local and not one.is_tiny}
+    if profile.chat.template and not template_file(profile).is_file():
+        found["template"] = "missing"
+    return found
+
+
+def _kind(folder: Path) -> str:
+    if folder.is_file():
+        return "file"
+    if not folder.is_dir():
+        return "missing"
+    return "folder" if (folder / "config.json").is_file() else "no config"
 
 
 def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:

@@ -39,7 +39,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     stop_on_errors(loaded, note)
     before = observe_stack(loaded.profile.name, note)
     runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
-    engine, why = choose_engine(request.engine, runs_on=runs_on)
+    engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if request.locked:
         loaded = lock.as_locked(loaded, engine.name)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)

@@ -71,7 +71,7 @@ def runtime_versions(loaded: Loaded) -> Versions:
     """Versions in the process engine's environment. Raises EnvironmentMissing when it has not been built."""
     own = loaded.profile.runtime.python
     if own:
-        return Versions(**interpreter_versions(Path(on_host(own, state=state_dir()))))
+        return Versions(**interpreter_versions(Path(on_host(own, state=state_dir())), loaded.profile.env))
     found = describe(runtime_spec(loaded))
     if not found.complete:
         raise EnvironmentMissing(

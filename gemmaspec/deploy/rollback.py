@@ -121,7 +121,7 @@ def _check_runtime(good: KnownGood) -> None:
     python = good.started.server.python
     if python is None or not python.is_file():
         return  # an image's, or gone, which the engine says
-    before, now = good.facts.versions.model_dump(), interpreter_versions(python)
+    before, now = good.facts.versions.model_dump(), interpreter_versions(python, good.started.server.environment)
     for name, version in now.items():
         # The build after the plus is in some statements of a version and not in others.
         if version != UNKNOWN and version.partition("+")[0] != before[name].partition("+")[0]:

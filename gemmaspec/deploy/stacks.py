@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 from gemmaspec.engine.server import Engine, EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.profile.find import profile_folders, profile_names
 
 RECORD: Final = "record.json"
 
@@ -104,7 +105,7 @@ def find(name: str) -> Started:
     names = ", ".join(names_of_stacks()) or "none"
     raise UsageError(
         f"no stack called {name!r} was started on this machine (started: {names})",
-        hint=f"gemmaspec up {name}",
+        hint=f"gemmaspec up {name}" if name in profile_names(profile_folders()) else "gemmaspec profile list",
     )
 
 

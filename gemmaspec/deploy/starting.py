@@ -94,6 +94,21 @@ def carry_out(
     return keep(start, running, engine, told)
 
 
+def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Started:
+    """Do what was decided, and return once the server has been started; nobody waits for its answer."""
+    if start.joins:
+        told.note(f"{start.server.name} is already running")
+        return start.started
+    with ports_settled(start):
+        check(start, engine, told)
+        fetch(start, engine, told)
+        stop_replaced(start, told)
+        with undone_on_failure(start, engine, told, go_back=go_back):
+            write(start, told)
+            launch(start, engine, told)
+    return start.started
+
+
 def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Ask a server that runs already."""
     told.note(f"{start.server.name} is already running; asking it")

@@ -1,18 +1,28 @@
-"""`status`: what runs, with which patches, and how well it drafts."""
+"""`status`: what runs, how far its start is, with which patches, and how well it drafts."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import owner, stacks
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.engine.server import State
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.engine.server import Engine, State
+from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
 from gemmaspec.ready.counters import SpecCounters
-from gemmaspec.ready.probe import api_key_for, read_counters
+from gemmaspec.ready.phases import PhaseTracker
+from gemmaspec.ready.probe import api_key_for, healthy, read_counters
 from gemmaspec.trees.provenance import Finding, compare
+
+Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
+"""exited: it ended by itself, or its start failed. stopped: `down` ended it."""
+
+_LOG_LINES: Final = 5000
+"""So many lines of a log tell in which phase a start is that no command waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +31,13 @@ class Status:
 
     started: Started
     state: State
+    word: Word
+    why: str = ""
+    """What the word leaves open: the phase of a start, how it ended, why it is unknown."""
+    since: float | None = None
+    """Seconds since 1970 at which the start began, or at which it ended."""
+    next: str | None = None
+    """The command that helps; None for a server that is ready."""
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
@@ -39,38 +56,107 @@ class Status:
 
 
 def status(name: str | None) -> list[Status]:
-    """Return the status of one stack, or of all; what is broken in one of them hides no other.
+    """Return the status of one stack, or of all; a stack whose record is damaged is `unknown`.
 
     Raises UsageError when nothing of that name was started here.
     """
-    if name and name not in stacks.names_of_stacks():
-        stacks.find(name)
-    return [_of(one) for one in ([name] if name else stacks.names_of_stacks())]
+    names = [name] if name else list(stacks.names_of_stacks())
+    return [_status(one) for one in names]
 
 
-def _of(name: str) -> Status:
+def _status(name: str) -> Status:
+    holder = owner.holder(name)
     try:
-        return _look(stacks.find(name))
+        started = stacks.find(name)
     except UnreadableFile as error:
-        rescued = stacks.rescue(name)
-        state = stacks.look(rescued)
-        detail = f"{error.message}; {state.status}{f': {state.detail}' if state.detail else ''}"
-        return Status(
-            started=rescued, state=State(status="unknown", detail=detail, hint=f"gemmaspec down {name}"), damaged=True
-        )
-
-
-def _look(started: Started) -> Status:
+        return _damaged(name, error)
+    except UsageError:
+        if holder is None:
+            raise
+        started = stacks.rescue(name)
     engine = stacks.engine_of(started)
     state = stacks.look(started, engine)
-    if state.status != "running":
-        return Status(started=started, state=state)
+    if holder and holder.command in owner.STARTS:
+        why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
+        watch = f"gemmaspec wait {name}"
+        return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
+    if state.status in ("running", "restarting"):
+        return _alive(started, state, engine)
+    return _gone(started, state)
+
+
+def _damaged(name: str, error: UnreadableFile) -> Status:
+    """Return the status of a stack whose record cannot be read: unknown, and `down` ends what its folder names."""
+    rescued = stacks.rescue(name)
+    seen = stacks.look(rescued)
+    why = f"{error.message}; {seen.status}{f': {seen.detail}' if seen.detail else ''}"
+    state = State(status="unknown", detail=why, hint=f"gemmaspec down {name}")
+    return Status(started=rescued, state=state, word="unknown", why=why, next=state.hint, damaged=True)
+
+
+def _gone(started: Started, state: State) -> Status:
+    """Return the status of a server that does not run, or of which nobody can tell."""
+    name = started.server.name
+    if state.status == "unknown":
+        return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
+    if started.outcome == "stopped" and state.status == "absent":
+        return Status(started=started, state=state, word="stopped", next=f"gemmaspec up {started.profile}")
+    if started.outcome == "failed" and state.status == "absent":
+        logs = f"gemmaspec logs --previous {name}"
+        return Status(
+            started=started, state=state, word="exited", why="its start failed", since=started.since, next=logs
+        )
+    code = f"exit code {state.exit_code}" if state.exit_code is not None else ""
+    why = ", ".join(part for part in (code, state.detail) if part)
+    logs = f"gemmaspec logs {name}"
+    return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
+
+
+def _alive(started: Started, state: State, engine: Engine) -> Status:
+    """Return the status of a server that runs: still on its way, or answering."""
+    name = started.server.name
+    answers = healthy(started.server)
+    report, findings, problem = _report(engine, started)
+    word: Word = "ready"
+    why, follow = "", None
+    if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
+        word, why, follow = "unknown", "it runs, and /health does not answer", f"gemmaspec logs -f {name}"
+    elif not answers:
+        word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec wait {name}"
+    elif started.outcome != "ready":
+        word, why, follow = "starting", "it answers; nobody has asked it yet", f"gemmaspec wait {name}"
+    return Status(
+        started=started,
+        state=state,
+        word=word,
+        why=why,
+        since=started.since,
+        next=follow,
+        report=report,
+        counters=_counters(started) if answers else None,
+        findings=findings,
+        problem=problem,
+    )
+
+
+def _phase(started: Started, state: State, engine: Engine) -> str:
+    """Return how far a start is that no command waits for, by its own log."""
+    if state.status == "restarting":
+        return f"restarting for the {state.restarts}. time"
+    tracker = PhaseTracker(time.monotonic, speculates=started.server.speculates)
+    with contextlib.suppress(GemmaspecError):
+        for line in engine.logs(started.server, tail=_LOG_LINES):
+            tracker.feed(line)
+    return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"
+
+
+def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tuple[Finding, ...], str]:
+    """Return the launcher's report, what is not as it says, and why it cannot be read."""
     try:
         report = engine.report(started.server)
-        findings = compare(started.server, engine, report) if report else ()
+        return report, compare(started.server, engine, report) if report else (), ""
     except GemmaspecError as error:
-        return Status(started=started, state=state, counters=_counters(started), problem=error.message)
-    return Status(started=started, state=state, report=report, counters=_counters(started), findings=findings)
+        return None, (), error.message
 
 
 def _counters(started: Started) -> SpecCounters | None:
@@ -78,3 +164,17 @@ def _counters(started: Started) -> SpecCounters | None:
         return read_counters(started.server, timeout_s=3, api_key=api_key_for(started.server))
     except GemmaspecError:
         return None
+
+
+def after_interrupt(name: str, note: Callable[[str], None]) -> str:
+    """Say in one sentence whether a server runs on after Ctrl-C."""
+    try:
+        state = stacks.look(stacks.find(name))
+    except GemmaspecError:
+        return "interrupted; nothing was started"
+    if state.status in ("running", "restarting"):
+        note(f"gemmaspec logs -f {name}    # or: gemmaspec down {name}")
+        return f"interrupted; {name} runs on"
+    if state.status == "unknown":
+        return f"interrupted; whether {name} runs is not known: {state.detail}"
+    return f"interrupted; {name} does not run"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
+from typing import Final
 
 from gemmaspec.deploy.models import MAKER
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
+
+_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80})'")
 
 
 def make_tiny(server: Server, names: Sequence[str]) -> None:
@@ -27,8 +31,22 @@ def make_tiny(server: Server, names: Sequence[str]) -> None:
         check=False,
     )
     if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise EnvironmentMissing(f"the tiny models could not be made ({', '.join(names)}):\n{last}")
+        raise _not_made(server, done.stderr.strip().splitlines())
+
+
+def _not_made(server: Server, said: list[str]) -> EnvironmentMissing:
+    """Return the error of a maker that failed; a traceback is cut to its last line."""
+    where = str(server.python or server.image)
+    missing = _MODULE.search(said[-1]) if said else None
+    if missing:
+        return EnvironmentMissing(
+            f"the tiny models could not be made: {where} has no {missing[1]}",
+            hint="take runtime.python out of the profile, and gemmaspec builds an environment that has it"
+            if server.python
+            else "gemmaspec doctor tiny-cpu",
+        )
+    last = said[-1:] if any(line.startswith("Traceback") for line in said) else said[-8:]
+    return EnvironmentMissing("\n".join([f"the tiny models could not be made with {where}:", *last]))
 
 
 def _in_container(image: str, tiny: os.PathLike[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
-from gemmaspec.deploy.starting import Progress, Running, Told, carry_out
+from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.starting import Progress, Running, Told, carry_out, carry_out_detached
 from gemmaspec.engine.server import EngineName
 from gemmaspec.profile.load import Loaded
 
@@ -52,22 +53,35 @@ def up(request: UpRequest, progress: Progress) -> Running:
         return _start(request, loaded, Told(progress=progress, owner=owner))
 
 
+def up_detached(request: UpRequest, progress: Progress) -> Started:
+    """Start the stack of a profile and return as soon as it has been started; `wait` tells what becomes of it.
+
+    Raises what `up` raises until then. A start that fails later is stopped by nobody.
+    """
+    loaded = load_request(request)
+    with owned(loaded.profile.name, "up", wants=request.wants, note=progress.note) as owner:
+        told = Told(progress=progress, owner=owner)
+        observed, engine = observe(request, loaded, told.note)
+        start = decide(request, observed)
+        told.note(f"engine {start.why}")
+        return carry_out_detached(
+            start, engine, told, go_back=lambda good: restore(good, told, timeout_s=request.timeout_s)
+        )
+
+
 def restart(
     name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
 ) -> Running:
     """Render a started stack again and start it afresh, with the options it was started with.
 
-    `overrides` come on top of those, and with `no_spec` it runs without its draft. Raises what `up` raises; the
-    running server is not stopped before everything that the new start needs is there.
+    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
+    is not stopped before everything that the new start needs is there.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
-        request = again(name, timeout_s=timeout_s)
+        request = dataclasses.replace(again(name, timeout_s=timeout_s), afresh=True)
         request = dataclasses.replace(
-            request,
-            afresh=True,
-            overrides=(*request.overrides, *overrides),
-            no_spec=request.no_spec or no_spec,
+            request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
         )
         return _start(request, load_request(request), Told(progress=progress, owner=owner))
 

@@ -14,6 +14,7 @@ from gemmaspec.releases.facts import Facts
 
 _CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
 _UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or https://www.nvidia.com/drivers"
+_DRIVERS: Final = "lspci | grep -i nvidia    # a GPU without a driver: https://www.nvidia.com/drivers"
 _NATIVE_FP4: Final = "flashinfer_b12x"
 """The first kernels made for SM 12.x among vLLM's NVFP4 ones (model_executor/kernels/linear/nvfp4, 0.24.0-0.33.0)."""
 
@@ -33,7 +34,7 @@ class Gpus:
 def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> Row:
     """Whether there is a GPU, if the profile wants one, and of the kind that its machine has."""
     if gpus is None and wanted:
-        return failed("gpu", "nvidia-smi finds no GPU, and the profile's machine has one", "nvidia-smi")
+        return failed("gpu", "nvidia-smi finds no GPU, and the profile's machine has one", _DRIVERS)
     if gpus is None:
         return ok("gpu", "none, and none is needed")
     here = ", ".join(gpus.names)

@@ -6,13 +6,17 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.process import ProcessEngine
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import can_be_process
 
 
-def choose_engine(forced: EngineName | None, *, runs_on: EngineName | None = None) -> tuple[Engine, str]:
+def choose_engine(
+    forced: EngineName | None, *, runs_on: EngineName | None = None, profile: Profile | None = None
+) -> tuple[Engine, str]:
     """Return the engine and, in one sentence, why: docker when its daemon answers, else a process.
 
     A stack that runs stays on the engine that it `runs_on`, unless one is forced. Raises EnvironmentMissing when
-    docker is forced and does not answer.
+    docker is forced, or is all that can run `profile`, and does not answer.
     """
     if runs_on and not forced:
         return engine_named(runs_on), f"{runs_on}: it runs there now (--engine changes that)"
@@ -24,6 +28,9 @@ def choose_engine(forced: EngineName | None, *, runs_on: EngineName | None = Non
     except EnvironmentMissing as missing:
         if forced == "docker":
             raise
+        if profile and not can_be_process(profile):
+            why = f"{profile.name} can only run in docker, because it names no vLLM for a process (runtime.vllm)"
+            raise EnvironmentMissing(f"{missing.message}; {why}", hint=missing.hint) from None
         return ProcessEngine(), f"process: {missing.message}"
     why = "chosen by you" if forced else "its daemon answers"
     return docker, f"docker: {why}, version {version} at {docker.endpoint}"

@@ -34,7 +34,13 @@ def state_of(attributes: dict[str, Any]) -> State:
         exit_code=None if seen["Status"] in ("created", "running", "paused") else int(seen["ExitCode"]),
         restarts=int(attributes.get("RestartCount", 0)),
         detail=", ".join(detail),
+        ended=_ended(seen),
     )
+
+
+def _ended(seen: dict[str, Any]) -> float | None:
+    stamp = str(seen.get("FinishedAt") or _NEVER)
+    return None if seen["Status"] in (*_STATUS, "created") or stamp.startswith(_NEVER) else _moment(stamp)
 
 
 def log_start(seen: dict[str, Any]) -> float | None:

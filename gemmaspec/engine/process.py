@@ -119,7 +119,7 @@ class ProcessEngine:
         if last.pid is None:  # the command that started it was killed in between
             return State(status="running", detail=record.describe(left)) if left else _without_record(server)
         detail = f"it left processes behind: {record.describe(left)}" if left else ""
-        return State(status="exited", exit_code=self._exit_code(server), detail=detail)
+        return State(status="exited", exit_code=self._exit_code(server), detail=detail, ended=_last_word(server))
 
     def runs(self, server: Server) -> Runs | None:
         """The recorded command of the living leader."""
@@ -203,6 +203,13 @@ def _remove_report(server: Server) -> None:
         file.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(file, error) from None
+
+
+def _last_word(server: Server) -> float | None:
+    """Return when the server wrote its last line, which is about when it ended."""
+    with contextlib.suppress(OSError):
+        return (server.run_dir / LOG).stat().st_mtime
+    return None
 
 
 def launch_args(server: Server) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ class State:
     detail: str = ""
     """Container id and health, or pid: for a person to read."""
     hint: str | None = None
+    ended: float | None = None
+    """Seconds since 1970 at which it exited; None while it runs, or where nobody knows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Final
 from gemmaspec.checkpoint.model import Checkpoint, Layer, Speculator
 from gemmaspec.checkpoint.stored import parts
 from gemmaspec.inspect.finding import Finding
+from gemmaspec.patching.bugs import error_text
 
 _BY_PATH: Final = (
     ("eagle-", "eagle", "0.19.0"),
@@ -101,8 +102,8 @@ def _windows(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="sliding-windows",
             severity="patch",
             says=f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
-            causes="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: All attention layers in the same "
-            "KV cache group must have the same window size.",
+            causes="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
+            f"{error_text('kv-spec-uniform-valueerror')}",
             patches=("kv-spec-uniform-valueerror",),
         )
 
@@ -118,7 +119,8 @@ def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="kv-sharing",
             severity="patch",
             says=f"{says} read another layer's KV cache",
-            causes="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: KeyError: '….self_attn.attn'",
+            causes="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
+            f"{error_text('kv-sharing-uniform-specs')}",
             patches=("kv-sharing-uniform-specs",),
         )
 
@@ -129,8 +131,8 @@ def _groups(draft: Checkpoint) -> Iterator[Finding]:
             code="kv-groups",
             severity="patch",
             says="the draft has sliding and full attention",
-            causes="With the hybrid KV cache manager on vLLM 0.19.0-0.30.0 stops: All drafting layers should belong "
-            "to the same kv cache group. From 0.31.0 on model runner v2 drafts over several groups.",
+            causes="With the hybrid KV cache manager on vLLM 0.19.0-0.30.0 stops: "
+            f"{error_text('draft-several-kv-groups')}. From 0.31.0 on model runner v2 drafts over several groups.",
             mend=_ONE_GROUP,
         )
 
@@ -142,9 +144,8 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="multimodal-target",
             severity="patch",
             says=f"the target takes {', '.join(more)} beside text",
-            causes="vLLM 0.19.0-0.20.2 refuses: Speculative Decoding with draft models or parallel drafting does not "
-            "support multimodal models yet. From 0.21.0 on model runner v1 dies at the first request: The size of "
-            "tensor a (…) must match the size of tensor b (…)",
+            causes=f"vLLM 0.19.0-0.20.2 refuses: {error_text('draft-text-only')}. From 0.21.0 on model runner v1 "
+            f"fails at the first request: {error_text('draft-text-only', 1)}",
             mend="or serve.language_model_only: true",
             patches=("draft-text-only",),
         )
@@ -225,8 +226,8 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="mtp-embeddings",
             severity="patch",
             says="a mixture of experts runs on model runner v1 by default up to vLLM 0.28.0",
-            causes="vLLM 0.25.0-0.26.0 then leaves the assistant its own embeddings and dies at the first draft: mat1 "
-            "and mat2 shapes cannot be multiplied",
+            causes="vLLM 0.25.0-0.26.0 then leaves the assistant its own embeddings and fails at the first draft: "
+            f"{error_text('mtp-share-embeddings')}",
             patches=("mtp-share-embeddings",),
         )
     if any(tensor.name.endswith((".k_scale", ".v_scale")) for tensor in target.tensors):

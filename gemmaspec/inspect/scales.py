@@ -12,6 +12,7 @@ from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored
 from gemmaspec.inspect.finding import Finding
+from gemmaspec.patching.bugs import error_text
 
 
 def scale_findings(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
@@ -42,7 +43,7 @@ def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             code="awq",
             severity="patch",
             says=f"declares {AWQ}; {factors if found.pre_quant_scales else 'its factors are folded into the norms'}",
-            causes="vLLM up to 0.33.0 refuses the name: ModelOpt currently only supports: […] quantizations in vLLM",
+            causes=f"vLLM up to 0.33.0 refuses the name: {error_text('nvfp4-awq').partition('. ')[0]}",
             patches=("nvfp4-awq",),
         )
     elif found.pre_quant_scales:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from gemmaspec.lint import acceptance, cache, chat, heads, machine, names, pairing, parallel, patching, runtime
+from gemmaspec.data import TEMPLATES
+from gemmaspec.lint import acceptance, cache, chat, heads, local, machine, names, pairing, parallel, patching, runtime
 from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.load import Loaded
@@ -60,7 +61,10 @@ def _too_old(subject: Subject) -> Iterator[Found]:
 def _not_in_table(subject: Subject) -> Iterator[Found]:
     """A vLLM that the table does not have."""
     why = f"vLLM {subject.vllm} is not in the table; it was checked with the facts of {subject.facts.vllm}"
-    yield Found(path=_says_so(subject), why=why, mend="take a newer gemmaspec, or a release of the table")
+    beyond: Severity | None = "warning" if Version(subject.vllm) > Version(newest()) else None
+    yield Found(
+        path=_says_so(subject), why=why, mend="use a newer gemmaspec, or a release of the table", severity=beyond
+    )
 
 
 def _says_so(subject: Subject) -> Path:
@@ -81,6 +85,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *chat.RULES,
     *runtime.RULES,
     *heads.RULES,
+    *local.RULES,
 )
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
 
@@ -93,14 +98,25 @@ def check(
     target: Checkpoint | None = None,
     draft: Checkpoint | None = None,
     notes: bool = True,
+    here: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings of a profile, in the order of its file. Without `notes`, rules that give nothing else are left out.
+    """Return all findings of a profile, in the order of its file.
 
-    Where the vLLM is only assumed, a finding that some other release of the table would not give counts less.
+    Without `notes`, rules that give nothing else are left out. `here` is what this machine has of the models' folders
+    and the template. Where the vLLM is only assumed, a finding that some other release of the table would not give
+    counts less.
     """
     vllm = vllm_for(loaded, asked)
     subject = Subject(
-        profile=loaded.profile, facts=vllm.facts, vllm=vllm.version, patches=patches, target=target, draft=draft
+        profile=loaded.profile,
+        facts=vllm.facts,
+        vllm=vllm.version,
+        patches=patches,
+        target=target,
+        draft=draft,
+        here=here or {},
+        templates=tuple(sorted(file.name for file in TEMPLATES.glob("*.jinja"))),
+        emptied=loaded.emptied,
     )
     found = list(_about_the_release(subject, vllm))
     if found and found[0][0] is _too_old:

@@ -9,14 +9,13 @@ from typing import Final
 
 from gemmaspec.lint.finding import Found, Path, rule
 from gemmaspec.lint.subject import Subject
+from gemmaspec.patching.bugs import bug_of
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
 _TEXT_ONLY: Final = "draft-text-only"
-_ONE_PATCH: Final = {
-    "draft-several-kv-groups": "the draft's layers lie in several KV cache groups, and the drafter knows one",
-    "eagle3-gemma4-target": "this release does not take Gemma 4 as the target of an EAGLE-3 head",
-}
+_EMBEDDINGS: Final = "mtp-share-embeddings"
+_THOUGHTS: Final = "thought-channel-nonstreaming"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +43,9 @@ def needs(subject: Subject) -> Iterator[Need]:
 @rule("GS401", "error")
 def missing(subject: Subject) -> Iterator[Found]:
     """A needed patch that the profile does not list."""
+    listed = {*_listed(subject), *_misspelt(subject).values()}
     for need in needs(subject):
-        if need.patch not in _listed(subject):
+        if need.patch not in listed:
             sure = need.certain and need.fatal
             doubt = "" if need.certain else " (as far as the models' names tell)"
             why = f"the patch {need.patch} is missing{doubt}: {need.why}"
@@ -84,10 +84,10 @@ def needless(subject: Subject) -> Iterator[Found]:
 @rule("GS404", "error", any_release=True)
 def unknown(subject: Subject) -> Iterator[Found]:
     """A listed patch that does not exist."""
+    meant = _misspelt(subject)
     for path, name in _places(subject):
         if name not in subject.patches:
-            near = difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6)
-            mend = f"did you mean {near[0]}?" if near else "gemmaspec patch list names those that exist"
+            mend = f"did you mean {meant[name]}?" if name in meant else "gemmaspec patch list names those that exist"
             yield Found(path=path, why=f"there is no patch {name}", mend=mend)
 
 
@@ -101,50 +101,43 @@ def _for_method(subject: Subject) -> Iterator[Need]:
                 elif name == _WINDOWS:
                     yield from _for_windows(subject)
                 else:
-                    yield Need(patch=name, why=_ONE_PATCH.get(name, "vLLM needs it"), certain=True)
+                    yield Need(patch=name, why=_symptom(subject, name), certain=True)
 
 
 def _for_sharing(subject: Subject) -> Iterator[Need]:
     shares = (subject.shares_kv("draft"), subject.shares_kv("target"))
     if any(shares) or None in shares:
-        why = "layers that share another layer's KV cache have no entry in the one KV cache group"
-        yield Need(patch=_SHARING, why=why, certain=any(shares))
+        yield Need(patch=_SHARING, why=_symptom(subject, _SHARING), certain=any(shares))
 
 
 def _for_windows(subject: Subject) -> Iterator[Need]:
     windows = (subject.windows("target"), subject.windows("draft"))
     known = None not in windows
     if not known or len(frozenset().union(*(one or () for one in windows))) > 1:
-        why = "target and draft have different sliding windows, and they share one KV cache group"
-        yield Need(patch=_WINDOWS, why=why, certain=known)
+        yield Need(patch=_WINDOWS, why=_symptom(subject, _WINDOWS), certain=known)
 
 
 def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
     """E2B and E4B by themselves stumble over it as well."""
     if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
-        why = "the target's layers that share a KV cache have no entry in the one KV cache group"
-        yield Need(patch=_SHARING, why=why, certain=True)
+        yield Need(patch=_SHARING, why=_symptom(subject, _SHARING), certain=True)
 
 
 def _for_text_only(subject: Subject) -> Iterator[Need]:
     spec = subject.profile.speculative
     drafts = spec is not None and (spec.method == "draft_model" or bool(spec.parallel_drafting))
     if drafts and subject.runner == "v1" and subject.takes_images is not False:
-        does = "vLLM refuses the pair" if subject.runs("<0.21") else "the first request kills the server"
-        why = f"the target takes images, and a draft model beside such a one cannot: {does}"
-        yield Need(patch=_TEXT_ONLY, why=why, certain=subject.takes_images is True)
+        yield Need(patch=_TEXT_ONLY, why=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
 
 
 def _for_embeddings(subject: Subject) -> Iterator[Need]:
     if subject.method == "mtp" and subject.runner == "v1" and subject.runs(">=0.25,<0.27"):
-        why = "under model runner v1 the MTP head keeps embeddings of its own that were never loaded"
-        yield Need(patch="mtp-share-embeddings", why=why, certain=True)
+        yield Need(patch=_EMBEDDINGS, why=_symptom(subject, _EMBEDDINGS), certain=True)
 
 
 def _for_thoughts(subject: Subject) -> Iterator[Need]:
     if subject.value("--reasoning-parser") == "gemma4" and subject.runs("<0.19.1"):
-        why = "answers that are not streamed keep the thought"
-        yield Need(patch="thought-channel-nonstreaming", why=why, certain=True, fatal=False)
+        yield Need(patch=_THOUGHTS, why=_symptom(subject, _THOUGHTS), certain=True, fatal=False)
 
 
 def _for_awq(subject: Subject) -> Iterator[Need]:
@@ -155,8 +148,22 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
             yield Need(patch="nvfp4-awq", why=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
 
 
+def _symptom(subject: Subject, name: str) -> str:
+    """Return what goes wrong without a patch, as its folder says it."""
+    patch = subject.patches.get(name)
+    symptom = bug_of(patch.text).symptom.removesuffix(".") if patch else "vLLM needs it"
+    return symptom if symptom.startswith("vLLM") else symptom[0].lower() + symptom[1:]
+
+
 def _listed(subject: Subject) -> tuple[str, ...]:
     return (*subject.profile.patches.required, *subject.profile.patches.optional)
+
+
+def _misspelt(subject: Subject) -> dict[str, str]:
+    """Return the patch that is meant by each listed name that is almost one."""
+    unknown = [name for name in _listed(subject) if name not in subject.patches]
+    near = {name: difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6) for name in unknown}
+    return {name: found[0] for name, found in near.items() if found}
 
 
 def _places(subject: Subject) -> Iterator[tuple[Path, str]]:

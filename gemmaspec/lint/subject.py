@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -44,6 +44,13 @@ class Subject:
     patches: Mapping[str, Patch]
     target: Checkpoint | None = None
     draft: Checkpoint | None = None
+    here: Mapping[str, str] = field(default_factory=dict)
+    """What this machine has of `target`, `draft` and `template`: folder, file, no config or missing; empty where
+    nobody has looked."""
+    templates: tuple[str, ...] = ()
+    """The shipped chat templates."""
+    emptied: tuple[str, ...] = ()
+    """Keys with nothing behind them that take away what the profile inherits."""
 
     def runs(self, versions: str) -> bool:
         """Whether the vLLM is in a range such as >=0.25.0,<0.28; a build counts as the release that it precedes."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from gemmaspec import strict_yaml
 from gemmaspec.errors import ProfileError
 from gemmaspec.lock.model import Lock
+from gemmaspec.sentences import sentence
 from gemmaspec.strict_yaml import Document, Place
 
 MAX_CHARACTERS: Final = 64 * 1024
@@ -54,7 +55,7 @@ def _finding(error: Mapping[str, Any], document: Document, file: str) -> str:
         (document.places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.places),
         Place(file, 1),
     )
-    said = {"extra_forbidden": "unknown key", "missing": "is missing"}.get(error["type"], str(error["msg"]))
+    said = sentence(error)
     return f"{place}: {'.'.join(map(str, path))}: {said}" if path else f"{place}: {said}"
 
 

@@ -16,6 +16,7 @@ from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
 from gemmaspec.patching.known import Rules, fingerprint, read_known
+from gemmaspec.sentences import sentence
 
 _RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -80,14 +81,17 @@ class Imported(_Written):
 class PatchText(_Written):
     """patch.yaml.
 
-    `errors` are the exact texts of what goes wrong without the patch, … standing for any text; `until` says why
-    the last range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
+    `symptom` says in one sentence what goes wrong without the patch, and `errors` are the exact texts of it, …
+    standing for any text; `instead` is what helps without the patch ("set serve.x: true"); `until` says why the last
+    range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
     """
 
     id: str = Field(pattern=_ID)
     title: str
     hole: str
+    symptom: str | None = Field(default=None, pattern=r"^(?:[A-Z]|vLLM).*\.$", max_length=200)
     errors: tuple[str, ...] = ()
+    instead: str | None = Field(default=None, pattern=r"^[a-z].*[^.]$", max_length=150)
     required_by: RequiredBy
     runner: Literal["any", "v1", "v2"]
     speculation_only: bool
@@ -163,9 +167,7 @@ class Shelf(Mapping[str, Patch]):
 def load_patch(folder: Path) -> Patch:
     """One patch folder; PatchError when its text or a diff is refused, or a diff is not named in the text."""
     file = folder / "patch.yaml"
-    text = _validated(_read_yaml(file), file)
-    if text.id != folder.name:
-        raise PatchError(f"{file}: id: {text.id} is not the name of its folder, {folder.name}")
+    text = load_text(folder)
     findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
     unused = {path.name for path in folder.glob("*.diff")} - {variant.diff for variant in text.variants}
     findings += [f"{name} is not named in it" for name in sorted(unused)]
@@ -173,6 +175,15 @@ def load_patch(folder: Path) -> Patch:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
     rules = [rule.model_dump() for rule in text.superseded]
     return Patch(folder=folder, text=text, variants=tuple(_load_variant(folder, item, rules) for item in text.variants))
+
+
+def load_text(folder: Path) -> PatchText:
+    """Return what patch.yaml says, without its diffs; raise PatchError when it is not valid."""
+    file = folder / "patch.yaml"
+    text = _validated(_read_yaml(file), file)
+    if text.id != folder.name:
+        raise PatchError(f"{file}: id: {text.id} is not the name of its folder, {folder.name}")
+    return text
 
 
 def _read_yaml(file: Path) -> Any:
@@ -199,7 +210,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
     for fault in error.errors():
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         if fault["type"] != "extra_forbidden":
-            yield f"{where}: {fault['msg']}"
+            yield f"{where}: {sentence(fault)}"
             continue
         near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
         yield f"{where}: unknown key" + (f"; did you mean {near[0]}?" if near else "")

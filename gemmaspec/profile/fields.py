@@ -82,7 +82,7 @@ def not_secret(value: str) -> str:
 Text = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=4096)]
 Name = Annotated[str, matching(_NAME, "a name of small letters, digits and hyphens")]
 Int = Annotated[int, BeforeValidator(_whole_number)]
-Positive = Annotated[Int, Field(ge=1)]
+Positive = Annotated[Int, Field(ge=1, le=2**31 - 1)]
 Version = Annotated[
     str,
     BeforeValidator(_text_of_number),

@@ -8,17 +8,18 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from gemmaspec import strict_yaml
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.profile import rules
 from gemmaspec.profile.find import find_profile, profile_folders, profile_names
+from gemmaspec.profile.invalid import invalid
 from gemmaspec.profile.model import Profile
 from gemmaspec.strict_yaml import Document, Place
 
@@ -34,6 +35,8 @@ class Loaded:
     profile: Profile
     file: Path
     places: Mapping[strict_yaml.Path, Place]
+    emptied: tuple[str, ...] = ()
+    """Keys with nothing behind them that take away what the profile inherits; `null` written out is meant."""
 
     def place(self, *path: str | int) -> Place:
         """Where the value at `path` was written, or the nearest thing around it."""
@@ -61,7 +64,7 @@ def load_profile(
     """
     folders = profile_folders() if folders is None else folders
     file = find_profile(name, folders)
-    document = _extended(file, folders, seen=())
+    document, emptied = _extended(file, folders, seen=())
     for override in overrides:
         document = _overridden(document, override)
     if no_spec:
@@ -70,22 +73,20 @@ def load_profile(
     if profile.name != file.stem:
         place = _nearest_place(("name",), document.places)
         raise ProfileError(f"{place}: name: is {profile.name!r}, but the file is called {file.name}")
-    loaded = Loaded(profile=profile, file=file, places=document.places)
-    _raise_findings((loaded.place(*finding.path), str(finding)) for finding in rules.findings(profile))
+    loaded = Loaded(profile=profile, file=file, places=document.places, emptied=tuple(sorted(emptied)))
+    _raise_findings(_blamed(finding, loaded) for finding in rules.findings(profile))
     return loaded
 
 
 def _read(file: Path) -> Document:
     try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ProfileError(f"{file}: is not UTF-8 text") from None
+        text = strict_yaml.read_text(file.read_bytes(), file=_shown(file))
     except OSError as error:
-        raise ProfileError(f"{file}: {error.strerror}") from None
+        raise ProfileError(f"cannot read {file}: {error.strerror}") from None
     document = strict_yaml.parse(text, file=_shown(file))
     if not isinstance(document.data, dict):
         raise ProfileError(f"{_shown(file)}:1: a profile is a map of keys")
-    return Document(_anchored(document.data, file.parent), document.places)
+    return replace(document, data=_anchored(document.data, file.parent))
 
 
 def _shown(file: Path) -> str:
@@ -103,18 +104,30 @@ def _anchored(value: Any, folder: Path) -> Any:
     return value
 
 
-def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) -> Document:
+def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) -> tuple[Document, frozenset[str]]:
+    """Return a file with what it extends, and the empty keys that take away something inherited."""
     document = _read(file)
     parent = document.data.pop("extends", None)
     if parent is None:
-        return document
+        return document, frozenset()
     place = document.places.get(("extends",), Place(_shown(file), 1))
     if not isinstance(parent, str) or not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", parent):
-        raise ProfileError(f"{place}: extends: must be the name of a profile")
+        raise ProfileError(f"{place}: extends: must be the name of a profile{_did_you_mean(parent, file, folders)}")
     if file in seen or len(seen) >= MAX_EXTENDS:
-        raise ProfileError(f"{place}: extends: goes in circles, or deeper than {MAX_EXTENDS} files")
-    base = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
-    return _merged(base, document)
+        chain = " → ".join(one.stem for one in (*seen, file))
+        why = "goes in circles" if file in seen else f"goes deeper than {MAX_EXTENDS} files"
+        raise ProfileError(f"{place}: extends: {why}: {chain}")
+    base, lost = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
+    taken = {".".join(map(str, path)) for path in document.empty if _holds(base.data, path)}
+    return _merged(base, document), lost | taken
+
+
+def _holds(data: Any, path: strict_yaml.Path) -> bool:
+    for part in path:
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return True
 
 
 def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place) -> Path:
@@ -122,7 +135,16 @@ def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place)
         candidate = folder / f"{parent}.yaml"
         if candidate.is_file():
             return candidate
-    raise ProfileError(f"{place}: extends: there is no {parent}.yaml beside it or among the shipped profiles")
+    guess = _did_you_mean(parent, file, folders)
+    raise ProfileError(f"{place}: extends: there is no {parent}.yaml beside it or among the shipped profiles{guess}")
+
+
+def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
+    """Return the profile that is nearest to what was written, those that begin with _ included."""
+    wanted = str(parent).rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+    known = {one.stem for folder in (file.parent, *folders) if folder.is_dir() for one in folder.glob("*.yaml")}
+    near = difflib.get_close_matches(wanted, sorted(known - {file.stem}), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _merged(base: Document, over: Document) -> Document:
@@ -159,8 +181,28 @@ def _validated(document: Document) -> Profile:
     try:
         return Profile.model_validate(document.data)
     except ValidationError as error:
-        _raise_findings(_finding(item, document.places) for item in error.errors(include_url=False))
+        wrong = invalid(error.errors(include_url=False), document.data)
+        _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)
         raise AssertionError("a ValidationError holds at least one error") from error
+
+
+def _keyed(path: strict_yaml.Path, text: str) -> str:
+    return f"{'.'.join(map(str, path)) or 'the profile'}: {text}"
+
+
+def _blamed(finding: rules.Finding, loaded: Loaded) -> tuple[Place, str]:
+    """Return where to put the blame: on a key of the user's own file where one of them causes the finding.
+
+    What an extended profile says is right there, and is not the user's to edit.
+    """
+    place, because = loaded.place(*finding.path), loaded.place(*finding.because)
+    own = {_shown(loaded.file)}
+    if not finding.because or place.file in own or place.line == 0 or not (because.file in own or because.line == 0):
+        return place, str(finding)
+    key = ".".join(map(str, finding.path))
+    return because, _keyed(
+        finding.because, f"{key} {finding.text} ({key} comes from {place}; {key}: null takes it away)"
+    )
 
 
 def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
@@ -169,55 +211,6 @@ def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
     lines = dict.fromkeys(f"{place}: {text}" for place, text in in_order)
     if lines:
         raise ProfileError("\n".join(lines))
-
-
-def _finding(error: Mapping[str, Any], places: Mapping[strict_yaml.Path, Place]) -> tuple[Place, str]:
-    path = tuple(part for part in error["loc"] if part != "[key]")
-    return _nearest_place(path, places), f"{'.'.join(map(str, path))}: {_sentence(error, path)}"
-
-
-def _sentence(error: Mapping[str, Any], path: Sequence[str | int]) -> str:
-    if error["type"] == "extra_forbidden":
-        return f"unknown key{_nearest_key(path)}"
-    if error["type"] == "missing":
-        return "is missing"
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    return _plain(error)
-
-
-def _plain(error: Mapping[str, Any]) -> str:
-    message = str(error["msg"])
-    message = message[0].lower() + message[1:]
-    value = error.get("input")
-    shown = isinstance(value, str | int | float | bool)
-    return f"{message}, got {value!r}" if shown else message
-
-
-def _nearest_key(path: Sequence[str | int]) -> str:
-    known = list(_keys_at(Profile, path[:-1]))
-    near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else f"; known here: {', '.join(known)}"
-
-
-def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> Iterator[str]:
-    for key in path:
-        if isinstance(key, int):
-            continue
-        field = model.model_fields.get(str(key))
-        inner = next(_models_in(field.annotation), None) if field else None
-        if inner is None:
-            return
-        model = inner
-    for name, field in model.model_fields.items():
-        yield field.alias or name
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
 
 
 def _nearest_place(path: Sequence[str | int], places: Mapping[strict_yaml.Path, Place]) -> Place:

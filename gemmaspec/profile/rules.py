@@ -41,7 +41,7 @@ _FIELDS_OF_ACCEPTANCE: Final = {
 }
 """Fields that belong to one rejection_sample_method."""
 
-_OWN_KEYS: Final = {
+OWN_KEYS: Final = {
     "--speculative-config": "speculative",
     "-sc": "speculative",
     "--spec-model": "speculative",
@@ -54,6 +54,11 @@ _OWN_KEYS: Final = {
     "--model": "target.model",
     "--chat-template": "chat.template",
 }
+"""Flags that a profile sets by another key."""
+
+
+_METHOD: Final = ("speculative", "method")
+_LIMIT: Final = ("serve", "max_model_len")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Finding:
 
     path: tuple[str | int, ...]
     text: str
+    because: tuple[str | int, ...] = ()
+    """The key that makes the value at `path` wrong, where that value is right by itself."""
 
     def __str__(self) -> str:
         return f"{'.'.join(map(str, self.path))}: {self.text}"
@@ -87,7 +94,7 @@ def _pairing(profile: Profile) -> Iterator[Finding]:
     if spec.method in _NEEDS_DRAFT and not draft:
         yield Finding(("speculative", "method"), f"{spec.method} needs a `draft: {{model: …}}`")
     if spec.method in _NO_DRAFT and draft:
-        yield Finding(("draft",), f"{spec.method} drafts from the text itself; take the draft away")
+        yield Finding(("draft",), f"{spec.method} drafts from the text itself; take the draft away", _METHOD)
     if spec.num_speculative_tokens is None and spec.method != "suffix":
         yield Finding(("speculative",), "num_speculative_tokens is missing")
 
@@ -99,12 +106,13 @@ def _fields_of_method(profile: Profile) -> Iterator[Finding]:
     for field, methods in _FIELDS_OF_METHOD.items():
         if spec.method not in methods and getattr(spec, field) is not None:
             known = " or ".join(sorted(methods))
-            yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}")
+            yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}", _METHOD)
     if spec.parallel_drafting and spec.disable_padded_drafter_batch:
         yield Finding(("speculative", "disable_padded_drafter_batch"), "vLLM cannot do it with parallel_drafting")
     for field, method in _FIELDS_OF_ACCEPTANCE.items():
         if spec.rejection_sample_method != method and getattr(spec, field) is not None:
-            yield Finding(("speculative", field), f"belongs to rejection_sample_method: {method}")
+            because = ("speculative", "rejection_sample_method")
+            yield Finding(("speculative", field), f"belongs to rejection_sample_method: {method}", because)
 
 
 def _draft_parallelism(profile: Profile) -> Iterator[Finding]:
@@ -116,6 +124,7 @@ def _draft_parallelism(profile: Profile) -> Iterator[Finding]:
         yield Finding(
             ("speculative", "draft_tensor_parallel_size"),
             f"is {draft_tp}; vLLM takes 1 or the target's tensor_parallel_size, here {target_tp}",
+            ("serve", "tensor_parallel_size"),
         )
 
 
@@ -129,7 +138,7 @@ def _lookup(profile: Profile) -> Iterator[Finding]:
 def _context(profile: Profile) -> Iterator[Finding]:
     spec, limit = profile.speculative, profile.serve.max_model_len
     if spec and spec.max_model_len and limit and spec.max_model_len > limit:
-        yield Finding(("speculative", "max_model_len"), f"is larger than serve.max_model_len, {limit}")
+        yield Finding(("speculative", "max_model_len"), f"is larger than serve.max_model_len, {limit}", _LIMIT)
 
 
 def _exposure(profile: Profile) -> Iterator[Finding]:
@@ -153,8 +162,8 @@ def _asks_for(profile: Profile, *flags: str) -> bool:
 def _extra_args(profile: Profile) -> Iterator[Finding]:
     for index, argument in enumerate(profile.serve.extra_args):
         flag = argument.split("=", 1)[0].replace("_", "-")
-        if flag in _OWN_KEYS:
-            yield Finding(("serve", "extra_args", index), f"{flag} has a key of its own: {_OWN_KEYS[flag]}")
+        if flag in OWN_KEYS:
+            yield Finding(("serve", "extra_args", index), f"{flag} has a key of its own: {OWN_KEYS[flag]}")
 
 
 def _patch_twice(profile: Profile) -> Iterator[Finding]:

@@ -24,6 +24,11 @@ def vllm_of(profile: Profile) -> str | None:
     return found[1] if found else None
 
 
+def can_be_process(profile: Profile) -> bool:
+    """Return whether the profile says which vLLM a process would run; a container brings its own."""
+    return bool(profile.runtime.vllm or profile.runtime.python)
+
+
 def compile_of(profile: Profile) -> str:
     """How a profile's server compiles, in one word or as its flag says it: what step times of two servers share or not.
 

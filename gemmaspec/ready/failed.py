@@ -9,10 +9,11 @@ from typing import Final
 
 from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError, PatchConflict, StartFailed
-from gemmaspec.ready.failures import find_cause, first_exception
+from gemmaspec.ready.failures import Cause, find_cause
 from gemmaspec.ready.known import ENVIRONMENT, KILLED, KnownFailure
 from gemmaspec.ready.logline import message_of, printable
 from gemmaspec.ready.phases import Phase
+from gemmaspec.ready.tracebacks import Raised, described, root_exception
 
 LAST_LINES: Final = 20
 LAUNCHER: Final = "gemmaspec: "
@@ -52,18 +53,25 @@ def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError
 def explained(
     what: str, lines: Sequence[str], *, secrets: Sequence[str] = (), otherwise: KnownFailure | None = None
 ) -> StartFailed:
-    """A failed start with its cause, as far as the log shows one, and the log's last lines."""
+    """Return a failed start with its first cause, as far as the log shows one, and then the log's last lines."""
     cause = find_cause(lines)
     known = cause.failure if cause else otherwise
-    shown = cause.message if cause else first_exception(lines)
-    parts = [what]
-    if known:
-        parts.append(known.says)
-    if shown:
-        parts.append(f"its log: {printable(shown, secrets=secrets).strip()[:400]}")
-    error = StartFailed("\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.do if known else None)
+    parts = [what, *([known.message] if known else [])]
+    parts += [printable(text, secrets=secrets)[:400] for text in _first_cause(cause, root_exception(lines))]
+    error = StartFailed("\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.fix if known else None)
     error.exit_code = known.exit_code if known else StartFailed.exit_code
     return error
+
+
+def _first_cause(cause: Cause | None, root: Raised | None) -> list[str]:
+    """Return the lines that quote the cause: the exception with its place, or else the message that is known."""
+    if cause and not (root and cause.failure.pattern.search(root.text)):
+        return [f"its log: {cause.message.strip()}"]
+    if root is None:
+        return []
+    return [f"the first error of its log{f', in {root.process}' if root.process else ''}:"] + [
+        f"  {line}" for line in described(root)
+    ]
 
 
 def _what(ended: Ended) -> str:
@@ -93,7 +101,7 @@ def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) ->
     if code == CONFLICT or (code is None and any(map(_DOES_NOT_FIT.match, own))):
         return PatchConflict(text)
     killed = code in _SIGKILL
-    error = StartFailed(f"{text}\n{KILLED.says}" if killed else text, hint=KILLED.do if killed else None)
+    error = StartFailed(f"{text}\n{KILLED.message}" if killed else text, hint=KILLED.fix if killed else None)
     error.exit_code = ENVIRONMENT if code == ENVIRONMENT else StartFailed.exit_code
     return error
 

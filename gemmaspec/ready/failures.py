@@ -1,4 +1,4 @@
-"""Why a server died, read from its log."""
+"""Why a server failed, read from its log."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.ready.known import KNOWN, KnownFailure
+from gemmaspec.ready.known import KnownFailure, known_failures
 from gemmaspec.ready.logline import message_of
 
-_EXCEPTION: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)\b(?:: |$)")
 _SOURCE: Final = "    "
 """A traceback's source lines begin so; `raise SomeError(` is not yet what happened."""
-_WRAPPERS: Final = re.compile(r"See (?:root cause above|stack trace (?:\(above\) )?for (?:the )?root cause)")
 _REFUSALS: Final = re.compile(r"\bvalidation errors? for \w{1,80}$")
 """Pydantic's first line; the key and what is wrong with it are on the next two."""
+_VERSION: Final = re.compile(r"gemmaspec: patching vllm (?P<version>[\w.+!-]{1,80}) at ")
+_IN: Final = re.compile(r"gemmaspec: patch (?P<patch>[a-z0-9-]{1,80}): (?:applies|applied|superseded)\b")
+"""The launcher's lines: which vLLM runs, and which of its bugs are fixed in it."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,15 @@ class Cause:
 
 
 def find_cause(lines: Sequence[str]) -> Cause | None:
-    """The root cause in a log: the earliest failure that is known, and rather a specific one.
+    """Return the root cause in a log: the earliest failure that is known, and rather a specific one.
 
     vLLM's processes hand an error upwards and wrap it each time ("Engine core initialization failed. See root
-    cause above."), so that what comes first explains most.
+    cause above."), so that what comes first explains most. A bug whose patch is in is not the cause.
     """
     messages = _messages(lines)
+    rows = _rows(messages)
     for wanted in (False, True):
-        candidates = [known for known in KNOWN if known.general is wanted]
+        candidates = [known for known in rows if known.general is wanted]
         for message in messages:
             found = next((known for known in candidates if known.pattern.search(message)), None)
             if found:
@@ -43,19 +45,21 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
 
 
 def explain(lines: Sequence[str]) -> KnownFailure | None:
-    """The known failure that a log shows; None when it shows none."""
+    """Return the known failure that a log shows; None when it shows none."""
     cause = find_cause(lines)
     return cause.failure if cause else None
 
 
-def first_exception(lines: Sequence[str]) -> str | None:
-    """The first exception of a log that does not merely point to another: the best guess at the cause."""
-    found = (text for text in _messages(lines) if _EXCEPTION.match(text) and not _WRAPPERS.search(text))
-    return next(found, None)
+def _rows(messages: Sequence[str]) -> list[KnownFailure]:
+    """Return the failures that this server can have had."""
+    own = [text for text in messages if text.startswith("gemmaspec: ")]
+    version = next((found["version"] for text in own if (found := _VERSION.match(text))), None)
+    fixed = {found["patch"] for text in own if (found := _IN.match(text))}
+    return [known for known in known_failures(version) if known.patch not in fixed]
 
 
 def _messages(lines: Sequence[str]) -> list[str]:
-    """What the lines say, without source lines; a refusal of pydantic's is one message."""
+    """Return what the lines say, without source lines; a refusal of pydantic's is one message."""
     said = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
     for index, text in enumerate(said):
         if _REFUSALS.search(text):

@@ -1,4 +1,7 @@
-"""How servers are known to die while starting: the table of failures.py."""
+"""How servers are known to fail while starting: the table of failures.py.
+
+A bug of vLLM that has a patch is described in its patch folder alone, and comes from there.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,37 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from gemmaspec.patching.bugs import bugs
+
 ENVIRONMENT: Final = 4
 START: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFailure:
-    """One way to die: how it shows in the log, what it is and what to do."""
+    """One way to fail: how it shows in the log, what it is and what to do."""
 
     code: str
     """A short name for people and scripts."""
     pattern: re.Pattern[str]
     """Found somewhere in a message of the log."""
-    says: str
+    message: str
     """One sentence: what happened."""
-    do: str
+    fix: str
     """One sentence: what to change, naming the profile's key or the patch."""
     exit_code: int = START
     """6 for a failed start, 4 when something outside of the stack is missing."""
     general: bool = False
     """Whether a failure without this mark, anywhere in the log, explains more."""
+    patch: str | None = None
+    """The patch that fixes it, for a bug of vLLM."""
 
 
 def _known(
     code: str,
     pattern: str,
-    says: str,
-    do: str,
+    message: str,
+    fix: str,
     *,
     exit_code: int = START,
     general: bool = False,
@@ -40,71 +47,14 @@ def _known(
     return KnownFailure(
         code=code,
         pattern=re.compile(pattern),
-        says=says,
-        do=do,
+        message=message,
+        fix=fix,
         exit_code=exit_code,
         general=general,
     )
 
 
-_HOLES: Final = (
-    _known(
-        "kv-window-sizes",  # v1/kv_cache_interface.py, 0.19.0-0.33.0
-        r"ValueError: All attention layers in the same KV cache group must have the same window size",
-        "vLLM cannot put the target's and the draft's sliding windows into one KV cache group.",
-        "Add the patch kv-spec-uniform-valueerror to patches.required.",
-    ),
-    _known(
-        "kv-sharing-layer",  # v1/worker/gpu_model_runner.py, v1/worker/gpu/attn_utils.py, 0.19.0-0.33.0
-        r"KeyError: '[\w.]{1,200}\.layers\.\d{1,4}\.self_attn\.attn'",
-        "A layer that shares another layer's KV cache has no entry in its KV cache group.",
-        "Add the patch kv-sharing-uniform-specs to patches.required.",
-    ),
-    _known(
-        "kv-groups",  # v1/spec_decode/eagle.py, from 0.20.0 llm_base_proposer.py, 0.19.0-0.33.0
-        r"AssertionError: All drafting layers should belong to the same kv cache group",
-        "The hybrid KV cache manager spreads the draft over several groups, and this drafter takes one only.",
-        "Set serve.disable_hybrid_kv_cache_manager: true; a draft model then also needs the patches "
-        "kv-spec-uniform-valueerror and kv-sharing-uniform-specs.",
-    ),
-    _known(
-        "multimodal-guard",  # v1/spec_decode/eagle.py, llm_base_proposer.py, 0.19.0-0.20.2
-        r"NotImplementedError: Speculative Decoding with draft models or parallel drafting does not support",
-        "This vLLM refuses a draft model for a target that can see images.",
-        "Add the patch draft-text-only to patches.required.",
-    ),
-    _known(
-        "image-mask",  # model_executor/models/gemma4_mm.py embed_input_ids, from 0.20.0 behind the guard
-        r"RuntimeError: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\)",
-        "The draft was given the target's image mask, which does not fit its own batch.",
-        "Add the patch draft-text-only to patches.required.",
-    ),
-    _known(
-        "mtp-embeddings",  # v1/spec_decode/gemma4.py, 0.25.0-0.26.0 under model runner v1; other sizes in any release
-        r"a and b must have same reduction dim|mat1 and mat2 shapes cannot be multiplied",
-        "The draft's width is not what it is given: a head for another target, or an MTP head that keeps its own "
-        "embeddings in vLLM 0.25.0 to 0.26.0.",
-        "Add the patch mtp-share-embeddings to patches.required under 0.25.0 to 0.26.0; gemmaspec inspect says whether "
-        "the head fits the target.",
-    ),
-    _known(
-        "eagle3-whitelist",  # config/speculative.py, 0.19.0-0.21.0; gemma4 is on the list from 0.19.1
-        r"(?:eagle3|extract_hidden_states) is only supported for .{1,300} models",
-        "This vLLM has no EAGLE-3 for Gemma 4.",
-        "Take vLLM 0.19.1 or later: image, or runtime.vllm for the process engine.",
-    ),
-    _known(
-        "nvfp4-awq",  # model_executor/layers/quantization/modelopt.py, 0.19.0-0.33.0
-        r"ModelOpt currently only supports: ",
-        "vLLM does not know the checkpoint's quantization (NVFP4_AWQ is the known case).",
-        "Take a checkpoint that is plainly NVFP4 for target.model or draft.model.",
-    ),
-    _known(
-        "nan-scales",  # model_executor/layers/quantization/modelopt.py, 0.30.0-0.33.0
-        r"was never loaded \(still NaN\)",
-        "Layers that the checkpoint's configuration calls NVFP4 are BF16 in it and have no scales.",
-        "Take another checkpoint for target.model or draft.model: one that lists its unquantized layers.",
-    ),
+_CPU: Final = (
     _known(
         "cpu-speculation-0.20",  # v1/sample/rejection_sampler.py, 0.20.0-0.20.2
         r"unexpected keyword argument 'SYNTHETIC_MODE'",
@@ -327,8 +277,8 @@ _MODELS: Final = (
     ),
 )
 
-KNOWN: Final = (*_HOLES, *_CONFIGURATION, *_TRANSFORMERS, *_MEMORY, *_MACHINE, *_MODELS)
-"""Every failure that is told apart by its log."""
+KNOWN: Final = (*_CPU, *_CONFIGURATION, *_TRANSFORMERS, *_MEMORY, *_MACHINE, *_MODELS)
+"""Every failure that the log tells apart, without the bugs that have a patch."""
 
 KILLED: Final = _known(
     "killed",
@@ -336,3 +286,16 @@ KILLED: Final = _known(
     "It was killed from outside (SIGKILL), most often because the machine's memory ran out.",
     "Lower serve.gpu_memory_utilization or serve.max_model_len, or free memory on the machine.",
 )
+
+
+def known_failures(version: str | None = None) -> tuple[KnownFailure, ...]:
+    """Return the bugs of vLLM that have a patch, then KNOWN.
+
+    `version` is the vLLM that ran, if known: a bug counts only with advice for that release.
+    """
+    rows = (
+        KnownFailure(code=bug.patch, pattern=bug.pattern(), message=bug.symptom, fix=fix, patch=bug.patch)
+        for bug in bugs()
+        if bug.errors and (fix := bug.fix(version))
+    )
+    return (*rows, *KNOWN)

@@ -12,7 +12,7 @@ MAX_LINE: Final = 2000
 """Characters of a line that are looked at; vLLM prints whole configurations on one line."""
 
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,400}\x07?|\x1b.?")
-_PROCESS: Final = re.compile(r"\([\w .:-]{1,80} pid=\d{1,10}\) ")
+_PROCESS: Final = re.compile(r"\((?P<name>[\w .:-]{1,80}) pid=\d{1,10}\) ?")
 _LEVEL: Final = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]\s]{1,200}:\d{1,6}\] ?"
 )
@@ -30,11 +30,22 @@ def message_of(line: str) -> str:
     that of vllm/logger.py and vllm/utils/system_utils.py, 0.19.0 to 0.33.0; a progress bar overwrites itself
     after a carriage return, and only its last state counts.
     """
-    text = _ESCAPES.sub("", line.rstrip().rpartition("\r")[2][:MAX_LINE])
+    text = _plain(line)
     for prefix in (_PROCESS, _LEVEL):
         if found := prefix.match(text):
             text = text[found.end() :]
     return text
+
+
+def process_of(line: str) -> str:
+    """Return which of vLLM's processes printed a line, such as `EngineCore` or `Worker_TP1`; "" if it has no name."""
+    found = _PROCESS.match(_plain(line))
+    return found["name"] if found else ""
+
+
+def _plain(line: str) -> str:
+    """Return a line without colours and overwritten text."""
+    return _ESCAPES.sub("", line.rstrip().rpartition("\r")[2][:MAX_LINE])
 
 
 def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
@@ -42,8 +53,7 @@ def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
 
     `secrets` are values to hide wherever they occur; what looks like a key or a token is hidden as well.
     """
-    text = _ESCAPES.sub("", line.rstrip().rpartition("\r")[2][:MAX_LINE])
-    text = "".join(char if char.isprintable() else " " for char in text)
+    text = "".join(char if char.isprintable() else " " for char in _plain(line))
     for secret in secrets:
         text = text.replace(secret, "***")
     return without_secrets(text)

@@ -71,8 +71,12 @@ def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Pat
 
 def remove_runtime(spec: RuntimeSpec) -> bool:
     """Remove a runtime, finished or not; returns whether there was one."""
-    path = runtime_dir(spec)
-    with held_lock(path.parent / f".{spec.key}.lock", waiting=lambda: None):
+    return remove_folder(runtime_dir(spec))
+
+
+def remove_folder(path: Path) -> bool:
+    """Remove the runtime in a folder, finished or not; return whether there was one."""
+    with held_lock(path.parent / f".{path.name}.lock", waiting=lambda: None):
         present = path.exists()
         _remove(path)
     return present

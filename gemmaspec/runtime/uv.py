@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import uv
-
 from gemmaspec.errors import EnvironmentMissing
 
 _FULL_BYTES = 64 * 1024 * 1024
@@ -39,7 +37,7 @@ class Uv:
         """
         on_terminal = sys.stderr.isatty()
         with subprocess.Popen(
-            [uv.find_uv_bin(), *arguments],
+            [uv_binary(), *arguments],
             cwd=self.folder,
             env=dict(self.environment),
             stdin=subprocess.DEVNULL,
@@ -56,6 +54,21 @@ class Uv:
                 raise
         if code != 0:
             raise failure(arguments, last, self.folder)
+
+
+def uv_binary() -> str:
+    """Return the path of uv. Raises EnvironmentMissing where it is missing.
+
+    Imported late: nothing but an installation needs it.
+    """
+    try:
+        import uv
+
+        return uv.find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        if found := shutil.which("uv"):
+            return found
+    raise EnvironmentMissing("uv is missing, and it installs the packages of a runtime", hint="pip install uv")
 
 
 def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -> EnvironmentMissing:

@@ -100,7 +100,8 @@ def _only_speculation(name: str, patches: Mapping[str, Patch]) -> bool:
     return name in patches and patches[name].text.speculation_only
 
 
-def _template_file(profile: Profile) -> Path:
+def template_file(profile: Profile) -> Path:
+    """Return the file of `chat.template`: the shipped one for the release, one of templates/, or a path."""
     name = profile.chat.template or ""
     if name == OWN_TEMPLATE:
         return template_for(profile.runtime.vllm)
@@ -108,7 +109,7 @@ def _template_file(profile: Profile) -> Path:
 
 
 def _template_text(loaded: Loaded) -> str:
-    file = _template_file(loaded.profile)
+    file = template_file(loaded.profile)
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

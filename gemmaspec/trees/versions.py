@@ -1,9 +1,12 @@
-"""Which vLLM, torch and transformers are installed somewhere, from their files alone: nothing is imported or run."""
+"""Which vLLM, torch and transformers are installed somewhere, from their files alone: nothing of them is imported."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -15,6 +18,14 @@ from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN
 
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!_-]{1,64}")
 _STATED: Final = re.compile(rb"^__version__\s*=\s*[\"'](" + _VERSION.pattern.encode() + rb")[\"']", re.MULTILINE)
+_LOCATE: Final = """\
+import importlib.util, json, sys
+del sys.path[0]
+found = {name: importlib.util.find_spec(name) for name in ("vllm", "torch", "transformers")}
+print(json.dumps({name: spec.origin if spec else None for name, spec in found.items()}))
+"""
+"""Run by the interpreter that would run vLLM. A package is found, not imported."""
+_PATIENCE_S: Final = 30
 _FILES: Final = {"torch": "torch/version.py", "transformers": "transformers/__init__.py"}
 
 
@@ -34,9 +45,51 @@ def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
         client.close()
 
 
-def interpreter_versions(python: Path) -> dict[str, str]:
-    """The same for an interpreter of this machine. Raises EnvironmentMissing when it has no vllm."""
-    return _versions(list(_beside(python)), _on_disk, str(python))
+def interpreter_versions(python: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the same for an interpreter of this machine. Raises EnvironmentMissing when it has no vllm.
+
+    The interpreter itself is asked where its packages are, as the launcher asks it, so that .pth files and the
+    PYTHONPATH of `environment` count. What cannot be run is looked through by its folders.
+    """
+    found = _located(python, environment or {})
+    if found is None:
+        return _versions(list(_beside(python)), _on_disk, str(python))
+    if "vllm" not in found:
+        raise EnvironmentMissing(
+            f"{python} finds no vllm", hint="set runtime.python to the interpreter that has vllm, or leave it out"
+        )
+    package = found["vllm"].parent
+    files = {"torch": "version.py", "transformers": "__init__.py"}
+    stated = {name: _stated_in(found[name].parent / file) for name, file in files.items() if name in found}
+    unknown = dict.fromkeys(files, UNKNOWN)
+    return {"vllm": _checked(launch.vllm_version(package)), **unknown, **stated}
+
+
+def _located(python: Path, environment: Mapping[str, str]) -> dict[str, Path] | None:
+    """Return where an interpreter would import each package from; None when it cannot be run."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _LOCATE],
+            env={**kept, **environment},
+            cwd="/",
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=True,
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+        return {str(name): Path(str(origin)) for name, origin in found.items() if origin}
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def _stated_in(file: Path) -> str:
+    found = _STATED.search(_on_disk(str(file)) or b"")
+    return found[1].decode("ascii") if found else UNKNOWN
+
+
+def _checked(version: str) -> str:
+    return version if _VERSION.fullmatch(version) else UNKNOWN
 
 
 def _beside(python: Path) -> Iterator[str]:
@@ -54,8 +107,7 @@ def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str
             f"no vllm package was found in {place}",
             hint="set container.python (for an image) or runtime.python to the interpreter that has vllm",
         )
-    vllm = launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
-    vllm = vllm if _VERSION.fullmatch(vllm) else UNKNOWN  # an image may state anything
+    vllm = _checked(launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN)
     # A vllm that is installed as a checkout lies elsewhere than its dependencies.
     sites = [str(PurePosixPath(folder).parent) for folder in dict.fromkeys([package, *folders])]
     return {"vllm": vllm, **{name: _stated(sites, path, archive) for name, path in _FILES.items()}}

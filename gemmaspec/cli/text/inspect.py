@@ -30,19 +30,19 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         return
     _look(found.target)
     if found.draft and found.pairing:
-        output.data("")
+        output.told("")
         _look(found.draft)
-        output.data("")
+        output.told("")
         _pairing(found.pairing)
 
 
 def _look(look: Look) -> None:
     checkpoint = look.checkpoint
-    output.data(_title(checkpoint))
+    output.told(_title(checkpoint))
     for name, text in _rows(checkpoint):
-        output.data(f"  {name:<13} {text}")
+        output.told(f"  {name:<13} {text}")
     for line in _part_lines(checkpoint):
-        output.data(f"  {line}")
+        output.told(f"  {line}")
     _findings(look.findings)
 
 
@@ -54,7 +54,7 @@ def _title(checkpoint: Checkpoint) -> str:
 
 def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     text = checkpoint.text
-    size = f"{parameters(checkpoint.tensors) / 1e9:.2f} B parameters, {_size(checkpoint.nbytes)}"
+    size = f"{_count(parameters(checkpoint.tensors))} parameters, {_size(checkpoint.nbytes)}"
     yield "model", f"{checkpoint.architecture}, {checkpoint.dtype}, {size}"
     counts = Counter(dataclasses.replace(layer, shares_with=None, shares_target=False) for layer in text.layers)
     for index, (layer, number) in enumerate(counts.items()):
@@ -104,6 +104,10 @@ def _speculator(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         yield "", f"made for {speculator.verifier}"
 
 
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e8 else f"{number / 1e6:.2f} M"
+
+
 def _chat(checkpoint: Checkpoint) -> str:
     kind, why = kind_of(checkpoint)
     template = {True: "chat template", False: "no chat template", None: "no tokenizer"}[checkpoint.has_chat_template]
@@ -147,18 +151,18 @@ def _size(nbytes: int) -> str:
 def _pairing(pairing: Pairing) -> None:
     needs = f" with {', '.join(pairing.patches)}" if pairing.patches else ""
     verdict = f"they pair{needs}" if pairing.works else "they do NOT pair"
-    output.data(f"{verdict}; speculative.method: {pairing.method}")
+    output.told(f"{verdict}; speculative.method: {pairing.method}")
     _findings(pairing.findings)
 
 
 def _findings(findings: Sequence[Finding]) -> None:
     for finding in sorted(findings, key=lambda one: list(_VERDICTS).index(one.severity)):
         mend = [*(f"patch {patch}" for patch in finding.patches), *([finding.mend] if finding.mend else [])]
-        output.data(_indented(finding.says, f"  {_VERDICTS[finding.severity]:<8} "))
+        output.told(_indented(finding.says, f"  {_VERDICTS[finding.severity]:<8} "))
         if finding.causes:
-            output.data(_indented(finding.causes, " " * 11))
+            output.told(_indented(finding.causes, " " * 11))
         if mend:
-            output.data(_indented(", ".join(mend), f"{' ' * 11}-> "))
+            output.told(_indented(", ".join(mend), f"{' ' * 11}-> "))
 
 
 def _indented(text: str, first: str) -> str:

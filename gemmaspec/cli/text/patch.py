@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
+from gemmaspec.cli.text import table
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 
@@ -90,14 +91,20 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
             }
         )
         return
-    width = max((len(name) for name in patches.judges), default=0)
-    for name in patches.judges:
-        patch = patches.every[name]
-        unreviewed = "" if patch.text.reviewed else "unreviewed; "
-        output.data(f"{name:<{width}}  {_range(patch):<15}  {unreviewed}{_users(name)}")
-        output.data(f"{'':<{width}}  {patch.text.title}")
+    columns = (
+        table.Column("PATCH"),
+        table.Column("VLLM"),
+        table.Column("NEEDED BY", rank=1),
+        table.Column("TITLE", rank=0, wraps=True),
+    )
+    table.show(columns, [_row(patches.every[name]) for name in patches.judges])
     for error in patches.refused.values():
         output.progress(f"refused: {error.message}")
+
+
+def _row(patch: Patch) -> tuple[str, ...]:
+    unreviewed = "" if patch.text.reviewed else "unreviewed; "
+    return patch.id, _range(patch), f"{unreviewed}{_users(patch.id)}", patch.text.title
 
 
 def show(patches: PatchSet, name: str, *, as_json: bool) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
+    from gemmaspec.deploy.stacks import Started
     from gemmaspec.deploy.starting import Progress, Running
-    from gemmaspec.deploy.status import Status
     from gemmaspec.deploy.up import DryRun
     from gemmaspec.ready.phases import Phase
     from gemmaspec.ready.probe import Answer
@@ -51,7 +51,9 @@ class TerminalProgress:
 
     def note(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a terminal that is closed meanwhile ends no start
-            self._console.print(output.hidden(text), markup=False)
+            self._console.print(
+                output.fitted(output.hidden(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True
+            )
 
     def phase(self, phase: Phase, elapsed: float) -> None:
         with contextlib.suppress(OSError):
@@ -74,20 +76,20 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     if as_json:
         output.json_data({"ok": True, **dataclasses.asdict(plan)})
         return
-    output.data(f"engine: {plan.why}")
+    output.told(f"engine: {plan.why}")
     if plan.joins:
-        output.data("runs:   so already; it would only be asked")
+        output.told("runs:   so already; it would only be asked")
     if plan.stops:
-        output.data(f"stop:   {plan.stops}")
+        output.told(f"stop:   {plan.stops}")
     for one in plan.fetches:
-        output.data(f"fetch:  {one}")
+        output.told(f"fetch:  {one}")
     for file in plan.files:
-        output.data(f"write:  {file}")
-    output.data(f"env:    {', '.join(plan.environment) or 'nothing set'}")
+        output.told(f"write:  {file}")
+    output.told(f"env:    {', '.join(plan.environment) or 'nothing set'}")
     if plan.offline != "no":
-        output.data(f"hub:    the server leaves it alone ({plan.offline})")
-    output.data(f"run:    {plan.command}")
-    output.data(f"ready:  when {plan.expects}")
+        output.told(f"hub:    the server leaves it alone ({plan.offline})")
+    output.told(f"run:    {plan.command}")
+    output.told(f"ready:  when {plan.expects}")
 
 
 def running(result: Running, *, as_json: bool) -> None:
@@ -109,22 +111,27 @@ def running(result: Running, *, as_json: bool) -> None:
         )
         return
     since = "was running already" if result.was_running else f"after {ready.seconds:.1f} s"
-    output.data(f"{server.name} is ready ({result.started.engine}, {since})")
-    output.data(f"  address   {server.base_url}/v1   model {server.model}")
-    _report_lines(result.report)
+    output.told(f"{server.name} is ready ({result.started.engine}, {since})")
+    output.told(f"  address   {server.base_url}/v1   model {server.model}")
+    report_lines(result.report)
     for line in answer_lines(ready.answer):
-        output.data(f"  {line}")
+        output.told(f"  {line}")
 
 
-def statuses(found: Sequence[Status], *, as_json: bool) -> None:
-    """What `status` prints."""
+def detached(started: Started, *, as_json: bool) -> None:
+    """What `up --detach` prints."""
+    server = started.server
     if as_json:
-        output.json_data({"stacks": [_status_json(one) for one in found]})
+        facts = {
+            "name": server.name,
+            "engine": started.engine,
+            "address": f"{server.base_url}/v1",
+            "model": server.model,
+        }
+        output.json_data({"ok": True, "detached": True, **facts})
         return
-    if not found:
-        output.progress("nothing was started on this machine")
-    for one in found:
-        _status(one)
+    output.told(f"{server.name} is starting ({started.engine}, port {server.port})")
+    output.progress(f"  next: gemmaspec wait {server.name}    # or: gemmaspec status {server.name}")
 
 
 def demo(result: Demo, *, as_json: bool) -> None:
@@ -142,17 +149,17 @@ def demo(result: Demo, *, as_json: bool) -> None:
             }
         )
         return
-    _report_lines(result.report)
-    output.data(f"  question  {result.question}")
-    output.data(f"  answer    {_clipped(result.drafted.answer.text)}")
+    report_lines(result.report)
+    output.told(f"  question  {result.question}")
+    output.told(f"  answer    {_clipped(result.drafted.answer.text)}")
     same = "the same" if result.same_text else "NOT the same"
-    output.data(f"            {same} text with and without speculation (greedy)")
-    output.data("")
-    output.data(f"  {'':<28}{'target alone':>14}{'with draft':>14}")
+    output.told(f"            {same} text with and without speculation (greedy)")
+    output.told("")
+    output.told(f"  {'':<28}{'target alone':>14}{'with draft':>14}")
     for name, alone, drafted in _demo_rows(result):
-        output.data(f"  {name:<28}{alone:>14}{drafted:>14}")
-    output.data("")
-    output.data("  The models are tiny and random: this shows that it works, not how fast it is.")
+        output.told(f"  {name:<28}{alone:>14}{drafted:>14}")
+    output.told("")
+    output.told("  The models are tiny and random: this shows that it works, not how fast it is.")
 
 
 def answer_lines(answer: Answer) -> Iterator[str]:
@@ -176,36 +183,14 @@ def _demo_rows(result: Demo) -> Iterator[tuple[str, str, str]]:
     yield "draft tokens accepted", "-", f"{drafted.accepted_tokens} of {drafted.draft_tokens}"
 
 
-def _status(one: Status) -> None:
-    server = one.started.server
-    exit_code = f", exit code {one.state.exit_code}" if one.state.exit_code is not None else ""
-    detail = one.state.detail or "nothing there"
-    output.data(f"{server.name}  {one.state.status}{exit_code}  ({one.started.engine}; {detail})")
-    if one.state.hint:
-        output.progress(f"  try: {one.state.hint}")
-    if not one.running:
-        return
-    output.data(f"  address   {server.base_url}/v1   model {server.model}")
-    if one.problem:
-        output.data(f"  WARNING   {one.problem}")
-    _report_lines(one.report)
-    for finding in one.findings:
-        output.data(f"  CHANGED   {finding}")
-    counters = one.counters
-    if counters and counters.drafts:
-        accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
-        output.data(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
-    elif counters is None:
-        output.data("  drafted   unknown: the server does not answer yet")
-
-
-def _report_lines(report: dict[str, Any] | None) -> None:
+def report_lines(report: dict[str, Any] | None) -> None:
+    """Print what the launcher reported."""
     try:
         lines = list(_of_report(report)) if report else []
     except (KeyError, TypeError, AttributeError, ValueError):
         lines = ["  WARNING   the launcher's report is damaged"]
     for line in lines:
-        output.data(line)
+        output.told(line)
 
 
 def _of_report(report: dict[str, Any]) -> Iterator[str]:
@@ -224,25 +209,6 @@ def _of_report(report: dict[str, Any]) -> Iterator[str]:
 
 def _file_place(file: dict[str, Any]) -> str:
     return f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])
-
-
-def _status_json(one: Status) -> dict[str, Any]:
-    server = one.started.server
-    return {
-        "name": server.name,
-        "profile": one.started.profile,
-        "engine": one.started.engine,
-        "status": one.state.status,
-        "exit_code": one.state.exit_code,
-        "restarts": one.state.restarts,
-        "detail": one.state.detail,
-        "address": None if one.damaged else f"{server.base_url}/v1",
-        "model": server.model or None,
-        "problem": one.problem or None,
-        "speculation": dataclasses.asdict(one.counters) if one.counters else None,
-        "report": one.report,
-        "changed": [dataclasses.asdict(finding) for finding in one.findings],
-    }
 
 
 def _side_json(side: Side) -> dict[str, Any]:

@@ -1,0 +1,33 @@
+"""`gemmaspec config`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from gemmaspec.cli import options, output
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("config")(config)
+
+
+def config(json: options.Json = False) -> None:
+    """Print the folders that gemmaspec uses and the variables that it reads, as they are now.
+
+    Values of secrets are not printed.
+    """
+    from gemmaspec.cli.text import table
+    from gemmaspec.deploy.config import settings
+
+    found = list(settings())
+    if json:
+        output.json_data({"settings": [dataclasses.asdict(one) for one in found]})
+        return
+    columns = (table.Column("NAME"), table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
+    for kind in ("folder", "variable"):
+        rows = [(one.name, one.value or "-", one.meaning) for one in found if one.kind == kind]
+        table.show((table.Column(kind.upper()), *columns[1:]), rows)
+        output.data("") if kind == "folder" else None

@@ -1,0 +1,78 @@
+"""`gemmaspec gc`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemmaspec.deploy.gc import Garbage
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("gc")(gc)
+
+
+def gc(
+    runtimes: Annotated[bool, typer.Option("--runtimes", help="Runtimes that nothing uses.")] = False,
+    known_good: Annotated[bool, typer.Option("--known-good", help="Known good stacks but the last of each.")] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Logs of earlier and failed starts.")] = False,
+    volumes: Annotated[bool, typer.Option("--volumes", help="Docker volumes of stacks that are gone.")] = False,
+    older_than: Annotated[
+        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Age of logs and known good stacks.")
+    ] = 7,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be freed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Free disk space: what it would free is listed before it asks.
+
+    Without a kind, runtimes, known good stacks and logs; volumes only where they are named, because they hold
+    downloaded models. Nothing that runs is touched.
+    """
+    from gemmaspec.deploy import gc as use_case
+
+    named = {"runtime": runtimes, "known-good": known_good, "log": logs, "volume": volumes}
+    kinds = [kind for kind in use_case.KINDS if named[kind]] or use_case.BY_DEFAULT
+    found = list(use_case.garbage(kinds, days=older_than, note=output.progress))
+    if not json:
+        _show(found)
+    if found and not dry_run and (yes or _agreed(json)):
+        for one in found:
+            use_case.free(one)
+        output.progress(f"freed {_size(sum(one.bytes or 0 for one in found))}")
+    if json:
+        rows = [dataclasses.asdict(one) for one in found]
+        output.json_data({"ok": True, "freed": bool(found) and not dry_run, "garbage": rows})
+
+
+def _show(found: Sequence[Garbage]) -> None:
+    from gemmaspec.cli.text import table
+
+    if not found:
+        output.progress("nothing to free")
+        return
+    columns = (table.Column("KIND"), table.Column("SIZE"), table.Column("WHAT"), table.Column("WHY", 1, wraps=True))
+    table.show(columns, [(one.kind, _size(one.bytes), one.name, one.why) for one in found])
+    output.data(f"{_size(sum(one.bytes or 0 for one in found))} in all")
+
+
+def _agreed(json: bool) -> bool:
+    if json or not sys.stdin.isatty():
+        raise UsageError("gc asks before it removes, and there is nobody to ask", hint="gemmaspec gc --yes")
+    return typer.confirm("Remove these?", err=True)
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "?"
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

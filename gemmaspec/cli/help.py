@@ -1,0 +1,192 @@
+"""What the help says of each command: its section, one line of at most 45 characters, and examples."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+import typer.core
+
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "compare", "export", "demo"),
+    "Check before a start": ("doctor", "fit", "inspect", "predict"),
+    "Pin and go back": ("pull", "lock", "diff", "rollback"),
+    "Profiles": ("profile", "render"),
+    "Patches of vLLM": ("patch",),
+    "This machine": ("config", "gc"),
+}
+"""The commands as the help groups them; what is in none of them comes last."""
+OTHER: Final = "More"
+
+
+@dataclass(frozen=True)
+class About:
+    """One command in the help."""
+
+    summary: str
+    """At most 45 characters."""
+    examples: tuple[str, ...]
+    """Command lines without `gemmaspec`."""
+
+
+ABOUT: Final[Mapping[str, About]] = {
+    "up": About("Start a profile, return when it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
+    "down": About("Stop what up has started", ("down spark-31b-e2b", "down --all")),
+    "restart": About("Start a profile again, rendered anew", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")),
+    "status": About("Show what runs, and since when", ("status", "status spark-31b-e2b --json")),
+    "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
+    "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
+    "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
+    "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
+    "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
+    "inspect": About("Describe a checkpoint or a pair", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
+    "predict": About("Predict speed for every k and load", ("predict spark-31b-e2b",)),
+    "bench": About("Measure a profile, drafted and alone", ("bench spark-31b-e2b",)),
+    "compare": About("Show two results of bench side by side", ("compare before.json after.json",)),
+    "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
+    "lock": About("Pin what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
+    "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
+    "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
+    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
+    "render": About("Write a profile's Compose stack to a folder", ("render spark-31b-e2b -o stack",)),
+    "watch": About(
+        "Guard running profiles, and act",
+        ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
+    ),
+    "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
+    "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
+    "export prometheus": About(
+        "Write a Prometheus configuration", ("export prometheus spark-31b-mtp --out monitoring",)
+    ),
+    "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
+    "config": About("Print folders and variables in use", ("config", "config --json")),
+    "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
+    "profile list": About("List profiles, and which of them run", ("profile list",)),
+    "profile show": About("Print a profile with all it inherits", ("profile show spark-31b-e2b",)),
+    "profile new": About("Create a profile of your own", ("profile new mine --from spark-31b-e2b",)),
+    "profile lint": About(
+        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --for 0.33.0")
+    ),
+    "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
+    "patch list": About("List patches, their releases and users", ("patch list",)),
+    "patch release-day": About("Judge a new vLLM release", ("patch release-day 0.34.0",)),
+    "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
+    "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
+    "patch verify": About(
+        "Check what each patch would do",
+        ("patch verify --all-releases", "patch verify --image vllm/vllm-openai:v0.33.0"),
+    ),
+    "patch apply": About("Build the overlay that a start would build", ("patch apply --tree site-packages -o out",)),
+    "patch known": About("Record the file hashes of every release", ("patch known --check",)),
+    "patch rebase": About("Carry a patch to another release", ("patch rebase draft-text-only --to 0.34.0",)),
+    "patch continue": About("Go on with a rebase", ("patch continue draft-text-only",)),
+    "patch new": About(
+        "Start a new patch from vLLM's files", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
+    ),
+    "patch commit": About("Turn an edit into a patch", ("patch commit my-fix --patches ~/patches",)),
+    "patch import": About(
+        "Turn a public diff into a patch", ("patch import change.diff --release 0.33.0 --date 2026-11-20",)
+    ),
+    "patch prove": About("Show each bug, and that its patch fixes it", ("patch prove draft-text-only",)),
+}
+
+MEANT: Final[Mapping[str, str]] = {
+    "check": "profile lint", "clean": "gc", "env": "config", "health": "status", "info": "config",
+    "init": "profile new", "kill": "down", "lint": "profile lint",
+    "list": "status, or gemmaspec profile list", "log": "logs",
+    "ls": "status, or gemmaspec profile list", "monitor": "top", "new": "profile new", "patches": "patch list",
+    "profiles": "profile list", "prune": "gc", "ps": "status", "rm": "down", "run": "up", "serve": "up",
+    "show": "profile show", "start": "up", "stats": "top", "stop": "down", "undo": "rollback", "verify": "patch verify",
+}  # fmt: skip
+"""What people type who come from other tools, and the command here."""
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
+        """Return [OPTIONS] and the arguments."""
+        return [self.options_metavar or "", *(_shown(one) for one in _arguments(self))]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options."""
+        arguments = [(_shown(one), one.help or "") for one in _arguments(self)]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        records = [record for one in options if (record := one.get_help_record(ctx))]
+        with formatter.section("Options"):
+            formatter.write_dl(records)
+
+
+class Group(typer.core.TyperGroup):
+    """A group of commands, in sections if it has some, that knows what people mean by other names."""
+
+    sections: Mapping[str, tuple[str, ...]] = {}
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write every command with its one line."""
+        named = {name for names in self.sections.values() for name in names}
+        rest = tuple(name for name in self.list_commands(ctx) if name not in named)
+        prefix = f"{ctx.command_path} ".partition(" ")[2]
+        width = max(len(name) for name in self.commands)
+        for title, names in {**self.sections, (OTHER if named else "Commands"): rest}.items():
+            rows = [(f"{name:<{width}}", summary(f"{prefix}{name}")) for name in names if name in self.commands]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command; one that is unknown is answered with what was meant."""
+        if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            path = ctx.command_path
+            meant = None if ctx.parent else MEANT.get(args[0])
+            near = difflib.get_close_matches(args[0], list(self.commands), n=1)
+            guess = meant or (near[0] if near else None)
+            found = f"Did you mean {path} {guess}?" if guess else f"{path} --help lists the commands."
+            ctx.fail(f"No such command {args[0]!r}. {found}")
+        return super().resolve_command(ctx, args)
+
+
+class Commands(typer.Typer):
+    """Registers commands with their line and examples from this module. `prefix` is the group's name and a blank."""
+
+    def __init__(self, prefix: str = "", **settings: Any) -> None:
+        super().__init__(cls=Group, rich_markup_mode=None, no_args_is_help=True, **settings)
+        self._prefix = prefix
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register a command."""
+        path = f"{self._prefix}{name}"
+        return super().command(name, **{"cls": Command, "epilog": examples(path), **settings})
+
+
+def group(name: str) -> Commands:
+    """Return a group of commands to add to the command line under `name`."""
+    return Commands(prefix=f"{name} ", help=f"{summary(name)}.", epilog=examples(name))
+
+
+def summary(path: str) -> str:
+    """Return the one line of a command, by its path without `gemmaspec`."""
+    return ABOUT[path].summary if path in ABOUT else ""
+
+
+def examples(path: str) -> str:
+    """Return the examples as the end of a command's help; "" for a command without any."""
+    lines = ABOUT[path].examples if path in ABOUT else ()
+    return "\n".join(["\b", "Examples:", *(f"  gemmaspec {line}" for line in lines)]) if lines else ""
+
+
+def _arguments(command: typer.core.TyperCommand) -> list[Any]:
+    return [one for one in command.params if one.param_type_name == "argument"]
+
+
+def _shown(argument: Any) -> str:
+    name = str(argument.metavar or argument.name).strip("[].…").upper()
+    many = "..." if argument.nargs != 1 else ""
+    return f"{name}{many}" if argument.required else f"[{name}]{many}"

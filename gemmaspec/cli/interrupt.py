@@ -1,0 +1,20 @@
+"""Ctrl-C: say whether the server runs on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from gemmaspec.cli import output
+from gemmaspec.errors import Interrupted
+
+
+@contextlib.contextmanager
+def told_on_interrupt(name: str) -> Iterator[None]:
+    """Turn Ctrl-C in the body into Interrupted with a sentence on whether the server of this stack runs on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from gemmaspec.deploy.status import after_interrupt
+
+        raise Interrupted(after_interrupt(name, output.progress)) from None

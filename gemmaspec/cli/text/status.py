@@ -1,0 +1,130 @@
+"""What `status` prints: a table of all stacks, or one of them whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.cli import output
+from gemmaspec.cli.text import table
+from gemmaspec.cli.text.stack import report_lines
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.status import Status
+
+_COLUMNS = (
+    table.Column("NAME"),
+    table.Column("PROFILE", rank=4),
+    table.Column("ENGINE", rank=2),
+    table.Column("PORT", rank=1),
+    table.Column("STATE"),
+    table.Column("SINCE", rank=3),
+    table.Column("DRAFTING", rank=5),
+    table.Column("", wraps=True),
+)
+_COLOURS = {"ready": 32, "starting": 33, "exited": 31, "unknown": 35, "stopped": 2}
+
+
+def show(found: Sequence[Status], *, one: bool, as_json: bool) -> None:
+    """Print the status of all stacks as a table, or of one in full."""
+    if as_json:
+        output.json_data({"stacks": [_document(each) for each in found]})
+    elif not found:
+        output.progress("nothing was started on this machine")
+    elif one:
+        _whole(found[0])
+    else:
+        table.show(_COLUMNS, [_row(each) for each in found])
+
+
+def _row(one: Status) -> tuple[str, ...]:
+    started = one.started
+    own = "" if started.profile == started.server.name else started.profile
+    changed = "files were changed since the start" if one.findings else one.why or one.problem
+    port = str(started.server.port or "-")
+    return (
+        started.server.name,
+        own or started.server.name,
+        started.engine,
+        port,
+        one.word,
+        _ago(one.since),
+        _drafts(one),
+        changed,
+    )
+
+
+def _drafts(one: Status) -> str:
+    if not one.started.server.speculates:
+        return "off"
+    length = one.counters.acceptance_length if one.counters and one.counters.drafts else None
+    return f"{length:.2f}" if length is not None else "-"
+
+
+def _whole(one: Status) -> None:
+    server = one.started.server
+    why = f": {one.why}" if one.why else ""
+    since = f", {_ago(one.since)}" if one.since else ""
+    detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
+    output.told(f"{server.name} is {_coloured(one.word)}{why}  ({one.started.engine}{detail}{since})")
+    if one.running:
+        output.told(f"  address   {server.base_url}/v1   model {server.model}")
+        if one.problem:
+            output.told(f"  WARNING   {one.problem}")
+        report_lines(one.report)
+        for finding in one.findings:
+            output.told(f"  CHANGED   {finding}")
+        _drafting(one)
+    if one.next:
+        output.told(f"  next      {one.next}")
+
+
+def _drafting(one: Status) -> None:
+    counters = one.counters
+    if counters and counters.drafts:
+        accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
+        output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
+    elif counters is None:
+        output.told("  drafted   unknown: the server does not answer yet")
+
+
+def _coloured(word: str) -> str:
+    return f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if output.wants_colour(sys.stdout) else word
+
+
+def _ago(moment: float | None) -> str:
+    """Return how long ago something was, in the largest unit that says enough."""
+    if moment is None:
+        return "-"
+    seconds = max(0, int(time.time() - moment))
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def _document(one: Status) -> dict[str, Any]:
+    server = one.started.server
+    return {
+        "name": server.name,
+        "profile": one.started.profile,
+        "engine": one.started.engine,
+        "status": one.state.status,
+        "state": one.word,
+        "why": one.why or None,
+        "since": one.since,
+        "next": one.next,
+        "exit_code": one.state.exit_code,
+        "restarts": one.state.restarts,
+        "detail": one.state.detail,
+        "address": None if one.damaged else f"{server.base_url}/v1",
+        "port": server.port or None,
+        "model": server.model or None,
+        "problem": one.problem or None,
+        "speculation": dataclasses.asdict(one.counters) if one.counters else None,
+        "report": one.report,
+        "changed": [dataclasses.asdict(finding) for finding in one.findings],
+    }

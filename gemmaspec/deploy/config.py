@@ -1,0 +1,72 @@
+"""`config`: the folders that gemmaspec uses and the variables that it reads, as they are now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from gemmaspec import data
+from gemmaspec.files import state_dir
+from gemmaspec.profile.find import own_folder, profile_folders
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One folder or variable."""
+
+    kind: Literal["folder", "variable"]
+    name: str
+    value: str | None
+    """None for a variable that is not set; `set` for one whose value is a secret."""
+    meaning: str
+
+
+_SECRET: Final = ("HF_TOKEN", "VLLM_API_KEY")
+_VARIABLES: Final = {
+    "GEMMASPEC_STATE": "the state folder",
+    "GEMMASPEC_PROFILES": "more folders of profiles, before your own",
+    "GEMMASPEC_PATCHES": "more folders of patches, which win",
+    "HF_HOME": "Hugging Face's folder: cache and token",
+    "HF_TOKEN": "the token for gated models",
+    "HF_ENDPOINT": "another Hugging Face Hub",
+    "HF_HUB_OFFLINE": "leave the Hub alone",
+    "VLLM_API_KEY": "the key that servers ask for",
+    "DOCKER_HOST": "the Docker daemon's address",
+    "DOCKER_CONTEXT": "the Docker context, where DOCKER_HOST is not set",
+    "HTTPS_PROXY": "the proxy for downloads",
+    "NO_PROXY": "what is reached without the proxy",
+    "NO_COLOR": "print without colours",
+    "COLUMNS": "the width of what is printed",
+}
+"""Every variable that changes what gemmaspec does; those of the server are listed by a profile's pass_env."""
+
+
+def settings() -> Iterator[Setting]:
+    """Yield every folder, then every variable."""
+    for name, path, meaning in _folders():
+        yield Setting(kind="folder", name=name, value=str(path), meaning=meaning)
+    for name, meaning in _VARIABLES.items():
+        value = os.environ.get(name) or os.environ.get(name.lower() if name.endswith("_PROXY") else name)
+        shown = "set" if value and name in _SECRET else value
+        yield Setting(kind="variable", name=name, value=shown or None, meaning=meaning)
+
+
+def _folders() -> Iterator[tuple[str, Path, str]]:
+    from huggingface_hub import constants
+
+    state = state_dir()
+    yield "state", state, "everything below that says nothing else"
+    yield "stacks", state / "stacks", "what was started: files, records, logs"
+    yield "known good", state / "known-good", "stacks to roll back to"
+    yield "runtimes", state / "runtimes", "Python environments of the process engine"
+    yield "own profiles", own_folder(), "your profiles and their locks"
+    for index, folder in enumerate(one for one in profile_folders() if one not in (own_folder(), data.PROFILES)):
+        yield f"more profiles {index + 1}", folder, "from GEMMASPEC_PROFILES"
+    yield "shipped profiles", data.PROFILES, "not to be edited: profile new copies none of it, it extends"
+    for folder in data.patch_folders()[1:]:
+        yield "more patches", folder, "from GEMMASPEC_PATCHES"
+    yield "shipped patches", data.PATCHES, "not to be edited"
+    yield "models", Path(constants.HF_HUB_CACHE), "Hugging Face's cache, unless a profile names another"

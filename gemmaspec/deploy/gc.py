@@ -1,0 +1,142 @@
+"""`gc`: what takes disk space and nothing uses: runtimes, known good stacks, old logs, volumes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from gemmaspec.deploy import knowngood, stacks
+from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.files import UnreadableFile, state_dir
+from gemmaspec.profile.find import profile_folders, profile_names
+from gemmaspec.profile.load import load_profile
+from gemmaspec.runtime.managed import remove_folder, runtime_dir
+
+Kind = Literal["runtime", "known-good", "log", "volume"]
+KINDS: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "volume")
+BY_DEFAULT: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log")
+"""Volumes hold downloaded models, and those of another state folder's stacks look alike: only where they are named."""
+_DAY_S: Final = 86_400
+_PREFIX: Final = "gemmaspec-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Garbage:
+    """Something that nothing uses."""
+
+    kind: Kind
+    name: str
+    """A path, or the name of a volume."""
+    bytes: int | None
+    """None where it is not known."""
+    why: str
+
+
+def garbage(kinds: Iterable[Kind], *, days: float, note: Callable[[str], None]) -> Iterator[Garbage]:
+    """Yield what could be freed; known good stacks and logs only when they are older than `days`.
+
+    What cannot be told is kept, and noted.
+    """
+    before = time.time() - days * _DAY_S
+    looks = {"runtime": _runtimes, "known-good": _known_good, "log": _logs, "volume": _volumes}
+    for kind in KINDS:
+        if kind in kinds:
+            yield from looks[kind](before, note)
+
+
+def free(one: Garbage) -> None:
+    """Remove it. Raises EnvironmentMissing where that fails."""
+    path = Path(one.name)
+    try:
+        if one.kind == "volume":
+            _remove_volume(one.name)
+        elif one.kind == "runtime":
+            remove_folder(path)
+        elif one.kind == "known-good":
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot remove {path}: {error.strerror}", hint=f"ls -ld {path}") from None
+
+
+def _runtimes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
+    folder = state_dir() / "runtimes"
+    try:
+        used = set(_runtimes_in_use())
+    except UnreadableFile as error:
+        note(f"{error.message}, so nobody knows which runtime it uses; runtimes are kept")
+        return
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".") and path not in used:
+            why = "no profile, stack or known good stack uses it"
+            yield Garbage(kind="runtime", name=str(path), bytes=_size(path), why=why)
+
+
+def _runtimes_in_use() -> Iterator[Path]:
+    for record in _records():
+        started = stacks.read_record(record)
+        if started and started.server.python:
+            yield from started.server.python.parents
+    for file in profile_names(profile_folders()).values():
+        with contextlib.suppress(GemmaspecError):  # not valid, or for docker alone
+            yield runtime_dir(runtime_spec(load_profile(str(file))))
+
+
+def _records() -> list[Path]:
+    state = state_dir()
+    return [*state.glob(f"stacks/*/{stacks.RECORD}"), *state.glob(f"known-good/*/*/{stacks.RECORD}")]
+
+
+def _known_good(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
+    for name in knowngood.names():
+        for good in knowngood.known_goods(name)[1:]:
+            if good.folder.stat().st_mtime < before:
+                why = f"not the last known good stack of {name}"
+                yield Garbage(kind="known-good", name=str(good.folder), bytes=_size(good.folder), why=why)
+
+
+def _logs(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
+    stacks_folder = state_dir() / "stacks"
+    for path in sorted([*stacks_folder.glob("*/failed.log"), *stacks_folder.glob("*/run/server.log.1")]):
+        found = path.lstat()
+        if found.st_mtime < before:
+            yield Garbage(kind="log", name=str(path), bytes=found.st_size, why="the log of an earlier start")
+
+
+def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
+    from gemmaspec.engine import volumes
+
+    try:
+        unused = volumes.unused(_PREFIX)
+    except EnvironmentMissing as error:
+        note(f"{error.message}; volumes were not looked at")
+        return
+    for name, project in unused:
+        stack = project.removeprefix(_PREFIX)
+        if not stacks.stack_folder(stack).exists():
+            why = f"no container uses it, and no stack {stack} is in this state folder"
+            yield Garbage(kind="volume", name=name, bytes=None, why=why)
+
+
+def _remove_volume(name: str) -> None:
+    from gemmaspec.engine import volumes
+
+    volumes.remove(name)
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes below a folder."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total

@@ -1,0 +1,41 @@
+"""`logs`: the log of the last start, or of the one before it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.starting import FAILED_LOG
+from gemmaspec.engine.process import LOG
+from gemmaspec.errors import UsageError
+from gemmaspec.files import UnreadableFile
+
+
+def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
+    """Yield the lines. Raises UsageError when nothing of that name was started here, or no earlier log was kept."""
+    started = stacks.find(name)
+    if not previous:
+        yield from stacks.engine_of(started).logs(started.server, follow=follow, tail=tail)
+        return
+    lines = _lines(previous_log(name))
+    yield from lines if tail is None else deque(lines, maxlen=tail)
+
+
+def previous_log(name: str) -> Path:
+    """Return the log of the start before: of the one that failed, or of the server before the one that runs."""
+    folder = stacks.stack_folder(name)
+    kept = [file for file in (folder / FAILED_LOG, folder / "run" / f"{LOG}.1") if file.is_file()]
+    if not kept:
+        raise UsageError(f"no log of an earlier start of {name} was kept", hint=f"gemmaspec logs {name}")
+    return max(kept, key=lambda file: file.stat().st_mtime)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            for line in opened:
+                yield line.rstrip("\n")
+    except OSError as error:
+        raise UnreadableFile(file, str(error.strerror)) from None

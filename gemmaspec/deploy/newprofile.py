@@ -1,0 +1,55 @@
+"""`profile new`: a profile of the user's own, which extends one that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from gemmaspec import data
+from gemmaspec.errors import UsageError
+from gemmaspec.files import write_whole
+from gemmaspec.profile.find import own_folder, profile_folders, profile_names
+from gemmaspec.profile.load import load_profile
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_TEXT: Final = """\
+extends: {parent}
+name: {name}
+summary: {summary}
+
+# What differs from {parent} goes here. `gemmaspec profile show {name}` prints everything that it inherits, and
+# `null` takes a value away. An example:
+#
+# serve:
+#   port: {port}
+"""
+
+
+def new_profile(name: str, *, parent: str) -> Path:
+    """Write a profile that extends `parent` into the user's own folder, and return its file.
+
+    Raises UsageError for a name that is not one, or that a profile has, and for a parent that does not exist.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a name of small letters, digits and hyphens")
+    known = profile_names(profile_folders())
+    file = own_folder() / f"{name}.yaml"
+    if name in known or file.exists():
+        raise UsageError(
+            f"there is a profile {name} already: {known.get(name, file)}", hint=f"gemmaspec profile show {name}"
+        )
+    loaded = load_profile(parent)
+    if loaded.file.stem not in known or loaded.file.parent not in (own_folder(), data.PROFILES):
+        raise UsageError(f"{parent} is not in your own or the shipped profiles, where `extends` finds it")
+    profile = loaded.profile
+    text = _TEXT.format(
+        parent=profile.name, name=name, summary=_quoted(f"{profile.summary} (my own)"), port=profile.serve.port + 1
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, text)
+    return file
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,48 @@
+"""Docker volumes that stacks have left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.engine import endpoint
+from gemmaspec.errors import EnvironmentMissing
+
+if TYPE_CHECKING:
+    import docker
+
+_PROJECT: Final = "com.docker.compose.project"
+
+
+def unused(prefix: str) -> list[tuple[str, str]]:
+    """Return name and Compose project of every volume that no container uses, of projects that begin so.
+
+    Raises EnvironmentMissing when no daemon answers.
+    """
+    with _client() as client:
+        found = client.volumes.list(filters={"dangling": True, "label": _PROJECT})
+        labelled = ((one.name, str((one.attrs.get("Labels") or {}).get(_PROJECT, ""))) for one in found)
+        return sorted((name, project) for name, project in labelled if project.startswith(prefix))
+
+
+def remove(name: str) -> None:
+    """Remove a volume. Raises EnvironmentMissing when the daemon refuses, as it does while a container uses it."""
+    with _client() as client:
+        client.volumes.get(name).remove()
+
+
+@contextmanager
+def _client() -> Iterator[docker.DockerClient]:
+    from docker.errors import APIError, DockerException
+
+    where = endpoint.find()
+    client = endpoint.connect(where)
+    try:
+        yield client
+    except APIError as error:
+        raise EnvironmentMissing(f"docker refused: {error.explanation}", hint="docker volume ls") from None
+    except DockerException as error:
+        raise EnvironmentMissing(f"docker is not answering: {error}", hint="docker info") from None
+    finally:
+        client.close()

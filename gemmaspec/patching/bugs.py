@@ -1,0 +1,84 @@
+"""The bugs of vLLM that patches fix, as their folders describe them: how each shows, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from gemmaspec import data
+from gemmaspec.errors import PatchError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.patch import PatchText, load_text
+
+_ANY: Final = ".{0,300}"
+"""What … in an error text stands for."""
+_BEGIN: Final = r"(?:^|: |, )"
+"""Error texts begin a message, or follow the name of an exception or pydantic's "Value error, "."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bug:
+    """One bug of vLLM, as patch.yaml has it."""
+
+    patch: str
+    symptom: str
+    """One sentence: what goes wrong without the patch."""
+    errors: tuple[str, ...]
+    """Exact texts of what goes wrong, … standing for any text."""
+    instead: str | None
+    """What helps without the patch, in the imperative; None if nothing does."""
+    versions: tuple[str, ...]
+    """The releases that the patch is written for."""
+
+    def concerns(self, version: str) -> bool:
+        """Return whether the patch is written for a release of vLLM."""
+        return any(launch.contains(versions, version) for versions in self.versions)
+
+    def pattern(self) -> re.Pattern[str]:
+        """Return what finds one of its error texts in a message of a log."""
+        texts = (_ANY.join(re.escape(part) for part in error.split("…")) for error in self.errors)
+        return re.compile(f"{_BEGIN}(?:{'|'.join(texts)})")
+
+    def fix(self, version: str | None = None) -> str | None:
+        """Return one sentence on what to do; None if nothing is known to help on this release of vLLM."""
+        instead = f"{self.instead[0].upper()}{self.instead[1:]}." if self.instead else None
+        if version is not None and not self.concerns(version):
+            return instead
+        return f"Add the patch {self.patch} to patches.required{f', or {self.instead}' if self.instead else ''}."
+
+
+def bug_of(text: PatchText) -> Bug:
+    """Return the bug that a patch.yaml describes."""
+    return Bug(
+        patch=text.id,
+        symptom=text.symptom or text.title,
+        errors=text.errors,
+        instead=text.instead,
+        versions=tuple(variant.versions for variant in text.variants),
+    )
+
+
+@cache
+def bugs(folders: Sequence[Path] | None = None) -> tuple[Bug, ...]:
+    """Return the bugs of some folders of patches, by default the shipped one and the user's own.
+
+    A patch folder that is not valid is left out: other commands say so, and this list explains failures.
+    """
+    found: dict[str, Bug] = {}
+    for folder in folders or data.patch_folders():
+        for file in sorted(folder.glob("*/patch.yaml")):
+            try:
+                found[file.parent.name] = bug_of(load_text(file.parent))
+            except PatchError:
+                continue
+    return tuple(found.values())
+
+
+@cache
+def error_text(patch: str, number: int = 0) -> str:
+    """Return one of the exact texts of what goes wrong without a shipped patch."""
+    return load_text(data.PATCHES / patch).errors[number]

@@ -1,0 +1,84 @@
+"""How text and tables fit a terminal: nothing breaks inside a word or a path, and columns are left out whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmaspec.cli.app import run
+from gemmaspec.cli.output import fitted
+from gemmaspec.cli.text.table import Column, lines
+
+COLUMNS = (Column("NAME"), Column("ENGINE", rank=1), Column("SINCE", rank=2), Column("WHAT", wraps=True))
+ROWS = [
+    (
+        "spark-deckard-31b-e4b",
+        "docker",
+        "12 min",
+        "a text that is long enough to go on below the first line of its row",
+    ),
+    ("tiny-cpu", "process", "3 s", "short"),
+]
+
+
+def test_a_long_line_goes_on_below_its_second_column() -> None:
+    line = "  vllm      0.32.0 at /usr/local/lib/python3.11/dist-packages/vllm, overlay built in 8 ms"
+    assert fitted(line, 60).splitlines() == [
+        "  vllm      0.32.0 at",
+        "            /usr/local/lib/python3.11/dist-packages/vllm,",
+        "            overlay built in 8 ms",
+    ]
+
+
+def test_a_line_that_is_indented_deep_keeps_its_indent() -> None:
+    line = f"{'':12}draft-text-only              applies     vllm/v1/spec_decode/llm_base_proposer.py:338"
+    first, second = fitted(line, 80).splitlines()
+    assert first.startswith(f"{'':12}draft-text-only  ")
+    assert second.strip() == "vllm/v1/spec_decode/llm_base_proposer.py:338"
+
+
+@given(st.text(alphabet="ab/. -", max_size=300), st.integers(min_value=10, max_value=140))
+def test_no_word_is_broken_or_lost(text: str, width: int) -> None:
+    assert fitted(text, width).split() == text.split()
+
+
+def test_a_pipe_gets_lines_as_they_are() -> None:
+    assert fitted("word " * 100, None) == "word " * 100
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (140, "NAME                   ENGINE   SINCE   WHAT"),
+        (64, "NAME                   ENGINE   SINCE   WHAT"),
+        (60, "NAME                   ENGINE   WHAT"),
+        (48, "NAME                   WHAT"),
+    ],
+)
+def test_a_table_leaves_out_columns_and_no_letters(width: int, head: str) -> None:
+    made = lines(COLUMNS, ROWS, width=width)
+    assert made[0] == head
+    assert all(len(line) <= width for row in made for line in row.splitlines())
+    assert " ".join("\n".join(made).split()).count("long enough") == 1
+    words = " ".join(made).split()
+    assert all(word in words for word in ROWS[0][3].split())
+
+
+def test_a_table_in_a_pipe_is_whole() -> None:
+    made = lines(COLUMNS, ROWS, width=None)
+    assert made[1].endswith(ROWS[0][3])
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize(
+    "arguments", [["profile", "list"], ["patch", "list"], ["config"], ["doctor"], ["inspect", "spark-31b"]]
+)
+def test_what_commands_print_keeps_to_the_width(
+    arguments: list[str], width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    run(arguments)
+    for line in capsys.readouterr().out.splitlines():
+        assert len(line) <= width or len(line.split()[-1]) > width // 2, line  # a path is not broken

@@ -1,0 +1,222 @@
+"""`status`, `wait`, `up --detach`, `down --all`, `logs --previous` and Ctrl-C, by a fake engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.owner import owned
+from gemmaspec.engine.server import State
+from gemmaspec.errors import EnvironmentMissing, StartFailed
+from gemmaspec.files import state_dir
+from tests.fake_engine import FakeMachine
+
+PYTHON = ("--set", f"runtime.python={sys.executable}")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
+    for name in ("tiny-target", "tiny-draft"):
+        (state_dir() / "tiny" / name).mkdir(parents=True)
+        (state_dir() / "tiny" / name / "config.json").write_text("{}")
+    for name, port in (("mine", 8601), ("other", 8602)):
+        (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    machine = FakeMachine()
+    machine.install(monkeypatch)
+    monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: True)
+    return machine
+
+
+def up(*arguments: str, name: str = "mine") -> int:
+    return run(["up", name, "--engine", "process", *PYTHON, *arguments])
+
+
+def row(capsys: pytest.CaptureFixture[str], name: str = "mine") -> dict[str, Any]:
+    capsys.readouterr()
+    run(["status", "--json"])
+    (found,) = [one for one in json.loads(capsys.readouterr().out)["stacks"] if one["name"] == name]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_server_that_was_asked_is_ready_since_its_start(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up()
+    found = row(capsys)
+    assert (found["state"], found["status"], found["next"], found["port"]) == ("ready", "running", None, 8601)
+    assert abs(found["since"] - time.time()) < 60
+    assert run(["status", "mine"]) == 0
+
+
+def test_a_start_in_progress_says_its_phase_and_who_does_it(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with owned("mine", "up") as owner:
+        up(name="other")
+        stacks.save(stacks.rescue("mine"))
+        owner.tell("loading target")
+        found = row(capsys)
+        assert run(["status", "mine"]) == 0
+    assert found["state"] == "starting"
+    assert found["why"].startswith("loading target, by gemmaspec up (pid ")
+    assert found["next"] == "gemmaspec wait mine"
+
+
+def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert up("--detach") == 0
+    assert "process wait mine:8601" not in machine.calls
+    assert "gemmaspec wait mine" in capsys.readouterr().err
+    monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: False)
+    machine.log = ["Starting to load model /models/tiny-target..."]
+    found = row(capsys)
+    assert (found["state"], found["why"]) == ("starting", "loading target")
+    monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: True)
+    assert row(capsys)["state"] == "starting", "it answers, and nobody has asked it"
+    assert run(["wait", "mine"]) == 0
+    assert machine.calls[-1] == "process wait mine:8601"
+    assert row(capsys)["state"] == "ready"
+
+
+def test_a_server_that_ended_says_how_and_since_when_and_what_to_look_at(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up()
+    machine.running.clear()
+    machine.ended = State(status="exited", exit_code=137, ended=time.time() - 600)
+    found = row(capsys)
+    assert (found["state"], found["exit_code"], found["next"]) == ("exited", 137, "gemmaspec logs mine")
+    assert run(["status", "mine"]) == 1
+    printed = capsys.readouterr().out
+    assert "mine is exited: exit code 137" in printed
+    assert "10 min" in printed
+    assert run(["wait", "mine"]) == 6
+
+
+def test_what_was_stopped_is_not_called_exited(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up()
+    run(["down", "mine"])
+    found = row(capsys)
+    assert (found["state"], found["next"]) == ("stopped", "gemmaspec up mine")
+
+
+def test_a_start_that_failed_leads_to_its_log(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fails["wait"] = StartFailed("it died")
+    machine.log = ["RuntimeError: the moon is full"]
+    assert up() == 6
+    found = row(capsys)
+    assert (found["state"], found["why"], found["next"]) == (
+        "exited", "its start failed", "gemmaspec logs --previous mine",
+    )  # fmt: skip
+    assert run(["logs", "--previous", "mine"]) == 0
+    assert capsys.readouterr().out == "RuntimeError: the moon is full\n"
+    assert run(["wait", "mine"]) == 6
+
+
+def test_what_nobody_can_tell_is_unknown_with_the_reason_and_exit_4(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["up", "mine", "--engine", "docker"])
+    up(name="other")
+    machine.docker_is_away = EnvironmentMissing("docker is not answering", hint="docker info")
+    found = row(capsys)
+    assert (found["state"], found["why"], found["next"]) == ("unknown", "docker is not answering", "docker info")
+    assert run(["status"]) == 4
+    assert run(["wait", "mine"]) == 4
+
+
+def test_a_server_that_is_silent_after_it_was_ready_is_unknown(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: False)
+    assert row(capsys)["why"] == "it runs, and /health does not answer"
+
+
+def test_a_damaged_record_does_not_hide_the_others(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up()
+    up(name="other")
+    (stacks.stack_folder("mine") / stacks.RECORD).write_text("{")
+    assert row(capsys)["state"] == "unknown"
+    assert row(capsys, "other")["state"] == "ready"
+
+
+def test_the_table_names_every_stack_with_engine_port_and_state(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    up(name="other")
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["status"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "PROFILE", "ENGINE", "PORT", "STATE", "SINCE", "DRAFTING"]
+    assert first.split()[:5] == ["mine", "mine", "process", "8601", "ready"]
+    assert second.split()[:5] == ["other", "other", "process", "8602", "ready"]
+
+
+def test_down_all_stops_everything_and_goes_past_what_it_cannot_stop(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up()
+    up(name="other")
+    capsys.readouterr()
+    machine.fails["stop"] = EnvironmentMissing("not this one")
+    assert run(["down", "--all"]) == 4
+    assert "not this one" in capsys.readouterr().err
+    assert set(machine.running) == {"mine"}
+    assert run(["down", "--all", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stacks"][0] == {"name": "mine", "was_running": True, "error": None}
+    assert not machine.running
+
+
+@pytest.mark.parametrize("arguments", [["down"], ["down", "mine", "--all"]])
+def test_down_wants_a_name_or_all(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert "name a started profile, or give --all" in capsys.readouterr().err
+
+
+def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine) -> None:
+    up("--set", "serve.max_num_seqs=3")
+    assert run(["restart", "mine", "--set", "serve.port=8603"]) == 0
+    assert machine.calls[-1] == "process wait mine:8603"
+    assert "serve.max_num_seqs=3" in stacks.find("mine").overrides
+
+
+@pytest.mark.parametrize(
+    ("moment", "said"), [("wait", "interrupted; mine does not run"), ("preflight", "interrupted; nothing was started")]
+)
+def test_ctrl_c_says_whether_the_server_runs_on(
+    machine: FakeMachine, moment: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.fails[moment] = KeyboardInterrupt()
+    assert up() == 130
+    assert said in capsys.readouterr().err
+
+
+def test_ctrl_c_while_waiting_leaves_the_server_and_says_so(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up("--detach")
+    machine.fails["wait"] = KeyboardInterrupt()
+    assert run(["wait", "mine"]) == 130
+    printed = capsys.readouterr().err
+    assert "interrupted; mine runs on" in printed
+    assert "gemmaspec down mine" in printed
+
+
+def test_an_earlier_log_that_was_not_kept_is_said(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up()
+    assert run(["logs", "--previous", "mine"]) == 2
+    assert "no log of an earlier start of mine was kept" in capsys.readouterr().err
+    assert run(["logs", "-f", "--previous", "mine"]) == 2
