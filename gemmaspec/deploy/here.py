@@ -38,7 +38,7 @@ def this_gpu() -> Device | None:
 
 
 def parsed(text: str) -> Device | None:
-    """The first line of nvidia-smi's answer."""
+    """The GPU of the first line of nvidia-smi's answer, and how many lines there are."""
     lines = [line for line in text.splitlines() if line.count(",") == 3]
     if not lines:
         return None
@@ -51,4 +51,5 @@ def parsed(text: str) -> Device | None:
         free=int(free) * _MIB if own else memory.available,
         capability=capability,
         here=True,
+        gpus=len(lines),
     )

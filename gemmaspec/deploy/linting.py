@@ -19,6 +19,7 @@ from gemmaspec.profile.model import Draft, Profile, Target
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.checkpoint.published.shipped import Shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,8 @@ class Linted:
     invalid: str | None = None
     """Why it is no profile at all."""
     findings: tuple[Finding, ...] = ()
+    shapes: tuple[str, ...] = ()
+    """What was said of models that neither the cache nor the Hub could be asked about."""
 
     def count(self, severity: Severity) -> int:
         """How many findings there are; a profile that is not valid is one error."""
@@ -85,7 +88,14 @@ def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> L
     profile, vllm = loaded.profile, vllm_for(loaded, asked)
     target, draft = _models(profile) if request.models else (None, None)
     findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft)
-    return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings)
+    shapes = tuple(known.says for model in (target, draft) if model and (known := _shipped(model)))
+    return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=findings, shapes=shapes)
+
+
+def _shipped(model: Checkpoint) -> Shipped | None:
+    from gemmaspec.checkpoint.published.shipped import shipped_for
+
+    return shipped_for(model.ref) if model.source == "shipped" else None
 
 
 def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from gemmaspec.lint import acceptance, cache, chat, machine, names, pairing, parallel, patching, runtime
+from gemmaspec.lint import acceptance, cache, chat, machine, names, pairing, parallel, patching, runtime, sizes
 from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.load import Loaded
@@ -80,6 +80,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *machine.RULES,
     *chat.RULES,
     *runtime.RULES,
+    *sizes.RULES,
 )
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
 
