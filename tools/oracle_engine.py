@@ -36,6 +36,7 @@ _COMPILED = (
     *("vllm._C", "vllm._C_stable_libtorch", "vllm._C_AVX2", "vllm._C_AVX512", "vllm._moe_C", "vllm._moe_C_stable_libtorch"),
     *("vllm._flashmla_C", "vllm._flashmla_extension_C", "vllm._qutlass_C", "vllm._rocm_C", "vllm.cumem_allocator"),
     *("vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C"),
+    "vllm.third_party.flashmla.flash_mla_interface",
     *("vllm.spinloop", "vllm._rs", "vllm.fs_io_C"),
 )  # fmt: skip
 RESOLVED = (
@@ -64,7 +65,7 @@ class _Empty(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: None
+        return type(name, (), {"__init__": lambda self, *args, **kwargs: None})
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -80,9 +81,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
+facts: dict[str, Any] = {}
+"""Of the machine that this process takes itself for."""
+
+
 def pretend(machine: str) -> None:
     """Make this process take itself for a machine. Comes before anything of vLLM is imported."""
-    facts = MACHINES[machine]
+    facts.update(MACHINES[machine])
     sys.meta_path.insert(0, _Finder())
     _pretend_version("cpu" if facts["capability"] is None else "")
     import vllm.platforms as platforms
@@ -92,8 +97,8 @@ def pretend(machine: str) -> None:
 
         platforms._current_platform = CpuPlatform()
         return
-    _pretend_torch(facts)
-    platforms._current_platform = _cuda(facts)()
+    _pretend_torch()
+    platforms._current_platform = _cuda()()
     triton = importlib.import_module("vllm.triton_utils")
     for module in (triton, importlib.import_module("vllm.triton_utils.importing")):
         module.HAS_TRITON = True
@@ -111,21 +116,25 @@ def _pretend_version(local: str) -> None:
     importlib.metadata.version = version
 
 
-def _pretend_torch(facts: dict[str, Any]) -> None:
-    import torch
-
-    properties = types.SimpleNamespace(
+def _properties(*_args: Any, **_more: Any) -> Any:
+    major, minor = facts["capability"]
+    return types.SimpleNamespace(
         name=facts["name"],
         total_memory=facts["memory"],
-        major=facts["capability"][0],
-        minor=facts["capability"][1],
+        major=major,
+        minor=minor,
         multi_processor_count=132,
         is_integrated=facts["capability"] == (12, 1),
     )
+
+
+def _pretend_torch() -> None:
+    import torch
+
     torch.version.cuda = "13.0"
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: facts["gpus"]
-    torch.cuda.get_device_properties = lambda *args, **kwargs: properties
+    torch.cuda.get_device_properties = _properties
     torch.cuda.get_device_capability = lambda *args, **kwargs: facts["capability"]
     torch.cuda.get_device_name = lambda *args, **kwargs: facts["name"]
     torch.cuda.current_device = lambda: 0
@@ -141,12 +150,10 @@ def _pretend_torch(facts: dict[str, Any]) -> None:
     namespace.__getattr__ = operator
 
 
-def _cuda(facts: dict[str, Any]) -> Any:
+def _cuda() -> Any:
     """vLLM's own CUDA platform, with what it asks the driver for answered here."""
     from vllm.platforms.cuda import CudaPlatformBase
     from vllm.platforms.interface import DeviceCapability
-
-    capability = DeviceCapability(*facts["capability"])
 
     def total_memory(cls: Any, device_id: int = 0) -> int:
         if not facts.get("nvml_memory", True) and not _falls_back():
@@ -157,7 +164,7 @@ def _cuda(facts: dict[str, Any]) -> Any:
         "PretendedPlatform",
         (CudaPlatformBase,),
         {
-            "get_device_capability": classmethod(lambda cls, device_id=0: capability),
+            "get_device_capability": classmethod(lambda cls, device_id=0: DeviceCapability(*facts["capability"])),
             "get_device_name": classmethod(lambda cls, device_id=0: facts["name"]),
             "get_device_uuid": classmethod(lambda cls, device_id=0: "GPU-0"),
             "get_device_total_memory": classmethod(total_memory),
@@ -255,13 +262,14 @@ def _resolved(config: Any) -> dict[str, Any]:
     return found
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """One answer, computed in a child so that nothing of it stays."""
+def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
+    """One answer, computed in a child so that nothing of it stays. A question may name another GPU machine."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
         found: dict[str, Any]
+        facts.update({"nvml_memory": True} | MACHINES[question.get("machine", machine)])
         try:
             found = flags() if question.get("flags") else judged(question["argv"], question.get("env", {}))
         except BaseException as error:
@@ -284,7 +292,7 @@ def main() -> None:
     imported()
     for line in sys.stdin:
         question = json.loads(line)
-        found = judged(question["argv"], {}) if question.get("warm") else answer(question)
+        found = judged(question["argv"], {}) if question.get("warm") else answer(question, sys.argv[1])
         out.write(json.dumps(found) + "\n")
         out.flush()
 

@@ -62,8 +62,9 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
     if not isinstance(found, ast.FunctionDef):
         raise Unexpected(f"{SERVE}: there is no make_arg_parser")
     flags = [*_Builder(sources, where, found).flags(), *_frontend(sources, where)]
-    if method := method_of(sources.class_of(SERVE, "ServeSubcommand")[1], "subparser_init"):
-        flags += _Builder(sources, SERVE, method).flags()  # --grpc, up to 0.19.1
+    command = sources.find(SERVE, "ServeSubcommand")
+    if command and isinstance(command[1], ast.ClassDef) and (own := method_of(command[1], "subparser_init")):
+        flags += _Builder(sources, SERVE, own).flags()  # --grpc, up to 0.19.1
     for name in ("EngineArgs", "AsyncEngineArgs"):
         if method := method_of(sources.class_of(ENGINE, name)[1], "add_cli_args"):
             flags += _Builder(sources, ENGINE, method).flags()
