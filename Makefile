@@ -4,15 +4,18 @@ PYTHON ?= python3
 # the engine of `make demo`: process or docker
 ENGINE ?= process
 VLLM ?= 0.32.0
+# how many tests run at once
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 
 BIN := .venv/bin
 SETUP := .venv/.complete
+DOCS := .venv/.docs
 export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 # exit code 4: not to be had on this machine; the script has said why, and what needs it is reported as skipped
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast lint golden facts bench clean
+.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,17 +42,29 @@ runtime: setup ## build the Python environment with vLLM that the tiny pair runs
 
 test: setup ## the whole suite, with real servers
 	@tools/setup-docker.sh $(OPTIONAL)
+	@tools/setup-chromium.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
-	$(BIN)/pytest -p tests.fast_first --durations=15
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15
 
 test-fast: setup ## only what starts no real server and asks no package index
-	$(BIN)/pytest -m 'not (real_process or real_docker or network)'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+reference: setup ## write the parts of README and docs that are made from the code again
+	$(BIN)/python tools/reference.py
+
+docs: $(DOCS) ## build the documentation into .tools/site; a broken link or anchor fails
+	$(BIN)/python tools/reference.py --check
+	$(BIN)/zensical build --clean --strict
+
+$(DOCS): $(SETUP)
+	$(BIN)/python tools/install.py docs
+	@touch $@
 
 golden: setup ## render the golden stacks of the tests and the profiles' schema again; read the diff before you commit it
 	$(BIN)/gemmaspec profile schema --out profiles/schema.json

@@ -14,6 +14,8 @@ PROFILES: Final = ROOT / "profiles"
 PATCHES: Final = ROOT / "patches"
 TEMPLATES: Final = ROOT / "templates"
 COMPOSE: Final = ROOT / "compose"
+MEASUREMENTS: Final = ROOT / "measurements"
+PROMPTS: Final = ROOT / "prompts"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 
 

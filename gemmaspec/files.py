@@ -1,12 +1,14 @@
-"""Writing files whole or not at all, and the folders gemmaspec keeps on this machine."""
+"""Reading files that may be anything, writing files whole or not at all, and the state folder."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import platformdirs
 
@@ -17,6 +19,64 @@ def state_dir() -> Path:
     """The folder for stacks, managed runtimes and made models ($GEMMASPEC_STATE, else the platform's)."""
     chosen = os.environ.get("GEMMASPEC_STATE")
     return Path(chosen).absolute() if chosen else platformdirs.user_state_path("gemmaspec")
+
+
+MAX_STATE: Final = 8 * 1024 * 1024
+"""Bytes of a file of the state folder; a longer one is refused."""
+
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class UnreadableFile(EnvironmentMissing):
+    """A file that exists and cannot be read, or is not what it should be; the message names it and says why."""
+
+    def __init__(self, path: Path, why: str, *, hint: str | None = None) -> None:
+        super().__init__(f"cannot read {path}: {why}", hint=hint or f"ls -ld {path}")
+        self.path = path
+        self.why = why
+
+
+def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) -> bytes | None:
+    """Return the bytes of a regular file; None when there is no file.
+
+    Never waits and never reads more than `limit` bytes. Raises UnreadableFile for a folder, a pipe, a device, a
+    file that is longer or may not be read, and for a link unless `follow`.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise UnreadableFile(path, "it is a link to a file that does not exist") from None
+        return None
+    except OSError as error:
+        raise UnreadableFile(path, _kind(path) or str(error.strerror)) from None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnreadableFile(path, _kind(path) or "it is not a file")
+        try:
+            content = file.read(limit + 1)
+        except OSError as error:
+            raise UnreadableFile(path, str(error.strerror)) from None
+    if len(content) > limit:
+        raise UnreadableFile(path, f"it is longer than {limit} bytes")
+    return content
+
+
+def _kind(path: Path) -> str:
+    """Say what stands in a file's place; '' for a file."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return ""
+    return next((f"it is {kind}, not a file" for matches, kind in _KINDS if matches(mode)), "")
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -49,4 +109,6 @@ def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
             f"no space left on the disk of {path.parent}: {path.name} was not written, nothing was changed",
             hint=f"df -h {path.parent}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
+    if error.errno in (errno.EISDIR, errno.ENOTEMPTY) and path.is_dir():
+        return EnvironmentMissing(f"cannot write {path}: a folder is in its place", hint=f"ls -ld {path}")
     return EnvironmentMissing(f"cannot write {path}: {error.strerror}", hint=f"ls -ld {path.parent}")

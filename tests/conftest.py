@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests import real
 
 # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; children inherit both, and some
 # tests are about them.
@@ -20,6 +23,21 @@ settings.register_profile("suite", deadline=None, derandomize=True)  # the same 
 settings.load_profile("suite")
 
 PIP_CONF = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip" / "pip.conf"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _run() -> Iterator[None]:
+    """The state folder of real servers, for this process's part of the suite."""
+    real.make_state()
+    yield
+    real.remove_state()
+
+
+@pytest.fixture(scope="session", params=real.ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each engine in turn, for tests that share what runs under the run's profile; what they leave is stopped."""
+    yield request.param
+    real.gemmaspec("down", real.PROFILE)
 
 
 @pytest.fixture(autouse=True)

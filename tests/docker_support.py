@@ -21,12 +21,16 @@ from typing import Any
 import docker
 
 from gemmaspec.engine.server import Server
+from tests.real import RUN
 
-IMAGE = "gemmaspec-test-shell:1"
+IMAGE = f"gemmaspec-test-shell:{RUN}"
 
 
 def shell_layer() -> bytes:
-    """A tar of this machine's sh, cat, head, sleep and their libraries: an image without a registry."""
+    """A tar of this machine's sh, cat, head, sleep and their libraries: an image without a registry.
+
+    A file that names the run makes it another image in each: two runs do not remove each other's.
+    """
     files: set[str] = set()
     for program in ("sh", "cat", "head", "sleep"):
         found = shutil.which(program)
@@ -38,6 +42,7 @@ def shell_layer() -> bytes:
     with tarfile.open(fileobj=layer, mode="w", dereference=True) as tar:
         for file in sorted(files):
             tar.add(file, arcname=file.lstrip("/"))
+        tar.addfile(tarfile.TarInfo(f"run-{RUN}"))
     return layer.getvalue()
 
 

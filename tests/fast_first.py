@@ -1,4 +1,8 @@
-"""A pytest plugin for `make test`: what starts no server and asks no index runs first, so that it fails first."""
+"""A pytest plugin for `make test`: what starts no server and asks no index runs first, so that it fails first.
+
+Beside the order it makes the groups that pytest-xdist hands out whole (`--dist loadgroup --no-loadscope-reorder`):
+the tests of a file that start the same kind of server share that server, so they stay with one worker, in their order.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ SLOW = ("network", "real_process", "real_docker")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort by the slowest marker a test has; within one, the order stays."""
-    items.sort(
-        key=lambda item: max((1 + SLOW.index(name) for name in SLOW if item.get_closest_marker(name)), default=0)
-    )
+    items.sort(key=slowness)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{slowness(item)}"))
+
+
+def slowness(item: pytest.Item) -> int:
+    """Return the place of a test's slowest marker in SLOW, from 1; 0 for a test with none."""
+    return max((1 + SLOW.index(name) for name in SLOW if item.get_closest_marker(name)), default=0)

@@ -1,15 +1,19 @@
-"""Driving the installed command against real servers, as a user would.
+"""Drive the installed command against real servers, as a user would.
 
-Runtimes, the tiny pair and stacks live in .tools/state of the checkout, so that a second run of the suite
-finds them; nothing of the user's own state is touched.
+Managed runtimes and the tiny pair are made once, in .tools/state of the checkout, and found by every later run.
+Everything else belongs to one run of the suite: its state folder, its profile, and through the profile's name its
+Compose project, containers and volumes. So two runs do not meet, in one checkout or in two on one machine.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,9 +22,36 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-STATE = Path(__file__).parent.parent / ".tools" / "state"
-PORT = 8377
+import pytest
+
+RUN = secrets.token_hex(3)
+"""Names this process's part of the suite; each worker of pytest-xdist has its own."""
+TOOLS = Path(__file__).parent.parent / ".tools"
+SHARED = TOOLS / "state"
+STATE = TOOLS / "runs" / RUN
+PROFILE = f"tiny-{RUN}"
+"""The profile tiny-cpu under this run's own name."""
+PROJECT = f"gemmaspec-{PROFILE}"
+"""Its Compose project."""
 H1, H2, H3A = "kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"
+
+
+def free_port() -> int:
+    """Return a port to serve on for the whole run.
+
+    It is below those that the kernel gives to outgoing connections, one of which might take it between two starts.
+    """
+    for port in random.sample(range(20_000, 32_000), 50):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("50 ports are taken")
+
+
+PORT = free_port()
 
 
 @dataclass(frozen=True)
@@ -37,9 +68,28 @@ class Done:
         return document
 
 
+def make_state() -> None:
+    """Make this run's state folder, with links to what all runs share."""
+    (STATE / "profiles").mkdir(parents=True)
+    (STATE / "profiles" / f"{PROFILE}.yaml").write_text(f"extends: tiny-cpu\nname: {PROFILE}\n")
+    (SHARED / "runtimes").mkdir(parents=True, exist_ok=True)
+    (STATE / "runtimes").symlink_to(SHARED / "runtimes")
+    if all((SHARED / "tiny" / name / "config.json").is_file() for name in ("tiny-target", "tiny-draft")):
+        (STATE / "tiny").symlink_to(SHARED / "tiny")  # else the first `up` makes the pair, for this run
+
+
+def remove_state() -> None:
+    """Remove it, and the volumes of its containers."""
+    if (STATE / "stacks").is_dir() and docker_answers():
+        for project in (f"gemmaspec-{folder.name}" for folder in (STATE / "stacks").iterdir()):
+            subprocess.run(["docker", "compose", "-p", project, "down", "-v"], capture_output=True, check=False)
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment, with the suite's own state folder."""
-    return {**os.environ, "GEMMASPEC_STATE": str(STATE), **(extra or {})}
+    """This environment, with the run's own state folder and profile."""
+    own = {"GEMMASPEC_STATE": str(STATE), "GEMMASPEC_PROFILES": str(STATE / "profiles")}
+    return {**os.environ, **own, **(extra or {})}
 
 
 def gemmaspec(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 400) -> Done:
@@ -50,8 +100,8 @@ def gemmaspec(*arguments: str, env: Mapping[str, str] | None = None, timeout: fl
 
 
 def up(engine: str, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
-    """`gemmaspec up tiny-cpu` on one engine, on the suite's own port."""
-    return gemmaspec("up", "tiny-cpu", "--engine", engine, "--json", "--set", f"serve.port={PORT}", *arguments, env=env)
+    """`gemmaspec up` for the run's profile on one engine, on the run's port."""
+    return gemmaspec("up", PROFILE, "--engine", engine, "--json", "--set", f"serve.port={PORT}", *arguments, env=env)
 
 
 def patches(*ids: str) -> tuple[str, ...]:
@@ -68,9 +118,10 @@ def docker_answers() -> bool:
     return all(subprocess.run(command, capture_output=True, check=False).returncode == 0 for command in asked)
 
 
-def image_there(image: str) -> bool:
-    """Whether an image is in the local engine."""
-    return subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode == 0
+def containers(project: str = PROJECT) -> list[str]:
+    """Return the ids of a Compose project's running containers."""
+    listed = ["docker", "ps", "-q", "--no-trunc", "--filter", f"label=com.docker.compose.project={project}"]
+    return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
 
 
 def interrupt_when(command: list[str], said: str) -> Done:
@@ -91,3 +142,10 @@ def interrupt_when(command: list[str], said: str) -> Done:
         finally:
             process.kill()
     return Done(process.returncode, out, "".join(seen) + rest)
+
+
+NO_DOCKER = pytest.mark.skipif(not docker_answers(), reason="no Docker engine with Compose v2 answers")
+ENGINES = [
+    pytest.param("process", marks=pytest.mark.real_process),
+    pytest.param("docker", marks=[pytest.mark.real_docker, NO_DOCKER]),
+]

@@ -13,20 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec.checkpoint.published.configs import (
-    assistant_config,
-    config,
-    eagle3_config,
-    per_layer_form,
     text_of,
 )
 from gemmaspec.checkpoint.published.shapes import (
     Shapes,
-    assistant_tensors,
-    eagle3_tensors,
-    is_decoder_linear,
-    nvfp4,
-    single_experts,
-    tensors,
 )
 from tests.hub import Body, Zeros
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.carry import unfinished
+from gemmaspec.carry import rebase_state
 from gemmaspec.carry.rebase import Rebased, Request, rebase, resume
 from gemmaspec.carry.verify import Request as Verify
 from gemmaspec.carry.verify import verify
@@ -71,7 +71,7 @@ def test_a_patch_that_fits_is_left_alone(patch: Path, monkeypatch: pytest.Monkey
     assert superseded is not None
     assert superseded.state == "superseded"
     assert snapshot(patch) == before
-    assert not unfinished.place_of(ID).exists()
+    assert not rebase_state.place_of(ID).exists()
 
 
 def test_a_merge_without_conflict_becomes_a_variant_with_the_least_context(
@@ -91,7 +91,7 @@ def test_a_merge_without_conflict_becomes_a_variant_with_the_least_context(
         '  - {diff: 0.19.diff, versions: ">=0.19.0,<0.21.0", scopes: {vllm/v1/core.py: [value]}}',
         '  - {diff: 0.21.diff, versions: ">=0.21.0", scopes: {vllm/v1/core.py: [value]}}',
     }
-    assert not unfinished.place_of(ID).exists()
+    assert not rebase_state.place_of(ID).exists()
     assert carry(patch, "0.21.0").outcome == "fits"
 
 
@@ -192,7 +192,7 @@ def test_code_that_is_nowhere_or_in_two_places_needs_a_human(
     assert caught.value.hint is not None
     assert "gemmaspec patch new right-value --release 0.21.0" in caught.value.hint
     assert snapshot(patch) == before
-    assert not unfinished.place_of(ID).exists()
+    assert not rebase_state.place_of(ID).exists()
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def torn(patch: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=TORN)
     with pytest.raises(PatchConflict) as caught:
         carry(patch, "0.21.0")
-    file = unfinished.place_of(ID) / "vllm/v1/core.py"
+    file = rebase_state.place_of(ID) / "vllm/v1/core.py"
     assert caught.value.exit_code == 5
     assert caught.value.hint is not None
     assert str(file) in caught.value.hint
@@ -224,7 +224,7 @@ def test_a_conflict_is_resolved_by_hand_and_continued(torn: Path, patch: Path) -
     done = resume(ID)
     assert (done.outcome, done.diff, done.versions) == ("written", "0.21.diff", ">=0.21.0")
     assert states(patch) == {"0.20.0": "applies", "0.21.0": "applies"}
-    assert not unfinished.place_of(ID).exists()
+    assert not rebase_state.place_of(ID).exists()
 
 
 def test_what_is_not_resolved_is_not_written(torn: Path, patch: Path) -> None:
@@ -245,16 +245,16 @@ def test_what_is_not_resolved_is_not_written(torn: Path, patch: Path) -> None:
 def test_a_second_rebase_waits_for_the_first(torn: Path, patch: Path) -> None:
     with pytest.raises(UsageError, match="a rebase of right-value is under way"):
         carry(patch, "0.21.0")
-    unfinished.abort(ID)
+    rebase_state.abort(ID)
     assert not torn.exists()
     with pytest.raises(UsageError, match="no rebase of right-value is under way"):
-        unfinished.abort(ID)
+        rebase_state.abort(ID)
     with pytest.raises(UsageError, match="no rebase of right-value is under way"):
         resume(ID)
 
 
 def test_the_other_sides_are_there_to_look_at_and_must_stay_as_they_are(torn: Path) -> None:
-    place = unfinished.place_of(ID)
+    place = rebase_state.place_of(ID)
     sides = {side: (place / side / "vllm/v1/core.py").read_text() for side in ("base", "ours", "theirs")}
     assert sides == {
         "base": OLD,
@@ -278,7 +278,7 @@ def test_the_other_sides_are_there_to_look_at_and_must_stay_as_they_are(torn: Pa
     ],
 )
 def test_a_state_that_was_tampered_with_is_refused(torn: Path, key: str, value: object) -> None:
-    file = unfinished.place_of(ID) / "state.json"
+    file = rebase_state.place_of(ID) / "state.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
     with pytest.raises(PatchError, match=r"state\.json"):
         resume(ID)
@@ -294,23 +294,23 @@ def test_being_killed_while_it_is_written_does_no_harm(
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    assert unfinished.is_proven(ID)
+    assert rebase_state.is_proven(ID)
     with pytest.raises(UsageError, match="is proven and is being written"):
-        unfinished.abort(ID)
+        rebase_state.abort(ID)
     assert resume(ID).diff == "0.21.diff"
     assert states(patch) == {"0.20.0": "applies", "0.21.0": "applies"}
-    assert not unfinished.place_of(ID).exists()
+    assert not rebase_state.place_of(ID).exists()
 
 
 KILLED = """
 import os, signal, sys
 from gemmaspec.carry import unfinished
-real = unfinished.write_whole
+real = rebase_state.write_whole
 def write_whole(path, text, **more):
     if path.name == sys.argv[1] and path.parent.parent.name == "patches":
         os.kill(os.getpid(), signal.SIGKILL)
     real(path, text, **more)
-unfinished.write_whole = write_whole
+rebase_state.write_whole = write_whole
 from gemmaspec.cli.app import run
 run(sys.argv[2:])
 """
@@ -370,7 +370,7 @@ def test_nothing_to_merge_from_is_said(patch: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("id_", ["../x", "a/b", "A", "", "-a", "a--b"])
 def test_an_id_that_is_none_is_refused_before_it_is_a_path(id_: str) -> None:
     with pytest.raises(UsageError, match="is no patch id"):
-        unfinished.place_of(id_)
+        rebase_state.place_of(id_)
 
 
 def test_the_command_line_prints_what_was_done(
@@ -472,7 +472,7 @@ def test_a_line_that_both_sides_changed_is_resolved_by_hand(tmp_path: Path) -> N
     (tree / path).write_text(torn)
     with pytest.raises(PatchConflict, match="needs a hand in 1 place"):
         carry(patch, tree=tree)
-    edited = unfinished.place_of(id_) / path
+    edited = rebase_state.place_of(id_) / path
     assert edited.read_text().count("<<<<<<< ") == 1
     edited.write_text(torn.replace("(AssertionError, KeyError)", "(AssertionError, KeyError, ValueError)", 1))
     done = resume(id_)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.examine import examine
-from gemmaspec.checkpoint.pair import pair
 from gemmaspec.checkpoint.stored import parameters, parts
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.models import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.inspect.examine import examine
+from gemmaspec.inspect.pair import pair
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words
 from gemmaspec.profile.load import load_profile

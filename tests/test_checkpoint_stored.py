@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.examine import examine
 from gemmaspec.checkpoint.fields import Fields
-from gemmaspec.checkpoint.finding import Finding
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import declared
-from gemmaspec.checkpoint.quantized import is_excluded
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.errors import CheckpointError
+from gemmaspec.inspect.examine import examine
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.quantized import is_excluded
 from tests import shapes
 from tests.checkpoints import checkpoint, gemma, head
 

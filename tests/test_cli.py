@@ -31,6 +31,9 @@ COMMANDS = (
     "diff",
     "rollback",
     "pull",
+    "predict",
+    "bench",
+    "compare",
 )
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.doctor import machine
-from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks, parse
+from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
 from gemmaspec.doctor.machine import Clock, clock_row, container_shm_row, disk_row, open_files_row, shm_row, size_bytes
 from gemmaspec.releases.facts import facts_for
 
@@ -41,46 +41,9 @@ REQUIRE = (
 """As NVIDIA's CUDA images carry it: ways separated by spaces, conditions of one way by commas."""
 
 
-def test_what_nvidia_smi_says_is_read() -> None:
-    assert parse("NVIDIA GB10, 580.95.05, 12.1\n", SUMMARY) == SPARK
-
-
-def test_numbers_of_thousands_of_digits_and_controls_are_not_taken() -> None:
-    nines = "9" * 5000
-    assert parse(f"A, 580.1, {nines}.0", f"CUDA Version: {nines}.0") == Gpus(
-        names=("A",), driver="580.1", cuda=None, capabilities=()
-    )
-    assert parse(f"A, {nines}, 9.0", "") is None
-    found = parse("\x1b[2JEvil\x07, 580.1, 9.0", "")
-    assert found
-    assert found.names == ("[2JEvil",)
-
-
 def test_a_driver_without_a_profile_is_only_shown() -> None:
     row = driver_row(SPARK, require=None, cuda="", where="")
     assert (row.state, row.says) == ("ok", "driver 580.95.05, which runs CUDA up to 13.0")
-
-
-@pytest.mark.parametrize(
-    ("query", "summary", "found"),
-    [
-        ("", "", None),
-        ("No devices were found\n", SUMMARY, None),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", "", None),
-        (
-            "NVIDIA A100, 470.57.02, [N/A]\n",
-            "CUDA Version: N/A",
-            Gpus(names=("NVIDIA A100",), driver="470.57.02", cuda=None, capabilities=()),
-        ),
-        (
-            "A, 580.1, 9.0\nA, 580.1, 9.0\n",
-            "CUDA Version        : 13.0",
-            Gpus(names=("A", "A"), driver="580.1", cuda="13.0", capabilities=("9.0", "9.0")),
-        ),
-    ],
-)
-def test_other_answers_of_nvidia_smi(query: str, summary: str, found: Gpus | None) -> None:
-    assert parse(query, summary) == found
 
 
 @pytest.mark.parametrize(
@@ -104,12 +67,6 @@ def test_the_driver_against_the_image_s_cuda(
     assert row.state == state
     assert said in row.says
     assert (row.do is None) == (state == "ok")
-
-
-@given(st.text(max_size=120), st.text(max_size=120))
-def test_no_answer_of_nvidia_smi_is_a_crash(query: str, summary: str) -> None:
-    parse(query, summary)
-    parse(f"NVIDIA H200, 570.86.15, {query}", f"CUDA Version: {summary}")
 
 
 @given(st.text(max_size=200) | st.just("cuda>=" + "9" * 5000), st.text(max_size=20) | st.just("1" * 5000))
@@ -286,10 +243,10 @@ def test_docker_that_was_asked_for_and_is_not_there_is_a_failure(tmp_path: Path)
 
 @pytest.fixture
 def spark(tmp_path: Path) -> dict[str, str]:
-    """A stand-in for nvidia-smi on a DGX Spark, which is not here."""
+    """Put a fake nvidia-smi of a DGX Spark on the PATH, because there is no GPU here."""
     (tmp_path / "summary").write_text(SUMMARY)
-    script = "#!/bin/sh\ncase \"$1\" in --query*name,memory*) echo 'NVIDIA GB10, [N/A], [N/A], 12.1';;\n"
-    script += f"--query*) echo 'NVIDIA GB10, 580.95.05, 12.1';;\n*) /bin/cat {tmp_path}/summary;; esac\n"
+    script = "#!/bin/sh\ncase \"$1\" in --query*) echo 'NVIDIA GB10, 580.95.05, 12.1, [N/A], [N/A]';;\n"
+    script += f"*) /bin/cat {tmp_path}/summary;; esac\n"
     (tmp_path / "nvidia-smi").write_text(script)
     (tmp_path / "nvidia-smi").chmod(0o755)
     return without_docker(tmp_path)

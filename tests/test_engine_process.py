@@ -26,6 +26,7 @@ from gemmaspec.engine.process import ProcessEngine, environment, launch_args
 from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.files import UnreadableFile
 
 STAND_IN_LAUNCHER = """
 import fcntl, json, os, sys
@@ -85,7 +86,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         (folder / "server.py").write_text(STAND_IN_SERVER)
         command = (sys.executable, str(folder / "server.py"), *(arguments or ("wait",)))
         given = {"port": free_port(), "stop_grace_s": 5.0, "python": Path(sys.executable), "command": command}
-        made.append(Server(name=name, folder=folder, model="m", speculates=True, **{**given, **fields}))
+        made.append(Server(name=name, folder=folder, model="m", **{"speculates": True, **given, **fields}))
         return made[-1]
 
     yield _make
@@ -426,28 +427,48 @@ def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("field", ["stack", "nonce", "boot_id", "since_ticks"])
 @pytest.mark.parametrize("value", ["", None, []])
-def test_a_record_without_a_whole_identity_counts_as_none(tmp_path: Path, field: str, value: Any) -> None:
+def test_a_record_without_a_whole_identity_is_damaged(tmp_path: Path, field: str, value: Any) -> None:
     record.write(tmp_path, dataclasses.replace(blank(), **{field: value}))
-    assert record.read(tmp_path) is None
+    with pytest.raises(UnreadableFile, match=r"process\.json: it is damaged"):
+        record.read(tmp_path)
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "7", '{"pid": 1}', '{"pid": -1, "command": []}', "\x00\xff", '{"command": null}'],
 )
-def test_a_broken_record_counts_as_none(engine: ProcessEngine, make: Callable[..., Server], text: str) -> None:
+def test_a_broken_record_is_not_called_absent(engine: ProcessEngine, make: Callable[..., Server], text: str) -> None:
     server = make()
     server.run_dir.mkdir()
     (server.run_dir / "process.json").write_text(text)
+    for question in (engine.state, engine.stop, engine.runs):
+        with pytest.raises(UnreadableFile, match=r"process\.json: it is damaged"):
+            question(server)
+    (server.run_dir / "process.json").unlink()
     assert engine.state(server).status == "absent"
-    assert engine.stop(server) is False
+
+
+def test_a_lost_record_is_made_good_from_the_process_that_holds_the_lock(
+    engine: ProcessEngine, make: Callable[..., Server]
+) -> None:
+    server = make("children")
+    engine.start(server)
+    said(engine, server, "child ready", times=2)
+    pid = leader(server)
+    (server.run_dir / "process.json").write_text("{")
+    assert engine.state(server).status == "running"
+    assert engine.state(server).detail == f"pid {pid}"
+    assert engine.stop(server) is True
+    assert session(pid) == []
+    assert engine.state(server).status == "absent"
 
 
 @pytest.mark.parametrize(("pid", "ticks"), [(1, 5), (0, 5), (-1, 5), (True, 5), ("12", 5), (None, 5), (12, None)])
-def test_a_record_with_an_impossible_pid_counts_as_none(tmp_path: Path, pid: Any, ticks: Any) -> None:
+def test_a_record_with_an_impossible_pid_is_damaged(tmp_path: Path, pid: Any, ticks: Any) -> None:
     made = dataclasses.replace(blank(), pid=pid, start_ticks=ticks)
     record.write(tmp_path, made)
-    assert record.read(tmp_path) is None
+    with pytest.raises(UnreadableFile, match=r"process\.json: it is damaged"):
+        record.read(tmp_path)
 
 
 def test_stopping_ends_the_children_too(engine: ProcessEngine, make: Callable[..., Server]) -> None:
@@ -568,7 +589,9 @@ def test_a_launcher_started_by_hand_is_seen_by_its_lock(engine: ProcessEngine, m
         for refused in (engine.preflight, engine.start):
             with pytest.raises(EnvironmentMissing, match=f"pid {by_hand.pid} holds its lock"):
                 refused(server)
-        assert engine.stop(server) is False
+        assert engine.state(server).status == "unknown"
+        with pytest.raises(EnvironmentMissing, match=f"pid {by_hand.pid} holds its lock"):
+            engine.stop(server)
         assert by_hand.poll() is None
     finally:
         by_hand.kill()
@@ -677,7 +700,10 @@ def test_the_launcher_gets_its_files_and_a_neutral_folder(
 
 
 def test_without_speculation_the_launcher_is_not_told_of_a_config(make: Callable[..., Server]) -> None:
-    assert "--speculative-config" not in launch_args(make())
+    assert "--speculative-config" not in launch_args(make(speculates=False))
+    server = make()
+    assert not (server.folder / "speculative-config.json").exists(), "the command does not depend on the disk"
+    assert launch_args(server)[-6:-3] == ("--speculative-config", str(server.folder / "speculative-config.json"), "--")
 
 
 def test_the_environment_is_this_one_without_another_pythons_settings(

@@ -14,8 +14,8 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import fit as use_case
-from gemmaspec.deploy.here import parsed, this_cpu
 from gemmaspec.fit.machine import GB, GIB, Device
+from gemmaspec.machine.device import this_cpu
 
 TEXT = {
     "model_type": "gemma4_text",
@@ -265,19 +265,6 @@ def test_on_the_machine_itself_its_own_numbers_count(
     assert (machine["name"], machine["free"], machine["bandwidth"]) == ("dgx-spark", 120 * GB, 273 * GB)
     monkeypatch.setattr(use_case, "this_gpu", lambda: dataclasses.replace(spark, capability="9.0"))
     assert asked(capsys, write(profiles, model))[1]["machine"]["free"] is None
-
-
-def test_what_nvidia_smi_says() -> None:
-    """Two of its answers, in its format; a GB10 has no memory of its own and says so."""
-    own = parsed("NVIDIA H200, 143771, 143100, 9.0\n")
-    shared = parsed("NVIDIA GB10, [N/A], [N/A], 12.1\n")
-    assert own
-    assert shared
-    assert (own.memory, own.free, own.unified) == (143771 * 2**20, 143100 * 2**20, False)
-    assert shared.memory == psutil.virtual_memory().total
-    assert shared.unified
-    assert parsed("") is None
-    assert parsed("No devices were found\n") is None
 
 
 def test_this_machine_without_its_accelerator() -> None:

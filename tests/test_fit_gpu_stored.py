@@ -1,4 +1,4 @@
-"""Starts on a GPU with stored weights, and servers: what they logged, beside what is computed (docs/measured-memory.md)."""
+"""Starts on a GPU with stored weights, and servers: what they logged, beside what is computed (docs/explanations/measured-memory.md)."""
 
 from __future__ import annotations
 

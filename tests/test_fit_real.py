@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemmaspec.deploy.models import MAKER
-from tests.real import PORT, STATE, Done, gemmaspec
+from tests.real import PORT, PROFILE, STATE, Done, gemmaspec
 
 pytestmark = pytest.mark.real_process
 
@@ -71,14 +71,14 @@ CASES: Mapping[str, list[str]] = {
 def server_flags(request: pytest.FixtureRequest, other_shape: Path) -> Iterator[list[str]]:
     flags = CASES[request.param]
     yield [*flags, "--set", f"target.model={other_shape}"] if "another" in request.param else flags
-    gemmaspec("down", "tiny-cpu")
+    gemmaspec("down", PROFILE)
 
 
 @pytest.mark.parametrize("server_flags", CASES, indirect=True)
 def test_blocks_and_tokens_are_those_of_the_server(server_flags: list[str]) -> None:
-    started = gemmaspec("up", "tiny-cpu", "--engine", "process", "--set", f"serve.port={PORT}", *server_flags)
+    started = gemmaspec("up", PROFILE, "--engine", "process", "--set", f"serve.port={PORT}", *server_flags)
     assert started.code == 0, started.err[-3000:]
-    said = gemmaspec("fit", "tiny-cpu", "--json", *server_flags)
+    said = gemmaspec("fit", PROFILE, "--json", *server_flags)
     assert said.code == 0, said.err
     cache = said.json["kv_cache"]
     info = cache_config_info()
@@ -86,7 +86,7 @@ def test_blocks_and_tokens_are_those_of_the_server(server_flags: list[str]) -> N
     assert cache["size_tokens"] == int(info["kv_cache_size_tokens"])
     assert cache["max_concurrency"] == round(float(info["kv_cache_max_concurrency"]), 3)
     assert said.json["flags"]["block_size"] == int(info["block_size"])
-    assert logged(gemmaspec("logs", "tiny-cpu")) == (
+    assert logged(gemmaspec("logs", PROFILE)) == (
         cache["size_tokens"],
         said.json["flags"]["max_model_len"],
         f"{cache['max_concurrency']:.2f}",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from gemmaspec.fit.ceiling import acceptance_of, ceiling, step_bytes, tokens_per_step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.fit.ceiling import acceptance_of, ceiling, step_bytes, tokens_per_step
 from gemmaspec.fit.machine import Device
 from gemmaspec.profile.model import Measured
 from tests.test_fit_plan import H200, plan_of

@@ -81,7 +81,10 @@ def test_a_pair_that_works_with_patches(hub: Hub, capsys: pytest.CaptureFixture[
     assert f"they pair with {patches}; speculative.method: draft_model" in printed
     assert "  PATCH    sliding windows differ: 1024 in the target, 512 in the draft" in printed
     assert "           -> patch kv-spec-uniform-valueerror" in printed
-    assert "this pair has been run: profile spark-31b-e2b, published in 000_02f1d0e8dbef3f4f.txt" in printed
+    assert (
+        "this pair has been run: profile spark-31b-e2b, published in model card mikeytag/gemma-4-E2B-it-NVFP4"
+        in printed
+    )
 
 
 def test_a_profile_is_its_target_and_its_draft(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,13 +201,13 @@ def test_a_stranger_s_json_cannot_talk_to_the_terminal(tmp_path: Path, capsys: p
 
 
 def test_findings_are_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec.cli import showcheckpoint
+    from gemmaspec.cli.text import inspect
 
     text = "word " * 40
-    assert "\n" not in showcheckpoint._indented(text, "  note     ")
+    assert "\n" not in inspect._indented(text, "  note     ")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "70")
-    lines = showcheckpoint._indented(text, "  note     ").splitlines()
+    lines = inspect._indented(text, "  note     ").splitlines()
     assert len(lines) > 2
     assert all(len(line) <= 70 for line in lines)
     assert all(line.startswith(" " * 11) for line in lines[1:])

@@ -13,6 +13,7 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import knowngood, stacks
+from gemmaspec.deploy.decide import Observed, Start
 from gemmaspec.deploy.knowngood import KEPT, known_goods
 from gemmaspec.deploy.rollback import choose, only_name
 from gemmaspec.deploy.stacks import Started
@@ -244,8 +245,12 @@ def test_what_cannot_be_stopped_keeps_its_files(
 ) -> None:
     class Busy:
         name = "process"
+        remote = False
 
-        def preflight(self, _: Server) -> None:
+        def start_command(self, _: Server) -> tuple[str, ...]:
+            return ()
+
+        def preflight(self, _: Server, *, port_is_free: bool = False) -> None:
             pass
 
         def state(self, _: Server) -> State:
@@ -284,11 +289,11 @@ def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, m
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
     kept: list[str] = []
 
-    def enough(_: object, found: Started, __: object) -> bool:
-        kept.append(found.profile)
+    def enough(_: object, seen: Observed) -> Start:
+        kept.append(seen.profile)
         raise UsageError("enough")
 
-    monkeypatch.setattr("gemmaspec.deploy.up._runs_as_rendered", enough)
+    monkeypatch.setattr("gemmaspec.deploy.up.decide", enough)
     monkeypatch.chdir(profiles)
     assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
     assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
@@ -299,7 +304,7 @@ def test_a_restart_that_cannot_be_rendered_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
-    monkeypatch.setattr("gemmaspec.deploy.up.down", lambda _: pytest.fail("it was stopped"))
+    monkeypatch.setattr("gemmaspec.deploy.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
     assert run(["restart", "mine"]) == 2
     assert "there is no profile file /nowhere/mine.yaml" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import facts, lockfile, locking
+from gemmaspec.deploy import lock, lockfile, resolve
 from gemmaspec.engine.identity import digest_of, repository_of
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.lock.model import Lock, LockedImage, LockedModel, Versions
@@ -82,12 +82,12 @@ def test_any_other_text_is_refused_in_words(text: str) -> None:
 def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
     (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
     with pytest.raises(UsageError, match="image: is missing, and a container needs one"):
-        facts.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
+        resolve.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
 def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None:
     with pytest.raises(EnvironmentMissing, match="there is no folder") as caught:
-        facts.known_now(load_profile("tiny-cpu"), "process", LOCK)
+        resolve.known_now(load_profile("tiny-cpu"), "process", LOCK)
     assert caught.value.hint
     assert caught.value.hint.startswith("gemmaspec up tiny-cpu")
 
@@ -273,7 +273,7 @@ def test_the_versions_of_the_runtime_are_compared_before_a_locked_start(own: Pat
     site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
     (site / "transformers" / "__init__.py").write_text('__version__ = "5.20.0"\n')
     with pytest.raises(DifferencesFound, match=r"versions\.transformers: was 5\.19\.0, is 5\.20\.0"):
-        locking.check_runtime(load_profile(str(own)))
+        lock.check_runtime(load_profile(str(own)))
 
 
 def test_a_lock_for_the_other_engine_is_another(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,15 +320,15 @@ def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
 
 def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(own: Path) -> None:
     loaded = load_profile(str(own))
-    assert locking.warnings(loaded, LOCK) == []
+    assert lock.warnings(loaded, LOCK) == []
     run(["lock", str(own), "--engine", "process"])
     same = lockfile.read_lock(loaded)
     assert same
-    assert locking.warnings(loaded, same) == []
+    assert lock.warnings(loaded, same) == []
     other = same.model_copy(update={"plan": OTHER})
-    assert locking.warnings(loaded, other) == [f"warning: not as locked: plan: was {same.plan}, is {OTHER}"]
+    assert lock.warnings(loaded, other) == [f"warning: not as locked: plan: was {same.plan}, is {OTHER}"]
     own.with_name("own.lock").write_text("nonsense: [")
-    assert locking.warnings(loaded, same)[0].startswith("warning: ")
+    assert lock.warnings(loaded, same)[0].startswith("warning: ")
 
 
 def test_an_environment_without_vllm_cannot_be_locked(

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.models import Model, needs_no_hub, server_cache
+from gemmaspec.deploy.decide import offline_for
+from gemmaspec.deploy.models import Model, server_cache
+from gemmaspec.deploy.observe import observe_models
+from gemmaspec.deploy.starting import is_offline
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.profile.load import load_profile
@@ -47,7 +50,8 @@ def asks(hub: Hub, cache: Path, revision: str | None) -> tuple[bool, list[str], 
     said: list[str] = []
     hub.forget()
     model = Model(role="target", model="some/model", revision=revision)
-    return needs_no_hub([model], cache=cache, note=said.append), said, len(hub.requests)
+    offline = offline_for(tuple(observe_models([model], cache)))
+    return is_offline(offline, [model], said.append), said, len(hub.requests)
 
 
 def test_what_is_pinned_and_whole_needs_no_hub_and_asks_none(hub: Hub, tmp_path: Path) -> None:
@@ -93,7 +97,8 @@ def test_an_index_that_is_none_is_not_whole(hub: Hub, tmp_path: Path, index: byt
 
 
 def test_folders_never_need_it_decided(tmp_path: Path) -> None:
-    assert not needs_no_hub([Model(role="target", model=str(tmp_path), revision=None)], cache=tmp_path, note=print)
+    folder = Model(role="target", model=str(tmp_path), revision=None)
+    assert offline_for(tuple(observe_models([folder], tmp_path))) == "no"
 
 
 def test_a_container_s_own_volume_is_not_looked_into() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import snapshot_download
 
-from gemmaspec.checkpoint.examine import examine
 from gemmaspec.checkpoint.tokens import added_tokens, words
 from gemmaspec.errors import CheckpointError, EnvironmentMissing
+from gemmaspec.inspect.examine import examine
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words
 from tests import shapes

@@ -14,7 +14,7 @@ from gemmaspec.profile.find import profile_names
 from gemmaspec.runtime.pip_settings import uv_environment
 
 ROOT = Path(__file__).parent.parent
-DATA = ("profiles", "patches", "templates", "compose")
+DATA = ("profiles", "patches", "templates", "compose", "measurements", "prompts")
 
 
 @pytest.fixture(scope="module")

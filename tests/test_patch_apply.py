@@ -150,7 +150,7 @@ def test_a_patch_brings_what_it_needs_and_a_profiles_order_counts(tree: Path, pa
 
 @pytest.mark.network
 def test_a_shipped_profile_is_applied_to_a_real_release(tmp_path: Path) -> None:
-    from gemmaspec.index import read_from_wheel
+    from gemmaspec.index.wheels import read_from_wheel
 
     paths = ["vllm/v1/core/kv_cache_utils.py", "vllm/v1/worker/utils.py", "vllm/v1/spec_decode/llm_base_proposer.py"]
     files = read_from_wheel("vllm", "0.32.0", [*paths, "vllm/__init__.py", "vllm/_version.py"])

@@ -13,8 +13,8 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.carry import releaseday, releasenames
+from gemmaspec.carry.shipped import shipped
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.profiles import shipped
 from gemmaspec.profile.load import Loaded
 from gemmaspec.releases.facts import extracted_for, newest
 from gemmaspec.trees.reader import FolderReader

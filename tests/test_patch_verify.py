@@ -12,8 +12,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gemmaspec.carry.verify import Cell
-from gemmaspec.cli import matrix
 from gemmaspec.cli.app import run
+from gemmaspec.cli.text import matrix
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.trees import verdicts
@@ -176,11 +176,11 @@ def test_a_need_that_cannot_be_met_makes_the_patch_invalid(
 def test_a_conflict_of_a_patch_that_profiles_only_list_as_optional_is_no_failure(
     patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gemmaspec.deploy import profiles
+    from gemmaspec.carry import shipped
 
-    (profile,) = (one for one in profiles.shipped_profiles() if one.name == "tiny-cpu")
+    (profile,) = (one for one in shipped.shipped_profiles() if one.name == "tiny-cpu")
     optional = profile.patches.model_copy(update={"required": [], "optional": ["right-value"]})
-    monkeypatch.setattr(profiles, "shipped_profiles", lambda: (profile.model_copy(update={"patches": optional}),))
+    monkeypatch.setattr(shipped, "shipped_profiles", lambda: (profile.model_copy(update={"patches": optional}),))
     tree = fake.write_tree(tmp_path / "tree", core=OTHER)
     code, document, _ = verify_json(capsys, "--patches", str(patches), "--tree", str(tree))
     assert (code, document["ok"], document["results"][0]["required"]) == (0, True, False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.errors import PatchError
-from gemmaspec.index import read_from_wheel
+from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit
 from gemmaspec.patching.decide import launcher_patch, needed_paths

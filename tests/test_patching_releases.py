@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.index import read_from_wheel
+from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit, Read
 from gemmaspec.patching.patch import load_patches

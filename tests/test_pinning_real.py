@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,34 +11,35 @@ import pytest
 from gemmaspec.deploy.models import MAKER
 from tests import hub as hub_of
 from tests import real
-from tests.real import STATE, gemmaspec
+from tests.real import PORT, RUN, STATE, containers, gemmaspec
 
-PORT = 8393
 DEAD = "http://127.0.0.1:9"
 """Where nobody listens: any question over the network fails at once."""
 
 
-@pytest.fixture(params=["pinned"])
+PINNED, PULLED = f"pinned-{RUN}", f"pulled-{RUN}"
+
+
+@pytest.fixture
 def profile(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A profile of this suite's own, never ready before, stopped at the end."""
-    name: str = request.param
-    shutil.rmtree(STATE / "known-good" / name, ignore_errors=True)
+    """A profile of this run's own, never ready before, stopped at the end."""
+    name = PULLED if "pulled" in request.function.__name__ else PINNED
     yield tmp_path / f"{name}.yaml"
     gemmaspec("down", name)
 
 
 def write(file: Path, text: str = "") -> None:
-    """A profile like tiny-cpu, on a port of this suite's own."""
+    """A profile like tiny-cpu, on a port of this run's own."""
     port = "" if "serve:" in text else f"serve: {{port: {PORT}}}\n"
     file.write_text(f"extends: tiny-cpu\nname: {file.stem}\n{text}{port}")
 
 
-def goods(name: str = "pinned") -> list[dict[str, object]]:
+def goods(name: str = PINNED) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = gemmaspec("rollback", name, "--list", "--json").json["known_good"]
     return rows
 
 
-def running_flag(flag: str, name: str = "pinned") -> str:
+def running_flag(flag: str, name: str = PINNED) -> str:
     """The value of a flag in the running server's own command, as its launcher reports it."""
     (stack,) = gemmaspec("status", name, "--json").json["stacks"]
     command = stack["report"]["command"]
@@ -47,7 +47,7 @@ def running_flag(flag: str, name: str = "pinned") -> str:
 
 
 @pytest.mark.real_docker
-@pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers")
+@real.NO_DOCKER
 def test_a_stack_that_became_ready_can_be_gone_back_to(profile: Path) -> None:
     up = ("up", str(profile), "--engine", "docker")
     write(profile)
@@ -76,16 +76,14 @@ def test_a_stack_that_became_ready_can_be_gone_back_to(profile: Path) -> None:
     assert [row["current"] for row in goods()] == [True, False]
 
     back = gemmaspec(
-        "rollback", "pinned", "--json", env={"HF_ENDPOINT": DEAD, "HF_HUB_OFFLINE": "1", "HTTPS_PROXY": DEAD}
+        "rollback", PINNED, "--json", env={"HF_ENDPOINT": DEAD, "HF_HUB_OFFLINE": "1", "HTTPS_PROXY": DEAD}
     )
     assert back.code == 0, back.err
     assert back.json["answer"]["draft_tokens"] > 0
     assert running_flag("--max-num-seqs") == "4"
-    container = subprocess.run(
-        ["docker", "ps", "--no-trunc", "--filter", "label=com.docker.compose.project=gemmaspec-pinned", "--format", "{{.Image}}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert container.stdout.strip() == image["id"]
+    (container,) = containers(f"gemmaspec-{PINNED}")
+    shown = ["docker", "inspect", "--format", "{{.Image}}", container]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.strip() == image["id"]
     assert [row["current"] for row in goods()] == [True, False]
 
     write(profile, "patches: {required: [kv-spec-uniform-valueerror]}\n")
@@ -93,14 +91,13 @@ def test_a_stack_that_became_ready_can_be_gone_back_to(profile: Path) -> None:
     assert refused.code == 3
     assert f"plan: was {locked.json['lock']['plan']}, is sha256:" in refused.err
     assert running_flag("--max-num-seqs") == "4", "what runs goes on"
-    assert gemmaspec("down", "pinned").code == 0
+    assert gemmaspec("down", PINNED).code == 0
     stopped = gemmaspec("diff", str(profile))
     assert stopped.code == 1
-    assert "pinned is not running" in stopped.err
+    assert f"{PINNED} is not running" in stopped.err
 
 
 @pytest.mark.real_process
-@pytest.mark.parametrize("profile", ["pulled"], indirect=True)
 def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Path, tmp_path: Path) -> None:
     pair = tiny_pair()
     home = tmp_path / "hf"
@@ -130,11 +127,11 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
 
     failed = gemmaspec(*up, "--set", "serve.max_num_seqs=3", "--timeout", "3", env=gone)
     assert failed.code == 7, failed.err
-    assert [row["current"] for row in goods("pulled")] == [False]
-    back = gemmaspec("rollback", "pulled", "--json", env=gone)
+    assert [row["current"] for row in goods(PULLED)] == [False]
+    back = gemmaspec("rollback", PULLED, "--json", env=gone)
     assert back.code == 0, back.err
     assert back.json["answer"]["draft_tokens"] > 0
-    assert running_flag("--revision", "pulled") == commits["target"]
+    assert running_flag("--revision", PULLED) == commits["target"]
     drift = gemmaspec("diff", str(profile), "--json", env=gone)
     assert drift.code == 3
     assert f"-{commits['target']}" in drift.json["command"].splitlines()

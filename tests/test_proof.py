@@ -180,7 +180,7 @@ def test_only_the_python_files_of_vllm_are_taken_out_of_a_wheel(
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_part_of_a_remote_file_is_asked_for_and_nothing_else_taken(whole: bool) -> None:
-    from gemmaspec import index
+    from gemmaspec.index import wheels
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -193,7 +193,7 @@ def test_a_part_of_a_remote_file_is_asked_for_and_nothing_else_taken(whole: bool
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, index.open_session() as session:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, wheels.open_session() as session:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/wheel"
         try:

@@ -17,10 +17,7 @@ from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import EnvironmentMissing, Interrupted
 from tests import docker_support, real
 
-pytestmark = [
-    pytest.mark.real_docker,
-    pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers"),
-]
+pytestmark = [pytest.mark.real_docker, real.NO_DOCKER]
 
 PROFILE = """\
 schema: 1
@@ -29,7 +26,7 @@ summary: a test
 machine: cpu
 image: %s
 target: {model: %s}
-serve: {port: 8398}
+serve: {port: %s}
 caches: {huggingface: %s}
 """
 SITE = "usr/local/lib/python3.12/dist-packages"
@@ -41,6 +38,7 @@ def layer(vllm: str) -> bytes:
         f"{SITE}/vllm/__init__.py": b"raise SystemExit('imported')",
         f"{SITE}/vllm/_version.py": f"__version__ = '{vllm}'".encode(),
         f"{SITE}/torch/version.py": b"__version__ = '2.13.0+cu130'",
+        f"run-{real.RUN}": b"",  # another image in each run, removed by its id
         f"{SITE}/transformers/__init__.py": b'__version__ = "5.19.0"',
     }
     tar = io.BytesIO()
@@ -74,7 +72,7 @@ def test_an_image_is_pulled_locked_and_run_by_its_digest(registry: str, profiles
     (tmp_path / "model" / "config.json").write_text("{}")
     file = profiles / "registered.yaml"
     image = f"{registry}/good/image:1"
-    file.write_text(PROFILE % (image, tmp_path / "model", tmp_path / "hf"))
+    file.write_text(PROFILE % (image, tmp_path / "model", real.PORT, tmp_path / "hf"))
 
     missing = gemmaspec("lock", str(file), "--engine", "docker")
     assert missing.returncode == 4

@@ -59,11 +59,17 @@ class FakeEngine:
     def __init__(self, log: Iterable[str], *states: State | Exception, tail: Sequence[str] = ()) -> None:
         self.log, self.states, self.tail = log, list(states), tail
         self.looks = 0
+        self.shared = ""
+        """Who else answers on the server's port."""
         self.told = threading.Event()
         """Set once the whole log has been taken."""
 
-    def preflight(self, server: Server) -> None:
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         raise AssertionError("waiting starts nothing")
+
+    def ensure_answers(self, server: Server) -> None:
+        if self.shared:
+            raise StartFailed(self.shared)
 
     def start(self, server: Server) -> None:
         raise AssertionError("waiting starts nothing")
@@ -435,3 +441,10 @@ def test_the_real_checks_ask_over_http() -> None:
                 timeout_s=20,
                 on_phase=lambda *_: None,
             )
+
+
+def test_an_answer_of_another_server_is_not_ready() -> None:
+    engine = FakeEngine(LAUNCHER, RUNNING)
+    engine.shared = "port 8000 on 127.0.0.1 is shared with python (pid 7)"
+    with pytest.raises(StartFailed, match=r"is not ready: port 8000 .* is shared with python \(pid 7\)"):
+        Wait().run(engine)

@@ -45,7 +45,7 @@ def setup(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.real_docker
-@pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers")
+@real.NO_DOCKER
 def test_where_docker_and_compose_answer_nothing_is_done_or_said() -> None:
     done = setup()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -49,7 +49,7 @@ def test_what_is_set_for_uv_itself_is_kept() -> None:
 
 
 def test_the_environment_of_uv_has_what_pip_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmaspec.index.pip_settings", lambda: {"find-links": "/some/wheels"})
+    monkeypatch.setattr("gemmaspec.index.wheels.pip_settings", lambda: {"find-links": "/some/wheels"})
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     assert pip_settings.uv_environment()["UV_FIND_LINKS"] == "/some/wheels"
 

@@ -82,7 +82,7 @@ def test_no_torchvision_and_a_torchvision_written_otherwise_are_left_alone(packa
 @pytest.mark.network
 @pytest.mark.parametrize("version", ["0.20.0", "0.20.2"])
 def test_the_broken_file_of_an_old_release_is_replaced_by_a_released_one(packages: Path, version: str) -> None:
-    from gemmaspec.index import read_from_wheel
+    from gemmaspec.index.wheels import read_from_wheel
 
     path = "vllm/utils/cpu_triton_utils.py"
     file = packages / path
@@ -102,7 +102,7 @@ def test_other_releases_keep_their_own_file(packages: Path, version: str, monkey
     def never(*_: object) -> None:
         raise AssertionError("asked the package index")
 
-    monkeypatch.setattr("gemmaspec.index.read_from_wheel", never)
+    monkeypatch.setattr("gemmaspec.index.wheels.read_from_wheel", never)
     before = content(packages)
     shims.repair_cpu_speculation(packages, version)
     assert content(packages) == before

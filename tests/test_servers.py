@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +22,9 @@ import pytest
 from gemmaspec.engine.record import MARKER
 from gemmaspec.ready.counters import spec_counters
 from tests import real
-from tests.real import H1, H2, H3A, PORT, gemmaspec, patches, up
+from tests.real import H1, H2, H3A, PORT, PROFILE, gemmaspec, patches, up
 
-ENGINES = [
-    pytest.param("process", marks=pytest.mark.real_process),
-    pytest.param(
-        "docker",
-        marks=[
-            pytest.mark.real_docker,
-            pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers"),
-        ],
-    ),
-]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each engine in turn; whatever a test leaves running is stopped."""
-    yield request.param
-    gemmaspec("down", "tiny-cpu")
+OVERLAID = "vllm/v1/worker/utils.py"
 
 
 def png(width: int, height: int) -> str:
@@ -85,7 +69,7 @@ def test_stock_vllm_dies_of_the_first_hole_and_up_says_which(engine: str) -> Non
     assert done.code == 6, done.err
     assert "All attention layers in the same KV cache group must have the same window size" in done.err
     assert H1 in done.err
-    assert gemmaspec("status", "tiny-cpu").code == 1
+    assert gemmaspec("status", PROFILE).code == 1
 
 
 def test_without_the_text_only_patch_it_gets_healthy_and_dies_of_the_first_request(engine: str) -> None:
@@ -106,14 +90,26 @@ def test_with_the_plan_it_serves_drafts_and_answers(engine: str) -> None:
 
 
 def test_status_shows_what_the_running_server_reports(engine: str) -> None:
-    done = gemmaspec("status", "tiny-cpu", "--json")
+    done = gemmaspec("status", PROFILE, "--json")
     assert done.code == 0, done.err
     (stack,) = done.json["stacks"]
     assert stack["engine"] == engine
     assert stack["report"]["vllm"]["version"].startswith("0.32.0")
     assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
     assert stack["speculation"]["draft_tokens"] > 0
-    assert "acceptance length" in gemmaspec("status", "tiny-cpu").out
+    assert "acceptance length" in gemmaspec("status", PROFILE).out
+
+
+def test_top_shows_what_the_running_server_drafts(engine: str) -> None:
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(lambda: [chat("Explain quantum entanglement to the quick brown fox.") for _ in range(4)])
+        stack = gemmaspec("top", PROFILE, "--once", "--json", "--interval", "3").json["stacks"][0]
+        answers.result()
+    assert stack["problem"] is None
+    assert stack["now"]["k"] == 4.0
+    assert stack["now"]["acceptance_length"] > 1
+    assert len(stack["now"]["by_position"]) == 4
+    assert set(stack["patches"]) >= {H1, H2}
 
 
 def test_text_and_image_requests_are_answered_together(engine: str) -> None:
@@ -127,11 +123,11 @@ def test_text_and_image_requests_are_answered_together(engine: str) -> None:
 
 
 def test_up_twice_is_harmless(engine: str) -> None:
-    before = gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["report"]
+    before = gemmaspec("status", PROFILE, "--json").json["stacks"][0]["report"]
     done = up(engine)
     assert done.code == 0, done.err
     assert "already running" in done.err
-    assert gemmaspec("status", "tiny-cpu", "--json").json["stacks"][0]["report"] == before
+    assert gemmaspec("status", PROFILE, "--json").json["stacks"][0]["report"] == before
 
 
 def test_a_port_in_use_is_told_before_anything_is_started(engine: str, tmp_path: Path) -> None:
@@ -140,7 +136,53 @@ def test_a_port_in_use_is_told_before_anything_is_started(engine: str, tmp_path:
     done = gemmaspec("up", str(profile), "--engine", engine, "--set", f"serve.port={PORT}")
     assert done.code == 4, done.err
     assert f"{PORT}" in done.err
-    assert gemmaspec("status", "tiny-cpu").code == 0
+    assert gemmaspec("status", PROFILE).code == 0
+
+
+def test_a_real_server_is_compared_with_its_report_and_a_changed_file_is_named(engine: str) -> None:
+    whole = gemmaspec("patch", "verify", "--running", PROFILE, "--json")
+    assert whole.code == 0, whole.err
+    assert {row["patch"]: row["state"] for row in whole.json["results"]} == dict.fromkeys((H1, H2, H3A), "applied")
+    status = gemmaspec("status", PROFILE, "--json")
+    assert status.code == 0
+    (stack,) = status.json["stacks"]
+    assert stack["changed"] == []
+    files = [file for patch in stack["report"]["patches"] for file in patch["files"]]
+    assert [file["pristine"] for file in files] == [True, True, True], "the installed vLLM is as it was released"
+
+    spoil(engine)
+    changed = gemmaspec("patch", "verify", "--running", PROFILE, "--json")
+    assert (changed.code, changed.json["ok"]) == (5, False)
+    states = {row["patch"]: row["state"] for row in changed.json["results"]}
+    assert states == {H1: "applied", H2: "conflict", H3A: "applied"}
+    told = gemmaspec("status", PROFILE)
+    assert told.code == 5
+    assert f"CHANGED   {OVERLAID} (overlay)" in told.out
+
+    plan = real.STATE / "stacks" / PROFILE / "plan.json"
+    kept = plan.read_text()
+    plan.write_text(kept.replace('"required": true', '"required": false', 1))
+    assert "changed after it was rendered" in gemmaspec("status", PROFILE).out
+    plan.write_text(kept)
+
+
+def test_it_restarts_three_times_and_patches_each_time(engine: str) -> None:
+    started = set()
+    for _ in range(3):
+        done = gemmaspec("restart", PROFILE, "--json")
+        assert done.code == 0, done.err
+        assert set(states(done.json["report"]).values()) == {"applies"}
+        assert done.json["answer"]["draft_tokens"] > 0
+        started.add(done.json["report"]["started"])
+    assert len(started) == 3
+    assert "no download" not in done.err
+    assert "installing" not in done.err
+
+
+def test_logs_are_those_of_the_last_start(engine: str) -> None:
+    lines = gemmaspec("logs", PROFILE).out.splitlines()
+    assert len([line for line in lines if "patching vllm" in line]) == 1
+    assert len(gemmaspec("logs", PROFILE, "--tail", "3").out.splitlines()) == 3
 
 
 def test_greedy_text_is_the_same_without_speculation(engine: str) -> None:
@@ -152,30 +194,10 @@ def test_greedy_text_is_the_same_without_speculation(engine: str) -> None:
     assert [text_of(chat(prompt)) for prompt in prompts] == drafted
 
 
-def test_it_restarts_three_times_and_patches_each_time(engine: str) -> None:
-    assert up(engine).code == 0
-    started = set()
-    for _ in range(3):
-        done = gemmaspec("restart", "tiny-cpu", "--json")
-        assert done.code == 0, done.err
-        assert set(states(done.json["report"]).values()) == {"applies"}
-        assert done.json["answer"]["draft_tokens"] > 0
-        started.add(done.json["report"]["started"])
-    assert len(started) == 3
-    assert "no download" not in done.err
-    assert "installing" not in done.err
-
-
-def test_logs_are_those_of_the_last_start(engine: str) -> None:
-    lines = gemmaspec("logs", "tiny-cpu").out.splitlines()
-    assert len([line for line in lines if "patching vllm" in line]) == 1
-    assert len(gemmaspec("logs", "tiny-cpu", "--tail", "3").out.splitlines()) == 3
-
-
 def test_down_leaves_nothing_running(engine: str) -> None:
-    assert gemmaspec("down", "tiny-cpu").code == 0
-    assert gemmaspec("status", "tiny-cpu").code == 1
-    assert "was not running" in gemmaspec("down", "tiny-cpu").err
+    assert gemmaspec("down", PROFILE).code == 0
+    assert gemmaspec("status", PROFILE).code == 1
+    assert "was not running" in gemmaspec("down", PROFILE).err
     assert not left_running(engine)
 
 
@@ -185,7 +207,7 @@ def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
         "-m",
         "gemmaspec",
         "up",
-        "tiny-cpu",
+        PROFILE,
         "--engine",
         engine,
         "--set",
@@ -193,7 +215,7 @@ def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
     ]
     done = real.interrupt_when(command, "importing")
     assert done.code == 130, done.err
-    assert gemmaspec("status", "tiny-cpu").code == 1
+    assert gemmaspec("status", PROFILE).code == 1
     assert not left_running(engine)
 
 
@@ -219,7 +241,7 @@ def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine
         "-m",
         "gemmaspec",
         "up",
-        "tiny-cpu",
+        PROFILE,
         "--engine",
         engine,
         "--set",
@@ -236,19 +258,19 @@ def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine
     assert set(states(done.json["report"]).values()) == {"applies"}
     if engine == "docker":
         assert container_facts() == {"user": "1234:1234", "read_only": True}
-    assert gemmaspec("down", "tiny-cpu").code == 0
+    assert gemmaspec("down", PROFILE).code == 0
 
 
 @pytest.mark.real_docker
-@pytest.mark.skipif(not real.docker_answers(), reason="no Docker engine with Compose v2 answers")
+@real.NO_DOCKER
 def test_a_single_file_runs_with_docker_compose_alone(tmp_path: Path) -> None:
     """What `render --single-file` wrote is copied elsewhere and started by Compose, with gemmaspec out of reach."""
     rendered = gemmaspec(
-        "render", "tiny-cpu", "--single-file", "--out", str(tmp_path / "out"), "--set", f"serve.port={PORT}"
+        "render", PROFILE, "--single-file", "--out", str(tmp_path / "out"), "--set", f"serve.port={PORT}"
     )
     assert rendered.code == 0, rendered.err
     (tmp_path / "pasted.yaml").write_text((tmp_path / "out" / "compose.yaml").read_text())
-    compose = ["docker", "compose", "-p", "gemmaspec-pasted", "-f", str(tmp_path / "pasted.yaml")]
+    compose = ["docker", "compose", "-p", f"{real.PROJECT}-pasted", "-f", str(tmp_path / "pasted.yaml")]
     bare = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "GEMMASPEC_STATE": str(real.STATE)}
     subprocess.run([*compose, "up", "-d", "--wait", "--wait-timeout", "300"], check=True, env=bare)
     try:
@@ -271,7 +293,18 @@ def test_before_0_21_the_multimodal_guard_raises_and_the_plan_passes_it() -> Non
     assert done.code == 0, done.err
     assert done.json["answer"]["draft_tokens"] > 0
     assert done.json["report"]["vllm"]["version"].startswith("0.20.2")
-    assert gemmaspec("down", "tiny-cpu").code == 0
+    assert gemmaspec("down", PROFILE).code == 0
+
+
+def spoil(engine: str) -> None:
+    """Append a line to a patched file of the overlay."""
+    if engine == "process":
+        file = real.STATE / "stacks" / PROFILE / "run/overlay" / OVERLAID
+        file.write_text(file.read_text() + "\n# mine\n")
+        return
+    (container,) = real.containers()
+    command = f"echo '# mine' >> /run/gemmaspec/overlay/{OVERLAID}"
+    subprocess.run(["docker", "exec", container, "sh", "-c", command], check=True)
 
 
 def write_conflicting_patch(folder: Path) -> None:
@@ -293,10 +326,7 @@ def left_running(engine: str) -> list[str]:
             if MARKER in environment and environment.get("GEMMASPEC_STATE") == str(real.STATE):
                 found.append(f"{process.pid} {process.name()}")
     if engine == "docker":
-        ours = ["--filter", "label=com.docker.compose.project=gemmaspec-tiny-cpu"]
-        found += subprocess.run(
-            ["docker", "ps", "-q", *ours], capture_output=True, text=True, check=True
-        ).stdout.split()
+        found += real.containers()
     return found
 
 
@@ -324,18 +354,18 @@ def kill_during_the_start(engine: str, command: list[str]) -> real.Done:
 
 
 def is_launcher(process: psutil.Process) -> bool:
+    """Whether it is the launcher of this run's stack, which its command or, in a container, its mounts name."""
     line = process.info["cmdline"] or []
-    return any(word.endswith("/launch.py") for word in line) and "--plan" in line and "docker" not in line[0]
+    if not any(word.endswith("/launch.py") for word in line) or "--plan" not in line or "docker" in line[0]:
+        return False
+    with contextlib.suppress(OSError):
+        mounts = Path(f"/proc/{process.pid}/mountinfo").read_text()
+        return f"/{PROFILE}/" in " ".join([*line, mounts])
+    return False
 
 
 def container_facts() -> dict[str, Any]:
     """How the container really runs."""
-    asked = subprocess.run(
-        ["docker", "compose", "-p", "gemmaspec-tiny-cpu", "ps", "-q"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    inspected = subprocess.run(["docker", "inspect", asked.stdout.strip()], capture_output=True, text=True, check=True)
+    inspected = subprocess.run(["docker", "inspect", *real.containers()], capture_output=True, text=True, check=True)
     (container,) = json.loads(inspected.stdout)
     return {"user": container["Config"]["User"], "read_only": container["HostConfig"]["ReadonlyRootfs"]}

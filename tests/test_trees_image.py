@@ -15,13 +15,16 @@ import pytest
 
 from gemmaspec.engine import endpoint
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.index import read_from_wheel
+from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.trees import image
-from gemmaspec.trees.image import LABEL, candidates, find_package, only_member, open_image
+from gemmaspec.trees.image import candidates, find_package, only_member, open_image
 from tests import vllm_trees as fake
 from tests.docker_support import wait_for
 from tests.launching import CORE
+from tests.real import RUN
 
+LABEL = f"{image.LABEL}.{RUN}"
+"""This run's own: others look into images on this machine too."""
 SITE = "/usr/local/lib/python3.12/dist-packages"
 VERSION = b"raise SystemExit('not to be run')\n__version__ = version = '0.33.1.dev45+gabc'\n"
 PACKAGE = {"vllm/__init__.py": b"raise SystemExit", "vllm/_version.py": VERSION, "vllm/v1/core.py": CORE.encode()}
@@ -106,7 +109,9 @@ def client() -> Iterator[docker.DockerClient]:
         client = endpoint.connect(endpoint.find())
     except EnvironmentMissing as missing:
         pytest.skip(f"real docker: {missing.message}")
-    yield client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image, "LABEL", LABEL)
+        yield client
     client.close()
 
 
@@ -218,9 +223,11 @@ def test_ctrl_c_leaves_no_container_behind(client: docker.DockerClient, imported
         "import sys, time\n"
         "from gemmaspec.trees import image\n"
         "def needed(_):\n    print('looking', flush=True); time.sleep(60)\n"
+        "image.LABEL = sys.argv[2]\n"
         "image.open_image(sys.argv[1], needed)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, ref], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-c", script, ref, LABEL]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout
     assert process.stdout.readline() == b"looking\n"
     assert looking(client)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import index
+from gemmaspec.index import wheels
 from tests.launching import CORE, write_package
 
 PATCH = """\
@@ -96,8 +96,8 @@ def use_index(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
 
 def forget_index() -> None:
     """What one process remembers of the index."""
-    index.pip_settings.cache_clear()
-    index._project_files.cache_clear()
+    wheels.pip_settings.cache_clear()
+    wheels._project_files.cache_clear()
 
 
 def own_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec import data
-from gemmaspec.index import read_from_wheel
+from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import needed_paths
 from gemmaspec.patching.patch import Shelf

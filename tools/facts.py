@@ -18,9 +18,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from gemmaspec import index
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
+from gemmaspec.index import wheels
 from gemmaspec.launcher import launch
 from gemmaspec.releases import facts, table
 from gemmaspec.releases.changes import changes
@@ -73,12 +73,12 @@ def _read(release: str, listing: Listing) -> frozenset[Fact]:
 
 def _dockerfile(release: str) -> str:
     """docker/Dockerfile of the sdist, "" where it has none; the archive is read up to there."""
-    source = next((file for file in index.release_files(PROJECT, release) if file.package_type == "sdist"), None)
+    source = next((file for file in wheels.release_files(PROJECT, release) if file.package_type == "sdist"), None)
     if source is None:
         return ""
     with (
-        index.open_session() as session,
-        session.get(source.url, stream=True, timeout=index.TIMEOUT) as answer,
+        wheels.open_session() as session,
+        session.get(source.url, stream=True, timeout=wheels.TIMEOUT) as answer,
         tarfile.open(fileobj=answer.raw, mode="r|gz") as archive,
     ):
         answer.raise_for_status()
@@ -110,7 +110,7 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
     if not wanted:
         print(f"nothing new: the table goes up to vllm {order[-1]}")
         return
-    print("also by hand, for a new release: gemmaspec/releases/gemma4.py and transformers.py, docs/releases.md")
+    print("also by hand: gemmaspec/releases/gemma4.py and transformers.py, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Install this checkout with its development tools into the environment that runs this file.
 
-    .venv/bin/python tools/install.py
+    .venv/bin/python tools/install.py          # the group dev of pyproject.toml
+    .venv/bin/python tools/install.py docs     # another group
 
 uv installs in seconds what pip needs a minute for, whatever pip's age; the indexes asked are those of pip's settings.
 Runs before anything is installed, so it imports nothing but the standard library.
@@ -36,7 +37,9 @@ def main() -> int:
     try:
         subprocess.run([*PIP, "install", "-qq", "uv"], check=True)
         environment = translate(pip_settings(), os.environ)
-        subprocess.run([*install, "--editable", ".", "--group", "dev"], cwd=ROOT, env=environment, check=True)
+        subprocess.run(
+            [*install, "--editable", ".", "--group", *(sys.argv[1:] or ["dev"])], cwd=ROOT, env=environment, check=True
+        )
     except subprocess.CalledProcessError as failed:
         return int(failed.returncode)
     return 0

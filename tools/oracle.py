@@ -25,13 +25,13 @@ from typing import Any, Final
 
 from packaging.version import Version
 
-from gemmaspec import index
-from gemmaspec.cache import cache_dir
 from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir, write_whole
+from gemmaspec.index import wheels as index
+from gemmaspec.index.cache import cache_dir
 from gemmaspec.profile.load import load_profile
 from gemmaspec.releases.batch import batch_defaults
 from gemmaspec.releases.facts import Facts, facts_for, releases

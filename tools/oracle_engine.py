@@ -33,7 +33,8 @@ MACHINES: dict[str, dict[str, Any]] = {
     "cpu": {"name": "cpu", "memory": 64 * GIB, "capability": None, "gpus": 0},
 }
 _COMPILED = (
-    *("vllm._C", "vllm._C_stable_libtorch", "vllm._C_AVX2", "vllm._C_AVX512", "vllm._moe_C", "vllm._moe_C_stable_libtorch"),
+    *("vllm._C", "vllm._C_stable_libtorch", "vllm._C_AVX2", "vllm._C_AVX512"),
+    *("vllm._moe_C", "vllm._moe_C_stable_libtorch"),
     *("vllm._flashmla_C", "vllm._flashmla_extension_C", "vllm._qutlass_C", "vllm._rocm_C", "vllm.cumem_allocator"),
     *("vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C"),
     "vllm.third_party.flashmla.flash_mla_interface",

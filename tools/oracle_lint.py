@@ -147,7 +147,7 @@ def compare(wanted: Sequence[str], number: int, seed: int) -> int:
         facts = facts_for(release)
         assert facts
         kinds = changes(facts)
-        chosen = random.Random(f"{seed}-{release}")  # noqa: S311
+        chosen = random.Random(f"{seed}-{release}")
         counts: Counter[str] = Counter()
         with Oracle(release, "gb10") as oracle, tempfile.TemporaryDirectory() as folder:
             while sum(counts.values()) < number:

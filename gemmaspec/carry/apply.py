@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gemmaspec import data
 from gemmaspec.carry.patchset import load_set
-from gemmaspec.deploy.profiles import is_required
+from gemmaspec.carry.shipped import is_required
 from gemmaspec.errors import PatchConflict, UsageError
 from gemmaspec.files import unwritable
 from gemmaspec.launcher import launch

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.carry import unfinished
+from gemmaspec.carry import rebase_state
 from gemmaspec.carry.newpatch import NewPatch, folder_for, refuse_existing, write_patch
 from gemmaspec.carry.newvariant import diffs_of, release_number
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
+from gemmaspec.index.address import LARGEST, fetch
 from gemmaspec.launcher import launch
 from gemmaspec.patching.incoming import Incoming, reduce_diff
 from gemmaspec.patching.patch import Imported, Patch
 from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.fetch import LARGEST, fetch
 from gemmaspec.trees.reader import Reader, open_reader
 
 FIRST_RELEASE: Final = "0.19.0"
@@ -53,7 +53,7 @@ def import_diff(request: Request) -> Import:
     bad id or one that is taken, EnvironmentMissing for what cannot be read.
     """
     id_, folder = request.id or _id_of(request.source), folder_for(request.folder)
-    unfinished.check_id(id_)
+    rebase_state.check_id(id_)
     refuse_existing(id_, folder)
     if request.date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", request.date):
         raise UsageError(f"--date {request.date!r} is not like 2026-11-20")

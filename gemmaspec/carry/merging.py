@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.carry.newvariant import Say, plain
-from gemmaspec.carry.unfinished import CarriedFile, Merge
+from gemmaspec.carry.rebase_state import CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, PatchConflict
 from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding

@@ -163,7 +163,7 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
             copy = rule.model_copy(update={"path": new})
             if rule.path != old or copy in patch.text.superseded or index in found:
                 continue
-            compiled = launch.Rule(copy.path, copy.scope, copy.contains)
+            compiled = launch.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
             if launch.closed_by(compiled, lambda path: wanted.files[path][0]):
                 say(f"superseded: not copied for {new}, where it would match the unpatched file: {rule.contains}")
             elif rule.scope and launch.definitions(launch.Source(wanted.files[new][0]).tree, rule.scope):

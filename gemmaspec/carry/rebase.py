@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from gemmaspec import data
-from gemmaspec.carry import unfinished
+from gemmaspec.carry import rebase_state
 from gemmaspec.carry.merging import find_base, merges
 from gemmaspec.carry.newvariant import Say, Wanted, add_variant, release_number
 from gemmaspec.carry.patchset import load_set
-from gemmaspec.carry.unfinished import Carried
+from gemmaspec.carry.rebase_state import Carried
 from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
@@ -58,7 +58,7 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     Raises PatchConflict for a merge that needs a hand, with the folder to do it in; UsageError while another rebase
     of the patch is under way; EnvironmentMissing for a vLLM that cannot be read, or without git.
     """
-    unfinished.refuse_second(request.patch)
+    rebase_state.refuse_second(request.patch)
     if request.floor and not re.fullmatch(launch.NUMBER, request.floor):
         raise UsageError(f"--from {request.floor!r} is not like 0.34.0")
     judge, patch = _patch(request.patch, request.folders)
@@ -76,7 +76,7 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     conflicts = sum(file.conflicts for file in state.files)
     if conflicts:
         where = f"{conflicts} place{'s' if conflicts > 1 else ''}"
-        raise unfinished.conflict(state, f"{patch.id}: merging to {target.place} needs a hand in {where}")
+        raise rebase_state.conflict(state, f"{patch.id}: merging to {target.place} needs a hand in {where}")
     return _finish(state, listing, say)
 
 
@@ -95,7 +95,7 @@ def _begin(judge: Judge, patch: Patch, target: Reader, floor: str, listed: Listi
         floor=floor,
         files=tuple(merge.file for merge in merged),
     )
-    unfinished.begin(state, merged)
+    rebase_state.begin(state, merged)
     return state
 
 
@@ -104,25 +104,27 @@ def resume(id_: str, say: Say = lambda _: None) -> Rebased:
 
     Raises PatchConflict and PatchError for what is still to be done, UsageError when none is under way.
     """
-    return _finish(unfinished.load(id_), functools.cache(listing_of.published), say)
+    return _finish(rebase_state.load(id_), functools.cache(listing_of.published), say)
 
 
 def _finish(state: Carried, listing: Callable[[], Listing], say: Say) -> Rebased:
     moved = {file.path: file.source for file in state.files if file.path != file.source}
-    if unfinished.is_proven(state.patch):
+    if rebase_state.is_proven(state.patch):
         return _write(state)
     judge, patch = _patch(state.patch, (*data.patch_folders(), Path(state.folder).parent))
-    wanted = Wanted(files=unfinished.resolved(state), moved=moved, vllm=state.vllm, base=state.base, floor=state.floor)
+    wanted = Wanted(
+        files=rebase_state.resolved(state), moved=moved, vllm=state.vllm, base=state.base, floor=state.floor
+    )
     try:
         written = add_variant(judge, patch, wanted, listing, say)
     except GemmaspecError as error:
-        raise type(error)(error.message, hint=error.hint or unfinished.conflict(state, "").hint) from None
-    unfinished.prepare_write(state, written.files)
+        raise type(error)(error.message, hint=error.hint or rebase_state.conflict(state, "").hint) from None
+    rebase_state.prepare_write(state, written.files)
     return _write(state)
 
 
 def _write(state: Carried) -> Rebased:
-    diff, folder = unfinished.write(state), Path(state.folder)
+    diff, folder = rebase_state.write(state), Path(state.folder)
     variants = load_patch(folder).text.variants
     return Rebased(
         outcome="written",

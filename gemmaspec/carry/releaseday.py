@@ -11,8 +11,8 @@ from gemmaspec.carry.merging import find_base, merges
 from gemmaspec.carry.newvariant import diffs_of
 from gemmaspec.carry.patchset import PatchSet, load_set
 from gemmaspec.carry.releasenames import Names, compare
+from gemmaspec.carry.shipped import shipped
 from gemmaspec.carry.verify import Cell, decide_tree
-from gemmaspec.deploy.profiles import shipped
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.lint.finding import Finding

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmaspec.carry.patchset import PatchSet, load_set
+from gemmaspec.carry.shipped import is_required, shipped_images
 from gemmaspec.deploy import stacks
-from gemmaspec.deploy.profiles import is_required, shipped_images
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict

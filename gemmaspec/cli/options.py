@@ -20,6 +20,16 @@ def engine_name(text: str | None) -> EngineName | None:
     raise UsageError(f"--engine is docker or process, not {text!r}")
 
 
+def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tuple[int, ...]:
+    """The numbers of a list such as 1,4,8, each once, in the order they are given; none for no text."""
+    found: dict[int, None] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        if not part.strip().isdecimal() or not low <= int(part.strip()[:12]) <= high:
+            raise UsageError(f"{option} is a list of whole numbers from {low} to {high}, as in 1,4,8; not {part!r}")
+        found[int(part)] = None
+    return tuple(found)
+
+
 def complete_profile(incomplete: str) -> list[str]:
     """Names of profiles that begin with what was typed."""
     from gemmaspec.profile.find import profile_folders, profile_names

@@ -6,8 +6,10 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from gemmaspec.deploy.decide import UpRequest
+from gemmaspec.deploy.down import down
 from gemmaspec.deploy.starting import Progress, Running
-from gemmaspec.deploy.up import Request, down, up
+from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.ready.probe import Answer, ask
@@ -46,9 +48,9 @@ def demo(*, engine: EngineName | None, keep: bool, progress: Progress) -> Demo:
     """Run the tiny pair; with `keep` the drafting server is left running."""
     try:
         progress.note("1 of 2: the target alone")
-        alone, _ = _side(Request(profile=PROFILE, no_spec=True, engine=engine), progress)
+        alone, _ = _side(UpRequest(profile=PROFILE, no_spec=True, engine=engine, rollback_on_failure=False), progress)
         progress.note("2 of 2: the target with its draft")
-        drafted, running = _side(Request(profile=PROFILE, engine=engine), progress)
+        drafted, running = _side(UpRequest(profile=PROFILE, engine=engine, rollback_on_failure=False), progress)
         return Demo(
             question=QUESTION,
             engine=running.started.engine,
@@ -62,7 +64,7 @@ def demo(*, engine: EngineName | None, keep: bool, progress: Progress) -> Demo:
                 down(PROFILE)
 
 
-def _side(request: Request, progress: Progress) -> tuple[Side, Running]:
+def _side(request: UpRequest, progress: Progress) -> tuple[Side, Running]:
     running = up(request, progress)
     messages = [{"role": "user", "content": QUESTION}]
     answers = [ask(running.started.server, messages, max_tokens=96) for _ in range(ROUNDS)]

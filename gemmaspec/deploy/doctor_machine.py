@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemmaspec.deploy import readings
 from gemmaspec.deploy.doctor_subject import Subject
 from gemmaspec.deploy.fit import Request, fit
 from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
@@ -23,6 +22,7 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.fit.report import Fit
+from gemmaspec.machine import readings
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gemmaspec.deploy import readings, stacks
-from gemmaspec.deploy.facts import runtime_versions
+from gemmaspec.deploy import stacks
 from gemmaspec.deploy.lockfile import read_lock, release_of
 from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.resolve import runtime_versions
 from gemmaspec.doctor.gpu import Gpus
 from gemmaspec.engine.identity import Identity, image_identity
 from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.lock.model import Lock, Versions
+from gemmaspec.machine import readings
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile

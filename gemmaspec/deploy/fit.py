@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from gemmaspec import data
-from gemmaspec.deploy.asked import asked_release
-from gemmaspec.deploy.here import this_cpu, this_gpu
 from gemmaspec.deploy.lockfile import release_of
+from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.flags import flags_of
@@ -23,6 +22,7 @@ from gemmaspec.fit.plan import Models, Plan
 from gemmaspec.fit.report import Fit
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.lint.check import check
+from gemmaspec.machine.device import this_cpu, this_gpu
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES

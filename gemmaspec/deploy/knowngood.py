@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gemmaspec.deploy import locking, stacks
-from gemmaspec.deploy.facts import cached, resolve
+from gemmaspec.deploy import lock, stacks
 from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.resolve import cached, resolve
 from gemmaspec.deploy.stacks import RECORD, Started, record_text
-from gemmaspec.deploy.starting import Running
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
@@ -29,6 +28,9 @@ from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import STACK_FILES, Stack
 from gemmaspec.stack.folder import read_file
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.starting import Running
 
 KEPT: Final = 5
 """Known good stacks of one profile; a stack takes some 100 kB."""
@@ -61,13 +63,15 @@ def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note
     try:
         facts = resolve(loaded, engine.name, cached(loaded.profile, engine.name))
         if not started.locked:
-            for warning in locking.warnings(loaded, facts):
+            for warning in lock.warnings(loaded, facts):
                 note(warning)
         runs = engine.runs(started.server)
         if facts.image and runs and runs.image != facts.image.id:
             raise GemmaspecError(f"{facts.image.name} means another image now than at the start")
         fixed = pinned(loaded, image=facts.image, target=facts.target, draft=facts.draft)
-        server, kept = prepare(fixed, engine=engine.name, remote=engine.remote)
+        server, kept = started.server, stack
+        if fixed.profile != loaded.profile:
+            server, kept = prepare(fixed, engine=engine.name, remote=engine.remote)
         same = all(kept.files.get(name) == stack.files.get(name) for name in ("plan.json", "launch.py"))
         if same:
             good = dataclasses.replace(started, server=server)
@@ -80,6 +84,12 @@ def known_goods(name: str) -> Sequence[KnownGood]:
     """The known good stacks of a profile, the newest first. Folders that are not whole do not count."""
     folders = sorted(_folder(name).glob("[0-9]*"), reverse=True)
     return [good for folder in folders if (good := _read(folder))]
+
+
+def find(started: Started) -> KnownGood | None:
+    """The known good stack that a start has become; None when it has not."""
+    goods = known_goods(started.server.name) if started.known_good else []
+    return next((good for good in goods if good.key == started.known_good), None)
 
 
 def names() -> Sequence[str]:
@@ -143,9 +153,9 @@ def _tidy(name: str) -> None:
 
 def _read(folder: Path) -> KnownGood | None:
     """A known good stack; None when a file of it is not what it was."""
-    started = stacks.read_record(folder / RECORD)
-    text = read_file(folder / FACTS)[: MAX_CHARACTERS + 1]
     with contextlib.suppress(GemmaspecError):
+        started = stacks.read_record(folder / RECORD)
+        text = read_file(folder / FACTS)[: MAX_CHARACTERS + 1]
         facts = parse_lock(text, file=str(folder / FACTS))
         if started and started.server.name == facts.profile:
             good = KnownGood(id=folder.name, started=started, facts=facts, folder=folder)

@@ -9,7 +9,6 @@ from pathlib import Path
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.models import access
-from gemmaspec.models.cache import is_commit
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
@@ -64,42 +63,29 @@ def server_cache(profile: Profile, *, docker: bool) -> Path | None:
     return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
 
 
-def check_models(profile: Profile, *, note: Callable[[str], None]) -> None:
-    """Raise EnvironmentMissing for a folder without a config, or a Hugging Face model this user cannot read.
+def check_access(models: Iterable[Model], *, note: Callable[[str], None]) -> None:
+    """Raise EnvironmentMissing for a model of the Hub that this user cannot read.
 
     A Hub that does not answer is only noted: the models may be in the cache.
     """
-    for one in models_of(profile):
-        if one.is_tiny:
-            continue  # made when it is not there
-        if one.local:
-            check_folder(one)
-        elif not _offline(profile) and not access.cached_commit(one.model, one.revision, cache=hub_cache(profile)):
-            _check_hub(one, note)
+    for one in models:
+        try:
+            access.check_access(one.model, one.revision, role=one.role)
+        except Unreachable as error:
+            note(f"{error.message.partition(': ')[2]}; going on, it may be in the cache")
 
 
-def needs_no_hub(models: Iterable[Model], *, cache: Path | None, note: Callable[[str], None]) -> bool:
-    """Whether a server of these models should be told to leave the Hub alone (HF_HUB_OFFLINE).
-
-    vLLM asks the Hub even for what the cache has, and dies where nobody answers. So: when all of them are whole in the
-    cache, and either pinned to a commit, which nothing can change, or the Hub does not answer now.
-    """
-    of_hub = [one for one in models if not one.local]
-    if access.is_offline():
-        return False  # the shell says so already, and the server hears it
-    if not of_hub or not all(access.is_whole(one.model, one.revision, cache=cache) for one in of_hub):
-        return False
-    if all(is_commit(one.revision) for one in of_hub):
-        return True
+def hub_answers(models: Iterable[Model], *, note: Callable[[str], None]) -> bool:
+    """Return whether the Hub says which commits these models are; a refusal is an answer too."""
     try:
-        for one in of_hub:
+        for one in models:
             access.check_access(one.model, one.revision, role=one.role)
     except Unreachable:
         note("the Hub does not answer: the server takes the models from the cache")
-        return True
+        return False
     except EnvironmentMissing:
-        return False  # it would be told in the server's own words, unless it is in the cache
-    return False
+        return True  # it would be told in the server's own words, unless it is in the cache
+    return True
 
 
 def check_folder(one: Model) -> None:
@@ -111,13 +97,7 @@ def check_folder(one: Model) -> None:
         raise EnvironmentMissing(f"{one.role}.model: {one.folder} holds no config.json, so it is not a model")
 
 
-def _offline(profile: Profile) -> bool:
+def hub_is_off(profile: Profile) -> bool:
+    """Return whether the profile, or else this user's shell, has switched the Hub off (HF_HUB_OFFLINE)."""
     value = profile.env.get("HF_HUB_OFFLINE")
     return value.upper() in access.ON if value is not None else access.is_offline()
-
-
-def _check_hub(one: Model, note: Callable[[str], None]) -> None:
-    try:
-        access.check_access(one.model, one.revision, role=one.role)
-    except Unreachable as error:
-        note(f"{error.message.partition(': ')[2]}; going on, it may be in the cache")

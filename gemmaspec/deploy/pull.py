@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import locking
+from gemmaspec.deploy import lock
 from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine import pulling
@@ -77,7 +77,7 @@ def pull(
     chosen, why = choose_engine(engine)
     progress.note(f"engine {why}")
     loaded = load_profile(profile, overrides=overrides)
-    loaded = loaded if latest else locking.for_pull(loaded, chosen.name, progress.note)
+    loaded = loaded if latest else lock.for_pull(loaded, chosen.name, progress.note)
     cache = Cache(hub_cache(loaded.profile))
     listings = [
         list_files(one.model, one.revision, role=one.role) for one in _of_the_hub(loaded, chosen, progress.note)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from pathlib import Path
 
 from gemmaspec.deploy import knowngood, stacks
+from gemmaspec.deploy.decide import decide_rollback
 from gemmaspec.deploy.knowngood import KnownGood
-from gemmaspec.deploy.models import Model, check_folder, needs_no_hub
-from gemmaspec.deploy.starting import Progress, Running, make_room, start
+from gemmaspec.deploy.models import Model, check_folder
+from gemmaspec.deploy.observe import observe_models, observe_stack
+from gemmaspec.deploy.owner import owned
+from gemmaspec.deploy.starting import Progress, Running, Told, carry_out
 from gemmaspec.engine.choose import engine_named
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
@@ -26,20 +28,42 @@ def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: Pr
     EnvironmentMissing when its image is gone and no registry has it, DifferencesFound when its runtime or a model's
     folder is not what it was; else as `up`.
     """
-    good = choose(name or only_name(), to)
-    progress.note(f"back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    name = name or only_name()
+    choose(name, to)
+    with owned(name, "rollback", note=progress.note) as owner:
+        return restore(choose(name, to), Told(progress=progress, owner=owner), timeout_s=timeout_s)
+
+
+def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
+    """Start a known good stack again, by the command that holds the stack."""
+    told.note(f"back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    check_good(good)
     engine = engine_named(good.started.engine)
+    cache = good.started.hub_cache
+    start = decide_rollback(
+        good,
+        good.files(),
+        before=observe_stack(good.started.server.name, told.note),
+        models=tuple(observe_models(_models(good), Path(cache) if cache else None)),
+        command=engine.start_command(good.started.server),
+        remote=engine.remote,
+        now=stacks.now(),
+    )
+    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
+
+
+def check_good(good: KnownGood) -> None:
+    """Raise EnvironmentMissing or DifferencesFound when a known good stack cannot run as it did."""
     if good.facts.image:
         _check_image(good.facts.image)
     _check_runtime(good)
     for role, model in (("target", good.facts.target), ("draft", good.facts.draft)):
         if model:
             _check_folder(role, model)
-    make_room(engine, good.started.server, progress)
-    running = start(engine, good.started, good.files(), offline=_offline(good), timeout_s=timeout_s, progress=progress)
-    stacks.save(dataclasses.replace(good.started, known_good=good.key))
-    knowngood.renew(good)
-    return running
+
+
+def _never(good: KnownGood) -> Running:
+    raise AssertionError(f"a rollback to {good.id} is decided without a way back")
 
 
 def choose(name: str, to: str | None) -> KnownGood:
@@ -60,7 +84,8 @@ def choose(name: str, to: str | None) -> KnownGood:
 def current(name: str) -> str | None:
     """The key of the stack that was started last, if it became ready."""
     with contextlib.suppress(GemmaspecError):
-        return stacks.find(name).known_good
+        started = stacks.find(name)
+        return started.known_good if started.outcome != "failed" else None
     return None
 
 
@@ -72,16 +97,12 @@ def only_name() -> str:
     raise UsageError(f"name the stack to roll back: {', '.join(names) or 'none was ever ready here'}")
 
 
-def _offline(good: KnownGood) -> bool:
-    """Whether its models are pinned and in the cache, as far as that can be seen from here."""
-    models = [
+def _models(good: KnownGood) -> list[Model]:
+    return [
         Model(role=role, model=locked.model, revision=locked.revision)
         for role, locked in (("target", good.facts.target), ("draft", good.facts.draft))
         if locked
     ]
-    cache = good.started.hub_cache
-    pins = all(model.local or model.revision for model in models)
-    return pins and cache is not None and needs_no_hub(models, cache=Path(cache), note=lambda _: None)
 
 
 def _check_image(image: LockedImage) -> None:

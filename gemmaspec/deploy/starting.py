@@ -1,21 +1,34 @@
-"""Starting a stack in the place of the one that runs under its name: up and rollback do it in the same way."""
+"""The steps of a start, as they were decided: `up`, `restart` and `rollback` carry them out in the same way."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from gemmaspec.deploy import stacks
-from gemmaspec.deploy.stacks import Started
-from gemmaspec.engine.server import Engine, EngineName, Server
+from gemmaspec.deploy import claims, knowngood, lock, stacks
+from gemmaspec.deploy.decide import Offline, Start
+from gemmaspec.deploy.knowngood import KnownGood
+from gemmaspec.deploy.models import Model, check_access, check_folder, hub_answers
+from gemmaspec.deploy.owner import Owner
+from gemmaspec.deploy.stacks import Outcome, Started
+from gemmaspec.deploy.tiny import make_tiny
+from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.wait import Ready, wait_ready
+from gemmaspec.ready.probe import probe
+from gemmaspec.ready.wait import Checks, Ready, wait_ready
+from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
+
+FAILED_LOG: Final = "failed.log"
+"""The log of a start that failed, in the stack's folder."""
 
 
 class Progress(Protocol):
@@ -38,63 +51,234 @@ class Running:
     was_running: bool
 
 
-def make_room(engine: Engine, server: Server, progress: Progress) -> None:
-    """Raise EnvironmentMissing when the server could not start here.
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Progress that other commands can read as well."""
 
-    What runs under its name keeps running, except on the other engine, where it holds the port.
-    """
-    _stop_before(server.name, progress, unless_on=engine.name)
-    engine.preflight(server)
+    progress: Progress
+    owner: Owner
+
+    def note(self, text: str) -> None:
+        """Pass on one sentence."""
+        self.progress.note(text)
+
+    def doing(self, what: str) -> None:
+        """Write down a step of the command itself."""
+        self.owner.tell(what)
+
+    def phase(self, phase: Phase, elapsed: float) -> None:
+        """Pass on and write down a phase of the server."""
+        self.owner.tell(str(phase))
+        self.progress.phase(phase, elapsed)
 
 
-def start(
-    engine: Engine, started: Started, files: Mapping[str, str], *, offline: bool, timeout_s: float, progress: Progress
+def carry_out(
+    start: Start, engine: Engine, told: Told, *, timeout_s: float, go_back: Callable[[KnownGood], Running]
 ) -> Running:
-    """Replace what runs under this name by these files, and wait until it has answered.
+    """Do what was decided, and return once the server has answered.
 
-    `offline` tells the server to leave the Hugging Face Hub alone. A start that fails or is interrupted is stopped
-    again, and its log kept.
+    Nothing that runs is touched before everything that the start needs is there. A start that fails after that is
+    stopped, and `go_back` starts the stack again that ran before, if that was decided.
     """
-    server = started.server
-    _stop_before(server.name, progress)
-    stack_files.write_files(files, server.folder)
-    stacks.save(started)
-    with _stopped_on_failure(engine, server):
-        with _exported("HF_HUB_OFFLINE", "1" if offline else None):
-            engine.start(server)
-        return wait(engine, started, timeout_s=timeout_s, progress=progress, was_running=False)
+    if start.joins:
+        return ask(start, engine, told, timeout_s=timeout_s)
+    with ports_settled(start):
+        check(start, engine, told)
+        fetch(start, engine, told)
+        stop_replaced(start, told)
+        with undone_on_failure(start, engine, told, go_back=go_back):
+            write(start, told)
+            launch(start, engine, told)
+            running = wait(start, engine, told, timeout_s=timeout_s)
+    return keep(start, running, engine, told)
 
 
-def wait(engine: Engine, started: Started, *, timeout_s: float, progress: Progress, was_running: bool) -> Running:
-    """Wait until a server has answered."""
+def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
+    """Ask a server that runs already."""
+    told.note(f"{start.server.name} is already running; asking it")
+    return wait(start, engine, told, timeout_s=timeout_s)
+
+
+def check(start: Start, engine: Engine, told: Told) -> None:
+    """Raise EnvironmentMissing for what the start needs and cannot have; a missing image is pulled.
+
+    A runtime that is still to be built is checked once it is there.
+    """
+    told.doing("checking")
+    if not start.remote:
+        claims.claim(start.server.port, start.server.name)
+    for one in start.folders:
+        check_folder(one)
+    check_access(start.ask_access, note=told.note)
+    if not start.runtime:
+        engine.preflight(start.server, port_is_free=start.port_is_free)
+
+
+def fetch(start: Start, engine: Engine, told: Told) -> None:
+    """Build the runtime and make the tiny models, where they are missing."""
+    told.doing("fetching")
+    if start.runtime:
+        ensure_runtime(start.runtime, progress=told.note)
+        engine.preflight(start.server, port_is_free=start.port_is_free)
+    if start.locked_runtime:
+        lock.check_runtime(start.locked_runtime)
+    if start.make:
+        told.note("making the tiny models")
+        make_tiny(start.server)
+
+
+def stop_replaced(start: Start, told: Told) -> None:
+    """Stop what runs under this name. Raises GemmaspecError when it cannot be stopped, and nothing has changed then."""
+    if start.replaces:
+        before = start.replaces.started
+        told.doing("stopping")
+        told.note(
+            f"{before.server.name} runs as it was rendered before ({before.engine}, port {before.server.port}); "
+            "stopping that one"
+        )
+        stacks.engine_of(before).stop(before.server)
+
+
+def write(start: Start, told: Told) -> None:
+    """Write the stack's files and its record."""
+    told.doing("writing")
+    stack_files.write_files(start.files, start.server.folder)
+    stacks.save(start.started)
+
+
+def launch(start: Start, engine: Engine, told: Told) -> None:
+    """Start the server. Raises NotStarted, and nothing of it runs then."""
+    told.doing("starting")
+    with _exported("HF_HUB_OFFLINE", "1" if is_offline(start.offline, start.of_hub, told.note) else None):
+        try:
+            engine.start(start.server)
+        except GemmaspecError as error:
+            raise NotStarted(error) from None
+
+
+def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
+    """Wait until the server has answered, and write down that it did."""
     ready = wait_ready(
         engine,
-        started.server,
+        start.server,
         timeout_s=timeout_s,
-        on_phase=progress.phase,
-        restarts=None if was_running else 0,
+        on_phase=told.phase,
+        restarts=None if start.joins else 0,
+        checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
     )
-    report = engine.report(started.server)
-    return Running(started=started, ready=ready, report=report, was_running=was_running)
+    started = _record(start.started, "ready")
+    return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
 
 
-def _stop_before(name: str, progress: Progress, *, unless_on: EngineName | None = None) -> None:
-    """Stop what runs under this name as it was rendered before.
+def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
+    """Keep what has become ready as known good, unless it was started only to be timed."""
+    if start.to_measure:
+        return running
+    if start.good:
+        knowngood.renew(start.good)
+    elif start.loaded and start.stack:
+        knowngood.keep(start.loaded, running, engine, start.stack, note=told.note)
+    return running
 
-    Late, so that a start that cannot work leaves it running; only on the other engine it goes first, since
-    there it holds the port. Raises GemmaspecError for one that cannot be stopped, whose files are then left as
-    they are.
+
+class NotStarted(Exception):
+    """An engine refused to start a server: nothing of this start runs, and so there is nothing to stop."""
+
+    def __init__(self, error: GemmaspecError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@contextlib.contextmanager
+def ports_settled(start: Start) -> Iterator[None]:
+    """Leave the stack the port of what runs in the end: the new server's, or that of the one before it."""
+    name = start.server.name
+    try:
+        yield
+    except BaseException:
+        before = start.replaces
+        kept = bool(before) and stacks.look(before.started).status not in ("absent", "exited") if before else False
+        claims.settle(name, before.started.server.port if before and kept else None)
+        raise
+    claims.settle(name, None if start.remote else start.server.port)
+
+
+@contextlib.contextmanager
+def undone_on_failure(
+    start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]
+) -> Iterator[None]:
+    """Whatever goes wrong from here on, Ctrl-C included, nothing of this start keeps running.
+
+    Its log is kept, the record says that it failed, and the error says what runs now.
     """
-    runs = False
-    with contextlib.suppress(GemmaspecError):  # never started, or its engine does not answer
-        before = stacks.find(name)
-        if before.engine == unless_on:
-            return
-        engine = stacks.engine_of(before)
-        runs = engine.state(before.server).status in ("running", "restarting")
-    if runs:
-        progress.note(f"{name} runs as it was rendered before; stopping that one")
-        engine.stop(before.server)
+    try:
+        yield
+    except NotStarted as refused:
+        _record_failure(start)
+        raise _with_outlook(start, refused.error, told, go_back=go_back) from None
+    except GemmaspecError as error:
+        log = _end(start, engine)
+        error.hint = error.hint or (f"less {log}    # the whole log" if log else None)
+        raise _with_outlook(start, error, told, go_back=go_back) from None
+    except BaseException:
+        _end(start, engine)
+        raise
+
+
+def _end(start: Start, engine: Engine) -> Path | None:
+    """Stop a start that failed, and return where its log was kept."""
+    log = _keep_log(engine, start.server)
+    with contextlib.suppress(GemmaspecError):
+        engine.stop(start.server)
+        _record_failure(start)
+    return log
+
+
+def _record_failure(start: Start) -> None:
+    with contextlib.suppress(GemmaspecError):
+        _record(start.started, "failed")
+
+
+def _with_outlook(
+    start: Start, error: GemmaspecError, told: Told, *, go_back: Callable[[KnownGood], Running]
+) -> GemmaspecError:
+    """Go back to what ran before, if that was decided, and add to the error what runs now."""
+    if not start.replaces:
+        return error
+    name = start.server.name
+    outlook = f"{name} does not run now: what ran before was stopped for this start."
+    back = f"To start it again: gemmaspec rollback {name}"
+    if start.rollback:
+        told.note(f"{error.message.splitlines()[0]}; going back to {start.rollback.id}")
+        try:
+            server = go_back(start.rollback).started.server
+            outlook, back = f"{name} runs again as it did before ({start.rollback.id}, port {server.port}).", ""
+        except GemmaspecError as again:
+            outlook += f" Going back to {start.rollback.id} failed too: {again.message}"
+    error.message = "\n".join(line for line in (error.message, outlook, back) if line)
+    return error
+
+
+def _report(engine: Engine, server: Server, told: Told) -> dict[str, Any] | None:
+    """Return the launcher's report; one that is damaged is noted, since the server has answered."""
+    try:
+        return engine.report(server)
+    except GemmaspecError as error:
+        told.note(f"warning: {error.message}")
+        return None
+
+
+def _record(started: Started, outcome: Outcome) -> Started:
+    """Write down what became of a start, and return its record."""
+    now = dataclasses.replace(started, outcome=outcome)
+    if now != started:
+        stacks.save(now)
+    return now
+
+
+def is_offline(offline: Offline, of_hub: Sequence[Model], note: Callable[[str], None]) -> bool:
+    """Return whether the server is told to leave the Hub alone, asking the Hub where it was decided by its answer."""
+    return offline == "yes" or (offline != "no" and not hub_answers(of_hub, note=note))
 
 
 @contextlib.contextmanager
@@ -110,24 +294,10 @@ def _exported(name: str, value: str | None) -> Iterator[None]:
         del os.environ[name]
 
 
-@contextlib.contextmanager
-def _stopped_on_failure(engine: Engine, server: Server) -> Iterator[None]:
-    """Whatever goes wrong from here on, Ctrl-C included, nothing keeps running; the log is kept."""
+def _keep_log(engine: Engine, server: Server) -> Path | None:
+    target = server.folder / FAILED_LOG
     try:
-        yield
-    except BaseException as error:
-        log = _keep_log(engine, server)
-        with contextlib.suppress(GemmaspecError):
-            engine.stop(server)
-        if log and isinstance(error, GemmaspecError) and not error.hint:
-            error.hint = f"less {log}    # the whole log"
-        raise
-
-
-def _keep_log(engine: Engine, server: Server) -> str | None:
-    target = server.folder / "failed.log"
-    try:
-        write_whole(target, "\n".join(engine.logs(server, tail=20_000)) + "\n")
+        write_whole(target, "\n".join(engine.logs(server, tail=20_000)) + "\n", mode=0o600)
     except (GemmaspecError, OSError):
         return None
-    return str(target)
+    return target

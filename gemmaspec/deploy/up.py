@@ -1,41 +1,20 @@
-"""`up`: from a loaded profile to a server that has answered."""
+"""`up` and `restart`: from a profile to a server that has answered."""
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from gemmaspec.deploy import knowngood, locking, stacks
-from gemmaspec.deploy.linting import stop_on_errors
-from gemmaspec.deploy.models import check_models, models_of, needs_no_hub, server_cache
-from gemmaspec.deploy.prepare import prepare, runtime_spec
-from gemmaspec.deploy.stacks import Started, stack_folder
-from gemmaspec.deploy.starting import Progress, Running, make_room, start, wait
-from gemmaspec.deploy.tiny import make_tiny, wants_tiny
-from gemmaspec.engine.choose import choose_engine
-from gemmaspec.engine.server import Engine, EngineName
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.profile.find import is_path
-from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.runtime.managed import ensure_runtime
-from gemmaspec.stack import folder as stack_files
-from gemmaspec.stack.build import Stack
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What `up` was asked for."""
-
-    profile: str
-    overrides: Sequence[str] = ()
-    no_spec: bool = False
-    engine: EngineName | None = None
-    locked: bool = False
-    """Whether only what the profile's lock pins may run."""
-    timeout_s: float = 1800.0
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.decide import Start, UpRequest, decide
+from gemmaspec.deploy.observe import load_request, observe
+from gemmaspec.deploy.owner import owned
+from gemmaspec.deploy.rollback import restore
+from gemmaspec.deploy.starting import Progress, Running, Told, carry_out
+from gemmaspec.engine.server import EngineName
+from gemmaspec.profile.load import Loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,109 +23,102 @@ class DryRun:
 
     engine: EngineName
     why: str
+    joins: bool
+    """It runs so already, and would only be asked."""
+    stops: str | None
+    """What runs now and would be stopped first."""
+    fetches: tuple[str, ...]
+    """Image, runtime and models that are not on this machine."""
     files: tuple[str, ...]
     command: str
+    environment: tuple[str, ...]
+    """Names of variables, never their values."""
+    offline: str
+    """Whether the server is told to leave the Hugging Face Hub alone."""
+    expects: str
 
 
-def up(request: Request, progress: Progress) -> Running:
+def up(request: UpRequest, progress: Progress) -> Running:
     """Start the stack of a profile and return once it has drafted, verified and answered.
 
-    A stack that already runs as it would be rendered now is only asked; one that runs differently is
-    stopped first. A start that fails or is interrupted is stopped again, and its log kept.
+    A stack that already runs as it would be rendered now is only asked; one that runs differently is stopped once
+    the new one can be started. A start that fails or is interrupted is stopped again, and its log kept.
     Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py says, DifferencesFound
-    when it is not as locked.
+    when it is not as locked, GemmaspecError when another command holds the stack.
     """
     loaded = load_request(request)
-    stop_on_errors(loaded, progress.note)
-    engine, why = choose_engine(request.engine)
-    loaded = as_asked(loaded, request, engine.name)
-    progress.note(f"engine {why}")
-    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
-    cache = server_cache(loaded.profile, docker=engine.name == "docker")
-    started = Started(
-        engine=engine.name,
-        server=server,
-        profile=str(loaded.file) if is_path(request.profile) else request.profile,
-        overrides=tuple(request.overrides),
-        no_spec=request.no_spec,
-        locked=request.locked,
-        hub_cache=str(cache) if cache else None,
+    name, wants = loaded.profile.name, request.wants
+    with owned(name, "up", wants=wants, note=progress.note, timeout_s=request.timeout_s) as owner:
+        return _start(request, loaded, Told(progress=progress, owner=owner))
+
+
+def restart(
+    name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
+) -> Running:
+    """Render a started stack again and start it afresh, with the options it was started with.
+
+    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
+    is not stopped before everything that the new start needs is there.
+    """
+    stacks.find(name)
+    with owned(name, "restart", note=progress.note) as owner:
+        request = dataclasses.replace(again(name, timeout_s=timeout_s), afresh=True)
+        request = dataclasses.replace(
+            request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
+        )
+        return _start(request, load_request(request), Told(progress=progress, owner=owner))
+
+
+def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
+    """Return what `up` would do; changes nothing, and asks nobody but the engine."""
+    observed, _ = observe(request, load_request(request), note)
+    start = decide(request, observed)
+    return DryRun(
+        engine=start.engine,
+        why=start.why,
+        joins=start.joins,
+        stops=_stops(start),
+        fetches=tuple(_fetches(start)),
+        files=tuple(str(start.server.folder / name) for name in sorted(start.files)),
+        command=shlex.join(start.command),
+        environment=start.environment,
+        offline=start.offline,
+        expects=start.expects,
     )
-    if _runs_as_rendered(engine, started, stack):
-        progress.note(f"{server.name} is already running; asking it")
-        return wait(engine, started, timeout_s=request.timeout_s, progress=progress, was_running=True)
-    check_models(loaded.profile, note=progress.note)
-    if engine.name == "process":
-        _ensure_runtime(loaded, request, progress)
-    make_room(engine, server, progress)
-    if wants_tiny(loaded.profile):
-        progress.note("making the tiny models")
-        make_tiny(server)
-    offline = cache is not None and _offline(loaded, cache, progress)
-    running = start(engine, started, stack.files, offline=offline, timeout_s=request.timeout_s, progress=progress)
-    knowngood.keep(loaded, running, engine, stack, note=progress.note)
-    return running
 
 
-def load_request(request: Request) -> Loaded:
-    """The profile that is asked for, as it is written."""
-    return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-
-
-def as_asked(loaded: Loaded, request: Request, engine: EngineName) -> Loaded:
-    """The same, pinned by its lock if that is asked for too."""
-    return locking.as_locked(loaded, engine) if request.locked else loaded
-
-
-def dry_run(request: Request, note: Callable[[str], None]) -> DryRun:
-    """What `up` would write and run; touches nothing but the engine's own answer."""
-    loaded = load_request(request)
-    stop_on_errors(loaded, note)
-    engine, why = choose_engine(request.engine)
-    loaded = as_asked(loaded, request, engine.name)
-    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
-    files = tuple(str(server.folder / name) for name in sorted(stack.files))
-    return DryRun(engine=engine.name, why=why, files=files, command=shlex.join(engine.start_command(server)))
-
-
-def down(name: str) -> bool:
-    """Stop a stack; True when it was running. Its files and caches stay."""
-    started = stacks.find(name)
-    return stacks.engine_of(started).stop(started.server)
-
-
-def again(name: str, *, timeout_s: float) -> Request:
-    """The request that started a stack."""
-    started = stacks.find(name)
-    return Request(
-        profile=started.profile,
-        overrides=started.overrides,
-        no_spec=started.no_spec,
-        engine=started.engine,
-        locked=started.locked,
+def again(name: str, *, timeout_s: float) -> UpRequest:
+    """Return the request that starts a stack as it was started last, leaving out starts that failed."""
+    options = stacks.find(name).last_good_options
+    return UpRequest(
+        profile=options.profile,
+        overrides=options.overrides,
+        no_spec=options.no_spec,
+        engine=options.engine,
+        locked=options.locked,
         timeout_s=timeout_s,
     )
 
 
-def _offline(loaded: Loaded, cache: Path, progress: Progress) -> bool:
-    """Whether the server shall leave the Hub alone; a profile that says so itself has decided."""
-    if "HF_HUB_OFFLINE" in loaded.profile.env:
-        return False
-    return needs_no_hub(models_of(loaded.profile), cache=cache, note=progress.note)
+def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
+    observed, engine = observe(request, loaded, told.note)
+    start = decide(request, observed)
+    told.note(f"engine {start.why}")
+    timeout_s = request.timeout_s
+    return carry_out(
+        start, engine, told, timeout_s=timeout_s, go_back=lambda good: restore(good, told, timeout_s=timeout_s)
+    )
 
 
-def _ensure_runtime(loaded: Loaded, request: Request, progress: Progress) -> None:
-    if not loaded.profile.runtime.python:
-        ensure_runtime(runtime_spec(loaded), progress=progress.note)
-    if request.locked:
-        locking.check_runtime(loaded)
+def _stops(start: Start) -> str | None:
+    if not start.replaces:
+        return None
+    before = start.replaces.started
+    return f"{before.server.name} ({before.engine}, port {before.server.port})"
 
 
-def _runs_as_rendered(engine: Engine, started: Started, stack: Stack) -> bool:
-    """Whether this very stack runs already, files and command unchanged."""
-    folder = stack_folder(started.server.name)
-    with contextlib.suppress(GemmaspecError):
-        before = stacks.find(started.server.name)
-        same = before.engine == started.engine and before.server == started.server
-        return same and engine.state(started.server).status == "running" and not stack_files.difference(stack, folder)
-    return False
+def _fetches(start: Start) -> Sequence[str]:
+    image = [f"image {start.image}"] if start.image else []
+    runtime = [f"runtime {start.runtime.key}"] if start.runtime else []
+    models = [f"{one.role} {one.model}" for one in (*start.fetch, *start.make)]
+    return [*image, *runtime, *models]

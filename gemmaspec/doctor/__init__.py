@@ -1,0 +1,1 @@
+"""Readings of a machine to rows of `gemmaspec doctor`. Pure. Start at row.py."""

@@ -12,11 +12,6 @@ from packaging.version import Version
 from gemmaspec.doctor.row import Row, failed, ok, warning
 from gemmaspec.releases.facts import Facts
 
-QUERY: Final = "name,driver_version,compute_cap"
-"""What nvidia-smi is asked with --query-gpu."""
-
-_CUDA: Final = re.compile(r"CUDA Version\s*:\s*(\d{1,3}\.\d{1,3})\b")
-_DRIVER: Final = re.compile(r"\d[\w.]{0,31}")
 _CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
 _UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or https://www.nvidia.com/drivers"
 _NATIVE_FP4: Final = "flashinfer_b12x"
@@ -33,21 +28,6 @@ class Gpus:
     """The newest CUDA that the driver can run, such as 13.0."""
     capabilities: tuple[str, ...]
     """Compute capability of each, such as 12.1; empty where the driver is too old to say."""
-
-
-def parse(query: str, summary: str) -> Gpus | None:
-    """From the answers to `nvidia-smi --query-gpu=… --format=csv,noheader` and to plain `nvidia-smi`."""
-    lines = [[part.strip() for part in line.split(",")] for line in query.splitlines()[:64]]
-    rows = [line for line in lines if len(line) == 3 and _DRIVER.fullmatch(line[1])]
-    if not rows:
-        return None
-    found = _CUDA.search(summary[:20_000])
-    return Gpus(
-        names=tuple("".join(filter(str.isprintable, row[0]))[:80] for row in rows),
-        driver=rows[0][1],
-        cuda=found[1] if found else None,
-        capabilities=tuple(row[2] for row in rows if re.fullmatch(r"\d{1,3}\.\d{1,3}", row[2])),
-    )
 
 
 def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> Row:

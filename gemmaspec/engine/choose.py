@@ -8,11 +8,14 @@ from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing
 
 
-def choose_engine(forced: EngineName | None) -> tuple[Engine, str]:
-    """The engine and, in one sentence, why: docker when its daemon answers, else a process.
+def choose_engine(forced: EngineName | None, *, runs_on: EngineName | None = None) -> tuple[Engine, str]:
+    """Return the engine and, in one sentence, why: docker when its daemon answers, else a process.
 
-    Raises EnvironmentMissing when docker is forced and does not answer.
+    A stack that runs stays on the engine that it `runs_on`, unless one is forced. Raises EnvironmentMissing when
+    docker is forced and does not answer.
     """
+    if runs_on and not forced:
+        return engine_named(runs_on), f"{runs_on}: it runs there now (--engine changes that)"
     if forced == "process":
         return ProcessEngine(), "process: chosen by you"
     docker = DockerEngine()

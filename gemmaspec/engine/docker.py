@@ -23,7 +23,7 @@ from gemmaspec.engine.image import ensure_image
 from gemmaspec.engine.lines import clean, lines
 from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Runs, Server, State
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 
 REPORT: Final = "/run/gemmaspec/report.json"
 """The launcher's report in the container: on a tmpfs, where `docker cp` sees nothing but exec does."""
@@ -65,7 +65,7 @@ class DockerEngine:
             root = Path(str(self._client.info().get("DockerRootDir", "")))
         return root if root.is_absolute() and not self.remote and root.exists() else None
 
-    def preflight(self, server: Server) -> None:
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         """Raise EnvironmentMissing when the server could not start; pulls a missing image."""
         compose.ensure_docker_cli()
         self.ping()
@@ -73,7 +73,9 @@ class DockerEngine:
         with _answering(self.endpoint):
             if server.gpus:
                 self.ensure_nvidia()
-            self.ensure_port(server)
+            self._ensure_ours(server)
+            if not port_is_free:
+                self.ensure_port(server)
             if server.image:
                 ensure_image(self._client, server.image)
 
@@ -83,10 +85,26 @@ class DockerEngine:
 
     def start(self, server: Server) -> None:
         """`docker compose up` in the background. Raises EnvironmentMissing or StartFailed."""
-        compose.start(server)
+        self._ensure_ours(server)
+        try:
+            compose.start(server)
+        except BaseException:  # Ctrl-C too: Compose may have created, or even started, the container
+            with contextlib.suppress(GemmaspecError):
+                compose.stop(server)
+            raise
+
+    def ensure_answers(self, server: Server) -> None:
+        """Raise StartFailed unless the container runs and publishes the port, which docker gives to one alone."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+        if container is None or container.status != "running":
+            raise StartFailed(f"the container of {server.name} is gone, and something else answers on {server.port}")
+        if not publishes(container.attrs, bind=server.bind, port=server.port):
+            raise StartFailed(f"the container of {server.name} does not publish port {server.port}")
 
     def stop(self, server: Server) -> bool:
         """`docker compose down`, after which volumes remain; True when there was something running."""
+        self._ensure_ours(server)
         was = self.state(server).status in ("running", "restarting")
         compose.stop(server)
         return was
@@ -152,6 +170,20 @@ class DockerEngine:
                 stream.close()
         with contextlib.suppress(NotFound):  # removed: a stop, and so the end of its lines
             container.reload()  # a daemon that goes away also looks like the end; asking again tells
+
+    def _ensure_ours(self, server: Server) -> None:
+        """Raise EnvironmentMissing when the project's container was started from another folder.
+
+        Compose knows projects by name alone, so that another state folder's stack would be replaced or stopped.
+        """
+        with _answering(self.endpoint):
+            container = self._container(server)
+        file = container.labels.get("com.docker.compose.project.config_files", "") if container else ""
+        if container and file and Path(file) != server.folder.absolute() / "compose.yaml":
+            raise EnvironmentMissing(
+                f"the container {clean(str(container.name))} was started from {clean(file)}, not by this state folder",
+                hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",
+            )
 
     def _container(self, server: Server) -> Container | None:
         """The service's newest container."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
+from collections.abc import Collection
 
 import psutil
 
 from gemmaspec.engine.lines import clean
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.errors import EnvironmentMissing, StartFailed
 
 
 def ensure_free(bind: str, port: int, *, as_root: bool = False) -> None:
@@ -65,3 +67,54 @@ def holder(port: int) -> str | None:
             if connection.status == psutil.CONN_LISTEN and connection.pid and local and local.port == port:
                 return f"{clean(psutil.Process(connection.pid).name())} (pid {connection.pid})"
     return None
+
+
+def ensure_only(pids: Collection[int], bind: str, port: int) -> None:
+    """Raise StartFailed when another process than these listens on `port` of `bind`, or none of these does.
+
+    SO_REUSEPORT lets several listeners share a port, and the system deals the connections out among them.
+    """
+    found = _listeners(bind, port)
+    if found is None:
+        return  # this system does not say who listens
+    others = [pid for pid in found if pid not in pids]
+    if others:
+        raise StartFailed(
+            f"port {port} on {bind} is shared with {_named(others[0])}, so requests go to two servers",
+            hint=f"sudo ss -ltnp 'sport = :{port}'    # stop it, or set serve.port to another port",
+        )
+    if not found:
+        raise StartFailed(f"nothing of this machine listens on port {port} of {bind} any more")
+
+
+def _listeners(bind: str, port: int) -> list[int | None] | None:
+    """Return the pids that listen on `port` of an address that overlaps `bind`; None for one that is another user's."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    return [
+        connection.pid
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+        and _overlaps(connection.laddr.ip, bind)
+    ]
+
+
+def _overlaps(one: str, other: str) -> bool:
+    """Whether two addresses to listen on have a connection in common."""
+    try:
+        first, second = (ipaddress.ip_address(text) for text in (one, other))
+    except ValueError:
+        return True  # a name: it may be any address
+    return first == second or first.is_unspecified or second.is_unspecified
+
+
+def _named(pid: int | None) -> str:
+    if pid is None:
+        return "a process of another user"
+    with contextlib.suppress(psutil.Error, OSError):
+        return f"{clean(psutil.Process(pid).name())} (pid {pid})"
+    return f"pid {pid}"

@@ -23,7 +23,7 @@ from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from gemmaspec.files import state_dir, unwritable
+from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable
 
 LOG: Final = "server.log"
 """The server's output in its run folder; the one of the start before is LOG.1."""
@@ -52,14 +52,22 @@ class ProcessEngine:
     def __init__(self) -> None:
         self._children: dict[Path, subprocess.Popen[bytes]] = {}
 
-    def preflight(self, server: Server) -> None:
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         """Raise EnvironmentMissing: interpreter, run folder, disk, left-over processes, port."""
         _ensure_interpreter(server)
         _ensure_room(server)
-        if self.state(server).status == "running":
-            return
-        _ensure_nothing_left(server)
-        port.ensure_free(server.bind, server.port)
+        if self.state(server).status != "running":
+            _ensure_nothing_left(server)
+        if not port_is_free:
+            port.ensure_free(server.bind, server.port)
+
+    def ensure_answers(self, server: Server) -> None:
+        """Raise StartFailed unless the recorded leader lives and only processes of its session hold the port."""
+        last = _last(server)
+        if last is None or not record.leads(last):
+            raise StartFailed(f"{server.name} is gone, so something else answers on port {server.port}")
+        own = {process.pid for process in record.members(last)}
+        port.ensure_only(own, server.bind, server.port)
 
     def start_command(self, server: Server) -> tuple[str, ...]:
         """The launcher's argv as `start` runs it."""
@@ -68,9 +76,9 @@ class ProcessEngine:
     def start(self, server: Server) -> None:
         """Start the launcher, which becomes vLLM, and return. Raises StartFailed when it runs already."""
         with _exclusively(server):
-            if self.state(server).status == "running":
+            if (now := self.state(server)).status == "running":
                 raise StartFailed(
-                    f"{server.name} is already running ({self.state(server).detail})",
+                    f"{server.name} is already running ({now.detail})",
                     hint=f"gemmaspec down {server.name}",
                 )
             _ensure_interpreter(server)
@@ -80,35 +88,42 @@ class ProcessEngine:
             self._spawn(server)
 
     def stop(self, server: Server) -> bool:
-        """End all its processes: asked, then after `stop_grace_s` killed. True when there was one."""
+        """End all its processes: asked, then after `stop_grace_s` killed. True when there was one.
+
+        A damaged record is made good from the environment of the process that holds the launcher's lock. Raises
+        EnvironmentMissing when that one is not of this stack.
+        """
         if not server.run_dir.is_dir():
             return False
         with _exclusively(server):
-            last = record.read(server.run_dir)
-            if last is None:
-                return False
-            ended = record.end(last, grace_s=server.stop_grace_s)
+            last = _last(server)
+            ended = bool(last) and record.end(last, grace_s=server.stop_grace_s) if last else False
             if child := self._children.pop(server.run_dir, None):
                 child.wait()
+            _refuse_foreign(server)
             record.forget(server.run_dir)
             return ended
 
     def state(self, server: Server) -> State:
-        """Alive means: same boot, pid and moment of start as recorded. No other process is taken for it."""
-        last = record.read(server.run_dir)
+        """Alive means: same boot, pid and moment of start as recorded. No other process is taken for it.
+
+        `unknown` where another process holds the launcher's lock. Raises UnreadableFile for a damaged record whose
+        process cannot be told by its lock either.
+        """
+        last = _last(server)
         if last is None:
-            return State(status="absent", detail=_foreign(server))
+            return _without_record(server)
         if record.leads(last):
             return State(status="running", detail=f"pid {last.pid}")
         left = record.members(last)
         if last.pid is None:  # the command that started it was killed in between
-            return State(status="running", detail=record.describe(left)) if left else State(status="absent")
+            return State(status="running", detail=record.describe(left)) if left else _without_record(server)
         detail = f"it left processes behind: {record.describe(left)}" if left else ""
         return State(status="exited", exit_code=self._exit_code(server), detail=detail)
 
     def runs(self, server: Server) -> Runs | None:
         """The recorded command of the living leader."""
-        last = record.read(server.run_dir)
+        last = _last(server)
         return Runs(command=last.command) if last and record.leads(last) else None
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
@@ -125,14 +140,17 @@ class ProcessEngine:
 
         Raises GemmaspecError when it is no JSON object or too long.
         """
-        last = record.read(server.run_dir)
+        last = _last(server)
         if last is None or not record.leads(last):
             return None
-        try:
-            with (server.run_dir / "report.json").open("rb") as file:
-                found = parse_report(file.read(MAX_REPORT + 1))
-        except FileNotFoundError:
+        file = server.run_dir / "report.json"
+        text = read_regular(file, limit=MAX_REPORT)
+        if text is None:
             return None
+        try:
+            found = parse_report(text)
+        except GemmaspecError as error:
+            raise UnreadableFile(file, error.message) from None
         return found if found.get("pid") == last.pid else None
 
     def read(self, server: Server, path: str) -> bytes | None:
@@ -140,13 +158,12 @@ class ProcessEngine:
         if not self._alive(server):
             return None
         try:
-            with Path(path).open("rb") as file:
-                return file.read(MAX_REPORT + 1)
-        except OSError:
+            return read_regular(Path(path), limit=MAX_REPORT, follow=True)
+        except UnreadableFile:
             return None
 
     def _alive(self, server: Server) -> bool:
-        last = record.read(server.run_dir)
+        last = _last(server)
         return last is not None and record.leads(last)
 
     def _exit_code(self, server: Server) -> int | None:
@@ -167,12 +184,14 @@ class ProcessEngine:
         )
         record.write(server.run_dir, made)
         try:
-            child = _detached(server, command, environment(server, made.marker))
-            self._children[server.run_dir] = child
+            child = self._children[server.run_dir] = _detached(server, command, environment(server, made.marker))
             known = dataclasses.replace(made, pid=child.pid, start_ticks=record.start_ticks(child.pid))
             record.write(server.run_dir, known)
         except BaseException:
+            # Ctrl-C may come between the process and its record: it is found by its marker.
             record.end(made, grace_s=0)
+            if begun := self._children.pop(server.run_dir, None):
+                begun.wait()
             record.forget(server.run_dir)
             raise
 
@@ -180,12 +199,11 @@ class ProcessEngine:
 def launch_args(server: Server) -> tuple[str, ...]:
     """The launcher's argv: the stack's files, the run and cache folders, then the server's own command."""
     folder = server.folder.absolute()
-    speculative = folder / "speculative-config.json"
+    speculative = ("--speculative-config", str(folder / "speculative-config.json")) if server.speculates else ()
     return (
         str(server.python), str(folder / "launch.py"), "--plan", str(folder / "plan.json"),
         "--run-dir", str(server.run_dir.absolute()), "--cache-dir", str(state_dir() / "cache"),
-        *(("--speculative-config", str(speculative)) if speculative.is_file() else ()),
-        "--", *server.command,
+        *speculative, "--", *server.command,
     )  # fmt: skip
 
 
@@ -268,18 +286,45 @@ def _ensure_room(server: Server) -> None:
 
 
 def _ensure_nothing_left(server: Server) -> None:
-    last = record.read(server.run_dir)
+    last = _last(server)
     if last and (left := record.members(last)):
         raise EnvironmentMissing(
             f"the last run of {server.name} left processes behind: {record.describe(left)}",
             hint=f"gemmaspec down {server.name}",
         )
-    if foreign := _foreign(server):
-        raise EnvironmentMissing(f"{server.run_dir} is in use: {foreign}", hint="ps -fp PID")
+    _refuse_foreign(server)
 
 
-def _foreign(server: Server) -> str:
-    """Who holds the launcher's lock without being ours, e.g. a launcher started by hand; '' when nobody does.
+def _last(server: Server) -> Record | None:
+    """Return the record of the last start, made good from its leader's environment where it is damaged."""
+    try:
+        return record.read(server.run_dir)
+    except UnreadableFile as error:
+        holder = _holder(server)
+        if holder and (found := record.rescued(server.name, holder)):
+            return found
+        hint = f"rm -r {error.path}    # once no process of it is left: pgrep -af vllm"
+        raise UnreadableFile(error.path, error.why, hint=hint) from None
+
+
+def _without_record(server: Server) -> State:
+    holder = _holder(server)
+    if holder is None:
+        return State(status="absent")
+    detail = f"pid {holder} holds its lock, started by someone else"
+    return State(status="unknown", detail=detail, hint=f"ps -fp {holder}")
+
+
+def _refuse_foreign(server: Server) -> None:
+    if holder := _holder(server):
+        raise EnvironmentMissing(
+            f"{server.run_dir} is in use: pid {holder} holds its lock, started by someone else",
+            hint=f"ps -fp {holder}    # then: kill {holder}",
+        )
+
+
+def _holder(server: Server) -> int | None:
+    """Who holds the launcher's lock, e.g. a launcher started by hand; None when nobody does.
 
     Read from /proc/locks: trying the lock, even for a moment, could make a starting launcher give up.
     """
@@ -287,7 +332,7 @@ def _foreign(server: Server) -> str:
         seen = (server.run_dir / "lock").stat()
         held = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
-        return ""
+        return None
     file = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
     holders = [fields[4] for fields in map(str.split, held) if fields[1] == "FLOCK" and fields[5] == file]
-    return f"pid {holders[0]} holds its lock, started by someone else" if holders else ""
+    return int(holders[0]) if holders else None

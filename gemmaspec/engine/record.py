@@ -13,8 +13,8 @@ from typing import Final
 
 import psutil
 
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import write_whole
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.files import UnreadableFile, read_regular, write_whole
 
 MARKER: Final = "GEMMASPEC_STACK"
 """The variable that every process of a stack carries in its environment."""
@@ -54,16 +54,40 @@ def write(run_dir: Path, record: Record) -> None:
 
 
 def read(run_dir: Path) -> Record | None:
-    """The record of the last start; None when there is none, or it is none."""
-    try:
-        found = json.loads((run_dir / _FILE).read_bytes())
-        record = Record(**{**found, "command": tuple(found["command"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    """Return the record of the last start; None when there is none. Raises UnreadableFile for a damaged one."""
+    file = run_dir / _FILE
+    text = read_regular(file)
+    if text is None:
         return None
+    try:
+        found = json.loads(text)
+        record = Record(**{**found, "command": tuple(found["command"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UnreadableFile(file, "it is damaged") from None
     numbers = (record.pid, record.start_ticks)
     sound = numbers == (None, None) or all(type(number) is int and number > 1 for number in numbers)
     whole = type(record.since_ticks) is int and all(map(_is_name, (record.stack, record.nonce, record.boot_id)))
-    return record if sound and whole and record.schema == 1 else None
+    if not (sound and whole and record.schema == 1):
+        raise UnreadableFile(file, "it is damaged")
+    return record
+
+
+def rescued(stack: str, leader: int) -> Record | None:
+    """Return what a lost record of `stack` said, from the environment of its leader; None when it is not its leader."""
+    with contextlib.suppress(psutil.Error, OSError):
+        name, _, nonce = psutil.Process(leader).environ().get(MARKER, "").partition(":")
+        began = start_ticks(leader)
+        if name == stack and nonce and began and os.getsid(leader) == leader:
+            return Record(
+                stack=stack,
+                nonce=nonce,
+                boot_id=boot_id(),
+                since_ticks=began,
+                command=tuple(psutil.Process(leader).cmdline()),
+                pid=leader,
+                start_ticks=began,
+            )
+    return None
 
 
 def _is_name(value: object) -> bool:
@@ -77,8 +101,9 @@ def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def forget(run_dir: Path) -> None:
-    """Remove the record, if there is one."""
-    (run_dir / _FILE).unlink(missing_ok=True)
+    """Remove the record, if there is one; a folder in its place stays."""
+    with contextlib.suppress(IsADirectoryError, PermissionError):
+        (run_dir / _FILE).unlink(missing_ok=True)
 
 
 def boot_id() -> str:
@@ -106,11 +131,26 @@ def leads(record: Record) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """/proc/PID/stat from its third field on; the second is a name that may hold anything."""
+    """/proc/PID/stat from its third field on; the second is a name that may hold anything.
+
+    Raises EnvironmentMissing for a process that exists and is hidden from this user (/proc mounted with hidepid).
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
+        _refuse_hidden(pid)
         return []
+
+
+def _refuse_hidden(pid: int) -> None:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        raise EnvironmentMissing(
+            f"pid {pid} is another user's, and this user may not look at it", hint="sudo -u THAT-USER gemmaspec status"
+        ) from None
+    except OSError:
+        return  # it is gone
 
 
 def members(record: Record) -> list[psutil.Process]:

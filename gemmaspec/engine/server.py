@@ -57,11 +57,13 @@ class Server:
 class State:
     """What an engine sees of a server right now."""
 
-    status: Literal["absent", "running", "exited", "restarting"]
+    status: Literal["absent", "running", "exited", "restarting", "unknown"]
+    """`unknown` where nobody can tell: `detail` says why, and `hint` the command that may help."""
     exit_code: int | None = None
     restarts: int = 0
     detail: str = ""
     """Container id and health, or pid: for a person to read."""
+    hint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +88,23 @@ class Engine(Protocol):
     def start_command(self, server: Server) -> tuple[str, ...]:
         """The argv that `start` runs: for a person to read."""
 
-    def preflight(self, server: Server) -> None:
-        """Raise EnvironmentMissing when the server could not start here, saying what is missing."""
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
+        """Raise EnvironmentMissing when the server could not start here, saying what is missing.
+
+        A server of this name may still run. `port_is_free`: it holds the port, and will have been stopped by then.
+        """
 
     def start(self, server: Server) -> None:
-        """Start the server and return; it outlives this process."""
+        """Start the server and return; it outlives this process. What raises leaves nothing of this start running."""
 
     def stop(self, server: Server) -> bool:
         """Stop it and everything it started; True when something was running."""
 
     def state(self, server: Server) -> State:
         """Look, touch nothing."""
+
+    def ensure_answers(self, server: Server) -> None:
+        """Raise StartFailed unless the server that was started lives, and nobody else answers on its port."""
 
     def runs(self, server: Server) -> Runs | None:
         """What the running server was started as; None when it does not run."""

@@ -113,7 +113,7 @@ class Roofline:
 def roofline(
     plan: Plan, measured: tuple[Measured, ...], *, context: int = 1024, concurrency: int = 1
 ) -> Roofline | None:
-    """Return the roofline for requests of `context` tokens that share no prompt; None where the bandwidth is unknown."""
+    """Return the roofline for requests of `context` tokens that share no prompt; None without a known bandwidth."""
     if plan.device.bandwidth is None:
         return None
     bandwidth = plan.device.bandwidth * plan.flags.tensor_parallel

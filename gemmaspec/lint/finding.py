@@ -66,7 +66,7 @@ class Finding:
     @property
     def documentation(self) -> str:
         """Where the rule is explained."""
-        return f"docs/lint.md#{self.code.lower()}"
+        return f"docs/reference/lint.md#{self.code.lower()}"
 
     def __str__(self) -> str:
         head = f"{self.place}: {self.severity} {self.code}: {self.key}: {self.why}"

@@ -1,0 +1,1 @@
+"""What is pinned and what moved. Pure. Start at model.py."""

@@ -133,8 +133,8 @@ class _Pair:
             if not new:
                 continue
             hunk = Hunk(scope, begin + 1, old, new)
-            there, done = launch.decide_hunk("", hunk, self.before), launch.decide_hunk("", hunk, self.after)
-            if (there.state, done.state, done.line) == ("applies", "applied", new_begin + 1):
+            there, done = launch.find_hunk(hunk, self.before), launch.find_hunk(hunk, self.after)
+            if (there.state, done.state, done.index) == ("applies", "applied", new_begin):
                 return place, hunk
         return None
 

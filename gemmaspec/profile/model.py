@@ -181,6 +181,19 @@ class Patches(Part):
     """Patches that are used where they fit."""
 
 
+class Watch(Part):
+    """What `gemmaspec watch` does when a running server goes wrong. It always reports; it acts only if told to."""
+
+    on_dead_draft: Literal["report", "off", "restart"] = "report"
+    """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it."""
+    on_hang: Literal["report", "restart"] = "report"
+    """Requests run, but no token comes."""
+    most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2
+    """After so many restarts within an hour it only reports."""
+    hook: list[Word] = []
+    """A command to run for each event, argument by argument; it gets the event as JSON on standard input."""
+
+
 class Measured(Part):
     """A published figure, as its source states it."""
 
@@ -241,5 +254,7 @@ class Profile(Part):
     """Folders that outlive the container."""
     patches: Patches = Field(default_factory=Patches)
     """Patches of vLLM that the profile needs."""
+    watch: Watch = Field(default_factory=Watch)
+    """What `gemmaspec watch` does when the running server goes wrong."""
     measured: list[Measured] = []
     """Published figures, each with its source."""

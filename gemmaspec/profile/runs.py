@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from gemmaspec.profile.model import Profile
 
+_OPTIMIZATION: Final = re.compile(r"-O=?[0-9]")
 _TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[.-][A-Za-z0-9.-]*)?(?:@.*)?$")
 
 
@@ -20,3 +22,28 @@ def vllm_of(profile: Profile) -> str | None:
         return profile.runtime.vllm
     found = _TAG.search(profile.image or "")
     return found[1] if found else None
+
+
+def compile_of(profile: Profile) -> str:
+    """How a profile's server compiles, in one word or as its flag says it: what step times of two servers share or not.
+
+    `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
+    """
+    if profile.serve.enforce_eager:
+        return "eager"
+    if asked := _compilation_flag(profile.serve.extra_args):
+        return asked
+    return "disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default"
+
+
+def _compilation_flag(arguments: Sequence[str]) -> str | None:
+    """The last --compilation-config, -cc or -O of a command line, without its spaces."""
+    found = None
+    for index, argument in enumerate(arguments):
+        flag, _, value = argument.partition("=")
+        if flag.replace("_", "-") in ("--compilation-config", "-cc"):
+            value = value or (arguments[index + 1] if index + 1 < len(arguments) else "")
+            found = "".join(value.split())
+        elif _OPTIMIZATION.fullmatch(argument):
+            found = argument
+    return found

@@ -13,10 +13,10 @@ import requests
 from pypi_simple import DistributionPackage
 from remotezip import RemoteZipError
 
-from gemmaspec import index
-from gemmaspec.cache import cache_dir
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
+from gemmaspec.index import wheels
+from gemmaspec.index.cache import cache_dir
 from gemmaspec.launcher import launch
 from gemmaspec.trees import listing
 
@@ -36,7 +36,7 @@ def source_of(version: str) -> Path:
     folder = cache_dir() / "sources" / sha256
     if not folder.is_dir():
         try:
-            _make(folder, index.released_wheels(listing.PROJECT)[version])
+            _make(folder, wheels.released_wheels(listing.PROJECT)[version])
         except OSError as error:
             raise unwritable(folder, error) from None
     return folder
@@ -62,7 +62,7 @@ def _make(folder: Path, wheel: DistributionPackage) -> None:
 def _copy_parts(wheel: DistributionPackage, copy: IO[bytes]) -> None:
     """The wheel as a sparse file: where nothing is wanted there is a hole."""
     try:
-        with index.open_session() as session, index.opened(wheel.url, session) as archive:
+        with wheels.open_session() as session, wheels.opened(wheel.url, session) as archive:
             end_of_members = archive.start_dir
             wanted = [member for member in archive.infolist() if _is_source(member)]
             for begin, end in [*_ranges(wanted, end_of_members), (end_of_members, None)]:
@@ -78,7 +78,7 @@ def _is_source(member: zipfile.ZipInfo) -> bool:
         launch.check_path(member.filename)
     except ValueError:
         return False
-    return member.file_size <= index.LARGEST_MEMBER
+    return member.file_size <= wheels.LARGEST_MEMBER
 
 
 def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[int, int]]:
@@ -93,12 +93,12 @@ def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[in
 
 def _read(url: str, session: requests.Session, begin: int, end: int | None) -> bytes:
     """Bytes begin to end (to the last one without it) of a file somewhere."""
-    if path := index.local_path(url):
+    if path := wheels.local_path(url):
         with path.open("rb") as file:
             file.seek(begin)
             return file.read() if end is None else file.read(end - begin)
     last = "" if end is None else end - 1
-    answer = session.get(url, headers={"Range": f"bytes={begin}-{last}"}, timeout=index.TIMEOUT)
+    answer = session.get(url, headers={"Range": f"bytes={begin}-{last}"}, timeout=wheels.TIMEOUT)
     answer.raise_for_status()
     if answer.status_code != requests.codes.partial_content:
         raise requests.RequestException("the server does not answer range requests")

@@ -1,4 +1,4 @@
-"""The table of docs/proof.md."""
+"""The table of docs/explanations/proof.md."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, enviro
     lines = [
         "# Proof",
         "",
-        f"Written by `gemmaspec patch prove --table docs/proof.md` on {day}. Each patch has a probe, a small program",
-        "in its folder. It runs on a CPU against the released Python modules of vLLM, first as they are and then with",
-        f"the patches of this table applied, in {environment}. Where a probe puts",
+        f"Written by `gemmaspec patch prove --table docs/explanations/proof.md` on {day}. Each patch has a probe,",
+        "a small program in its folder. It runs on a CPU against the released Python modules of vLLM, first as they are",
+        f"and then with the patches of this table applied, in {environment}. Where a probe puts",
         "something in place of a GPU kernel, it says so.",
         "",
         "| vllm | " + " | ".join(names) + " |",

@@ -1,0 +1,1 @@
+"""From a started process to a server that has answered: phases, failures, the first request. Start at wait.py."""

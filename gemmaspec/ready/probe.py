@@ -134,22 +134,32 @@ def ask(
     return _answer(completion, seconds, added)
 
 
-def probe(server: Server, *, timeout_s: float, api_key: str | None = None) -> Answer:
+def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_text: bool = False) -> Answer:
     """Ask one real question: the proof that a server is ready.
 
+    `any_text` accepts an answer that nobody can read: for a server with dummy weights, which is only to be timed.
     Raises what `ask` raises, and StartFailed when the answer is empty, holds markers that a reader should not
     see, or was not drafted although the server speculates.
     """
     answer = ask(server, [user_message(QUESTION)], timeout_s=timeout_s, api_key=api_key)
-    if complaint := judge(answer, speculates=server.speculates):
+    if complaint := judge(answer, speculates=server.speculates, any_text=any_text):
         raise StartFailed(complaint)
     return answer
 
 
-def judge(answer: Answer, *, speculates: bool) -> str | None:
-    """What is wrong with a first answer; None when nothing is."""
+def judge(answer: Answer, *, speculates: bool, any_text: bool = False) -> str | None:
+    """What is wrong with a first answer; None when nothing is. `any_text` looks at everything but the text."""
     if answer.finish_reason not in _FINISHED:
         return f"the first answer ended with {answer.finish_reason!r}, not with one of {', '.join(_FINISHED)}"
+    if not any_text and (complaint := _unreadable(answer)):
+        return complaint
+    if speculates and not answer.draft_tokens:
+        tokens = answer.completion_tokens
+        return f"it answers but does not draft: {tokens} tokens came, and no draft was counted in /metrics"
+    return None
+
+
+def _unreadable(answer: Answer) -> str | None:
     if not answer.text and not answer.reasoning:
         return "the first answer is empty"
     for marker, culprit in _LEAKS.items():
@@ -157,9 +167,6 @@ def judge(answer: Answer, *, speculates: bool) -> str | None:
             return f"the first answer shows the marker {marker}: {culprit} let it through"
     if answer.text.startswith("thought\n") and not answer.reasoning:
         return "the first answer shows the model's thoughts: the reasoning parser lost their markers"
-    if speculates and not answer.draft_tokens:
-        tokens = answer.completion_tokens
-        return f"it answers but does not draft: {tokens} tokens came, and no draft was counted in /metrics"
     return None
 
 

@@ -76,8 +76,9 @@ def wait_ready(
     log's lines, safe to print. `restarts` is how often the engine had restarted it when the wait begins, 0 for a
     fresh start; as often as it is first seen when not given. /health is only the hint that asking may be worth it.
     Raises StartFailed as soon as the server exits, restarts or answers wrongly (with exit_code 4 for what is
-    missing outside of the stack), PatchConflict when the launcher refused a patch, TimedOut with the phase,
-    EnvironmentMissing when the engine itself is lost. Stops nothing: that is the caller's.
+    missing outside of the stack), and when another server shares its port; PatchConflict when the launcher refused a
+    patch, TimedOut with the phase, EnvironmentMissing when the engine itself is lost. Stops nothing: that is the
+    caller's.
     """
     watch = _Watch(engine, server, timeout_s, on_phase, on_line, clock, sleep, checks or Checks(), restarts)
     try:
@@ -121,7 +122,9 @@ class _Watch:
             self._sleep(POLL_S)
         self._read(self._log.read())
         self._enter(Phase.WARMING_UP)
+        self._ensure_it_answers()
         answer = self._ask()
+        self._ensure_it_answers()
         self._enter(Phase.READY)
         phases = dict(self._tracker.durations())
         del phases[Phase.READY]
@@ -168,6 +171,19 @@ class _Watch:
         if state.status == "running" and state.restarts <= self._restarts:
             return None
         return state
+
+    def _ensure_it_answers(self) -> None:
+        """Raise StartFailed unless the server that was started lives and is alone on its port."""
+        if state := self._over():
+            raise self._died(state, first_request=True)
+        try:
+            bounded(
+                lambda: self._engine.ensure_answers(self._server),
+                seconds=self._checks.engine_s,
+                name=f"the {self._engine.name} engine",
+            )
+        except StartFailed as error:
+            raise self._wrong(error) from None
 
     def _ask(self) -> Answer:
         left = max(1.0, self._timeout_s - self._elapsed())

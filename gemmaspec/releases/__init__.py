@@ -1,0 +1,1 @@
+"""Facts about vLLM releases, each with its source. Pure. Start at facts.py; the tables are in data/."""

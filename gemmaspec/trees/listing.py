@@ -11,8 +11,8 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from gemmaspec.cache import cache_dir, keep, kept
 from gemmaspec.errors import EnvironmentMissing, UsageError
+from gemmaspec.index.cache import cache_dir, keep, kept
 
 PROJECT: Final = "vllm"
 FRESH_S: Final = 24 * 3600
@@ -86,7 +86,7 @@ def select(text: str, listing: Listing) -> list[str]:
 
 
 def _ask() -> dict[str, str]:
-    from gemmaspec import index
+    from gemmaspec.index import wheels as index
 
     wheels = index.released_wheels(PROJECT)
     found = {version: file.digests.get("sha256", "") for version, file in wheels.items()}

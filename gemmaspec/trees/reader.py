@@ -76,9 +76,11 @@ class ReleaseReader:
 
     def names(self) -> Sequence[str]:
         """From the wheel's directory."""
-        from gemmaspec import index
+        from gemmaspec.index import wheels
 
-        return sorted(path for path in index.member_names(index.released_wheels(PROJECT)[self.vllm]) if is_source(path))
+        return sorted(
+            path for path in wheels.member_names(wheels.released_wheels(PROJECT)[self.vllm]) if is_source(path)
+        )
 
 
 def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Listing]) -> Reader:

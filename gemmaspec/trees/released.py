@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gemmaspec.cache import cache_dir, keep, kept
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.index.cache import cache_dir, keep, kept
 from gemmaspec.trees.listing import PROJECT, Listing
 from gemmaspec.trees.tree import Needed, Place, Tree, Unreadable
 
@@ -55,7 +55,7 @@ class Releases:
             yield from self._from_index(missing)
 
     def _from_index(self, wanted: Mapping[str, Sequence[str]]) -> Iterator[Tree | Unreadable]:
-        from gemmaspec import index
+        from gemmaspec.index import wheels as index
 
         try:
             wheels = index.released_wheels(PROJECT)
@@ -85,7 +85,7 @@ class Releases:
         wanted: Mapping[str, Sequence[str]],
         wheels: Mapping[str, DistributionPackage],
     ) -> None:
-        from gemmaspec import index
+        from gemmaspec.index import wheels as index
 
         with index.open_session() as session:
             session.hooks["response"].append(self._count)
@@ -108,7 +108,7 @@ class Releases:
         wheel: DistributionPackage | None,
         session: requests.Session,
     ) -> dict[str, bytes | None]:
-        from gemmaspec import index
+        from gemmaspec.index import wheels as index
 
         if wheel is None or wheel.digests.get("sha256", "") != self._listing.wheels[version]:
             raise EnvironmentMissing(

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.cache import cache_dir, keep, kept
+from gemmaspec.index.cache import cache_dir, keep, kept
 from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.decide import FileVerdict, Verdict

@@ -1,0 +1,76 @@
+"""Arms and cells: what is measured, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+NONE: Final = "none"
+"""The method of an arm without speculation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """What a server is started for."""
+
+    method: str
+    k: int
+    overrides: tuple[str, ...] = ()
+    """What is set on the profile for it."""
+
+    @property
+    def no_spec(self) -> bool:
+        """Whether the target runs alone."""
+        return self.method == NONE
+
+    def __str__(self) -> str:
+        return "no speculation" if self.no_spec else f"{self.method} k={self.k}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One combination that is measured on a running server."""
+
+    concurrency: int
+    context: int | None = None
+    """Tokens of prompt; None for the prompts as they are."""
+
+    def __str__(self) -> str:
+        context = "" if self.context is None else f", {self.context:,} tokens of prompt"
+        return f"{self.concurrency} at once{context}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One cell of one arm in one round."""
+
+    arm: Arm
+    cell: Cell
+    round: int
+
+    @property
+    def key(self) -> str:
+        """A name that a resumed run finds it by."""
+        return f"{self.arm.method}/{self.arm.k}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
+
+
+def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
+    """Every cell of one arm."""
+    return tuple(
+        Cell(concurrency=concurrency, context=context)
+        for context in (contexts or (None,))
+        for concurrency in concurrencies
+    )
+
+
+def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[Task, ...]:
+    """Every task: each round in the reverse order of the one before, so that a machine that drifts favours no arm.
+
+    The last arm of a round is the first of the next, which saves a start.
+    """
+    found: list[Task] = []
+    for number in range(1, rounds + 1):
+        one = [Task(arm=arm, cell=cell, round=number) for arm in arms for cell in cells]
+        found += one if number % 2 else reversed(one)
+    return tuple(found)

@@ -1,0 +1,200 @@
+"""Two results side by side: what differs between them, and what it did to speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.errors import UsageError
+
+TOLERANCE: Final = 0.02
+"""Relative change that counts as noise, where the rounds themselves do not differ by more."""
+_NOT_COMPARED: Final = frozenset({"profile", "rounds", "repeats", "url", "running", "concurrencies", "contexts", "ks"})
+"""Settings that change what is measured, but not what a cell gives."""
+_FIGURES: Final = (
+    "tokens_per_second",
+    "spread",
+    "step_ms",
+    "acceptance_length",
+    "ttft_ms",
+    "k",
+    "concurrency",
+    "context",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is not the same in both."""
+
+    what: str
+    """Where it stands: lock.image.digest, serve.max_num_seqs, settings.max_tokens …"""
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One cell in both."""
+
+    method: str
+    """The methods, where they differ: A → B."""
+    k: str
+    concurrency: int
+    context: int
+    a: Mapping[str, Any]
+    b: Mapping[str, Any]
+    noise: float
+    """Relative change that is noise here."""
+
+    @property
+    def change(self) -> float:
+        """Tokens per second of B over A, less 1."""
+        return float(self.b["tokens_per_second"]) / float(self.a["tokens_per_second"]) - 1
+
+    @property
+    def slower(self) -> bool:
+        """Whether B is slower by more than noise."""
+        return self.change < -self.noise
+
+    @property
+    def faster(self) -> bool:
+        """Whether B is faster by more than noise."""
+        return self.change > self.noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The whole answer."""
+
+    differences: tuple[Difference, ...]
+    changes: tuple[Change, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+    @property
+    def slower(self) -> bool:
+        """Whether any cell is slower by more than noise."""
+        return any(one.slower for one in self.changes)
+
+
+def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | None = None) -> Comparison:
+    """Compare two results. `tolerance` is what counts as noise; without, TOLERANCE or the spread of a cell's rounds.
+
+    Raises UsageError when no cell is in both.
+    """
+    pairs = list(_pairs(a["rows"], b["rows"]))
+    if not pairs:
+        raise UsageError("the two results have no cell in common: no k, concurrency and context is in both")
+    changes = tuple(_change(one, other, tolerance) for one, other in pairs)
+    matched_a, matched_b = [id(one) for one, _ in pairs], [id(other) for _, other in pairs]
+    return Comparison(
+        differences=tuple(_differences(a, b, pairs)),
+        changes=changes,
+        only_a=tuple(_name(one) for one in a["rows"] if id(one) not in matched_a),
+        only_b=tuple(_name(one) for one in b["rows"] if id(one) not in matched_b),
+    )
+
+
+def comparison_json(found: Comparison) -> dict[str, Any]:
+    """The answer for machines."""
+    return {
+        "slower": found.slower,
+        "differences": [{"what": one.what, "a": one.a, "b": one.b} for one in found.differences],
+        "cells": [
+            {
+                "method": one.method,
+                "k": one.k,
+                "concurrency": one.concurrency,
+                "context": one.context,
+                "a": {name: one.a.get(name) for name in _FIGURES},
+                "b": {name: one.b.get(name) for name in _FIGURES},
+                "change": one.change,
+                "noise": one.noise,
+                "verdict": "slower" if one.slower else "faster" if one.faster else "same",
+            }
+            for one in found.changes
+        ],
+        "only_a": list(found.only_a),
+        "only_b": list(found.only_b),
+    }
+
+
+def _pairs(
+    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Cells of both: alike in method and k; else, where each has one method and k, as a change of these."""
+    left = list(b)
+    for one in a:
+        other = next((row for row in left if _alike(one, row) and _kind(one) == _kind(row)), None)
+        if other is None and len(_drafting(a)) == len(_drafting(b)) == 1 and one["k"]:
+            other = next((row for row in left if row["k"] and _alike(one, row)), None)
+        if other is not None:
+            left.remove(other)
+            yield one, other
+
+
+def _drafting(rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, Any]]:
+    return {_kind(one) for one in rows if one["k"]}
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["method"], row["k"]
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows have one concurrency, and contexts that differ by a tenth at most."""
+    near = abs(one["context"] - other["context"]) <= 0.1 * max(one["context"], other["context"], 1)
+    return bool(one["concurrency"] == other["concurrency"] and near)
+
+
+def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> Change:
+    spread = max(float(a.get("spread") or 0), float(b.get("spread") or 0))
+    return Change(
+        method=_from_to(a["method"], b["method"]),
+        k=_from_to(a["k"], b["k"]),
+        concurrency=a["concurrency"],
+        context=a["context"],
+        a=a,
+        b=b,
+        noise=max(TOLERANCE, spread) if tolerance is None else tolerance,
+    )
+
+
+def _from_to(a: object, b: object) -> str:
+    return str(a) if a == b else f"{a} → {b}"
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['method']} k={row['k']}, {row['concurrency']} at once, {row['context']} tokens of prompt"
+
+
+def _differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Iterator[Difference]:
+    yield from _of_maps("profile", a["profile"], b["profile"])
+    yield from _of_maps("gemmaspec", a.get("gemmaspec"), b.get("gemmaspec"))
+    for name in ("machine", "gpu", "driver"):
+        yield from _of_maps(name, a["provenance"].get(name), b["provenance"].get(name))
+    settings = ({k: v for k, v in one["settings"].items() if k not in _NOT_COMPARED} for one in (a, b))
+    yield from _of_maps("settings", *settings)
+    arms_a, arms_b = (one["provenance"].get("arms") or {} for one in (a, b))
+    seen = set()
+    for one, other in pairs:
+        facts = (arms_a.get(f"{one['method']}/{one['k']}"), arms_b.get(f"{other['method']}/{other['k']}"))
+        for difference in _of_maps("", *facts):
+            key = json.dumps([difference.what, difference.a, difference.b], default=str)
+            if key not in seen and not difference.what.startswith("overrides"):
+                seen.add(key)
+                yield difference
+
+
+def _of_maps(name: str, a: Any, b: Any) -> Iterator[Difference]:
+    """The leaves that differ, by dotted name."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys((*a, *b)):
+            yield from _of_maps(f"{name}.{key}" if name else str(key), a.get(key), b.get(key))
+    elif a != b:
+        yield Difference(what=name or "what it ran", a=a, b=b)

@@ -1,0 +1,150 @@
+"""Prompts: conversations by category, from a folder of JSON lines."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.errors import UsageError
+
+MAX_FILE: Final = 16 * 1024 * 1024
+MAX_PROMPTS: Final = 10_000
+WARM_UP: Final = (
+    "Name the planets of the solar system, one on each line.",
+    "What happens to water when it freezes, and why does ice float?",
+    "Describe an ordinary morning in a small harbour town.",
+    "Which tools does a carpenter need to build a plain wooden chair?",
+)
+"""Asked before anything is measured, and never measured."""
+REFERENCE: Final = "Write down the letters of the alphabet, each followed by three words that begin with it."
+"""Asked before and after each cell: the same work each time, so that a machine that slows down is seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One conversation up to the answer that is measured."""
+
+    id: str
+    category: str
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """Its part of a chat completion request."""
+        own: dict[str, Any] = {"messages": [dict(one) for one in self.messages]}
+        return own | ({"tools": [dict(one) for one in self.tools]} if self.tools else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    """All prompts of one folder."""
+
+    name: str
+    sha256: str
+    """Over all files, by name."""
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """In the order of their files."""
+        return tuple(dict.fromkeys(one.category for one in self.prompts))
+
+
+def read_prompts(folder: Path, *, name: str) -> PromptSet:
+    """The prompts of a folder: one CATEGORY.jsonl for each category, one prompt on each line.
+
+    A line is {"prompt": "…"} or {"messages": […], "tools": […]}, with an "id" if wanted. Raises UsageError that names
+    file and line for anything else.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"--prompts: there is no folder {folder}")
+    files = sorted(folder.glob("*.jsonl"))
+    digest = hashlib.sha256()
+    found: list[Prompt] = []
+    for file in files:
+        text = _text(file)
+        digest.update(f"{file.name}\0{len(text)}\0{text}".encode())
+        found += _of_file(file, text)
+    if not found:
+        raise UsageError(f"--prompts: {folder} holds no prompt: one CATEGORY.jsonl for each category is read")
+    if len(found) > MAX_PROMPTS:
+        raise UsageError(f"--prompts: {folder} holds {len(found)} prompts; at most {MAX_PROMPTS} are read")
+    return PromptSet(name=name, sha256=digest.hexdigest(), prompts=tuple(found))
+
+
+def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple[Prompt, ...]:
+    """The first `each` prompts of every category, or of those that are named. Raises UsageError for an unknown one."""
+    unknown = [one for one in categories if one not in prompts.categories]
+    if unknown:
+        raise UsageError(f"--category: {unknown[0]!r} is none of {', '.join(prompts.categories)}")
+    wanted = categories or prompts.categories
+    return tuple(
+        prompt
+        for category in wanted
+        for prompt in [one for one in prompts.prompts if one.category == category][: each or None]
+    )
+
+
+def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
+    """The prompts with categories taking turns, and again from the start until there are `at_least` of them."""
+    by_category = [
+        [one for one in prompts if one.category == name] for name in dict.fromkeys(p.category for p in prompts)
+    ]
+    turns = [one for turn in itertools.zip_longest(*by_category) for one in turn if one is not None]
+    return tuple(itertools.islice(itertools.cycle(turns), max(at_least, len(turns))))
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > MAX_FILE:
+            raise UsageError(f"{file}: is larger than {MAX_FILE // 2**20} MiB")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise UsageError(f"{file}: cannot be read: {why}") from None
+
+
+def _of_file(file: Path, text: str) -> Iterator[Prompt]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield _prompt(line, f"{file}:{number}", file.stem, number)
+
+
+def _prompt(line: str, place: str, category: str, number: int) -> Prompt:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{place}: is not JSON") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{place}: is no prompt: a map with the key prompt or messages")
+    return Prompt(
+        id=str(found.get("id") or f"{category}-{number}")[:80],
+        category=category,
+        messages=_messages(found, place),
+        tools=_maps(found.get("tools") or [], f"{place}: tools"),
+    )
+
+
+def _messages(found: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
+    if "messages" not in found:
+        text = found.get("prompt")
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError(f"{place}: the prompt is empty")
+        return ({"role": "user", "content": text},)
+    messages = _maps(found["messages"], f"{place}: messages")
+    if not messages or not any(str(one.get("content") or "").strip() for one in messages):
+        raise UsageError(f"{place}: the prompt is empty")
+    if any(not isinstance(one.get("role"), str) for one in messages):
+        raise UsageError(f"{place}: messages: each has a role and a content")
+    return messages
+
+
+def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise UsageError(f"{place}: is a list of maps")
+    return tuple(value)

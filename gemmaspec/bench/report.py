@@ -1,0 +1,255 @@
+"""report.html: one page that needs nothing else, from a result's data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from gemmaspec.bench.svg import Chart, Line, svg
+
+Row = Mapping[str, Any]
+
+_STYLE: Final = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--rule:#d5dae0;--card:#f6f8fa;
+--c0:#6e7781;--c1:#0a66c2;--c2:#b3480b;--c3:#11734b;--c4:#8a3ffc;--c5:#b8004f;--c6:#007d8a;--c7:#7a5c00}
+@media(prefers-color-scheme:dark){:root{--bg:#0f1318;--fg:#e6e9ed;--dim:#9aa4b0;--rule:#333b45;--card:#181e26;
+--c0:#a7b0ba;--c1:#62b0ff;--c2:#ff9d5c;--c3:#58d39b;--c4:#c59bff;--c5:#ff7fb0;--c6:#4fd3e0;--c7:#e3c04a}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--bg);color:var(--fg);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
+h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
+p,dd{margin:.3rem 0}.dim{color:var(--dim)}.warn{border-left:4px solid var(--c2);padding-left:.6rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1rem}
+figure{margin:0;background:var(--card);border-radius:8px;padding:.6rem}
+figcaption{font-weight:600}
+figure>svg{width:100%;height:auto;display:block}
+.grid{stroke:var(--rule);stroke-width:1}.level{stroke:var(--fg);stroke-width:1;stroke-dasharray:4 3}
+text{font:13px system-ui,sans-serif}.tick{fill:var(--fg)}.axis{fill:var(--dim)}
+.line{fill:none;stroke-width:2.5}.dot{stroke:none}
+.c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}
+.c4{stroke:var(--c4)}.c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}
+.dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}
+.dot.c4{fill:var(--c4)}.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
+.legend{list-style:none;margin:.3rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem}
+.legend svg{width:24px;height:10px;margin-right:.35rem}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-size:.9rem;white-space:nowrap}
+th,td{border-bottom:1px solid var(--rule);padding:.3rem .6rem;text-align:right}
+th:first-child,td:first-child{text-align:left}
+dl{font-size:.9rem;overflow-wrap:anywhere}
+dt{color:var(--dim)}dd{margin:0 0 .3rem}
+@media(min-width:48rem){dl{display:grid;grid-template-columns:18rem minmax(0,1fr);gap:.1rem 1rem}}
+"""
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The page of a result."""
+    rows: Sequence[Row] = document["rows"]
+    title = f"{document['profile']}, measured {str(document['date'])[:10]}"
+    body = "\n".join(
+        [
+            f"<h1>{_text(title)}</h1>",
+            f'<p class="dim">{_text(_subtitle(document))}</p>',
+            *(f'<p class="warn">{_text(one)}</p>' for one in remarks(document)),
+            f"<p>{_text(_headline(rows))}</p>",
+            "<h2>Speed, acceptance, step time</h2>",
+            f'<div class="charts">{"".join(svg(chart) for chart in charts(document))}</div>',
+            "<h2>Every cell</h2>",
+            f'<div class="scroll"><table>{_head()}{"".join(_row(row, rows) for row in rows)}</table></div>',
+            "<h2>What was measured</h2>",
+            f"<dl>{''.join(_facts(document))}</dl>",
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def alone(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The row without speculation that a row is compared with; prompts as they are have lengths of their own."""
+    for one in rows:
+        near = abs(one["context"] - row["context"]) <= 0.1 * max(one["context"], row["context"])
+        if one["k"] == 0 and one["concurrency"] == row["concurrency"] and near:
+            return one
+    return None
+
+
+def remarks(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know before any number."""
+    rows = document["rows"]
+    if not document["complete"]:
+        yield "Partial: not every cell was measured."
+    if any(not row["steady"] for row in rows):
+        yield "The reference step of cells marked ! moved by more than 3 % meanwhile: the machine was not the same."
+    if any(row.get("acceptance_by") == "synthetic" for row in rows):
+        yield "Acceptance is drawn by lot (rejection_sample_method: synthetic): costs are real, E(k) is not."
+    if document["settings"].get("ignore_eos"):
+        yield "Answers went on past their natural end (ignore_eos), which flatters drafts: read the costs, not E(k)."
+    if any(cell["foreign_tokens"] for cell in document["cells"]):
+        yield "Somebody else used the server meanwhile: it generated tokens that this run did not ask for."
+
+
+def charts(document: Mapping[str, Any]) -> Iterator[Chart]:
+    """Every picture that the rows are enough for."""
+    rows: Sequence[Row] = document["rows"]
+    for group in _by_context(rows):
+        yield from _speed(group, many=len(group) < len(rows))
+    yield from _acceptance(document)
+    yield from _steps(rows)
+
+
+def _by_context(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of about one context together."""
+    groups: list[list[Row]] = []
+    for row in sorted(rows, key=lambda one: one["context"]):
+        if groups and row["context"] <= 1.15 * groups[-1][0]["context"] + 8:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
+    places = sorted({row["concurrency"] for row in rows})
+    names = list(dict.fromkeys(map(_name, rows)))
+    where = f", {rows[0]['context']:,} tokens of prompt" if many else ""
+
+    def line(name: str, value: Any) -> Line:
+        own = {row["concurrency"]: value(row) for row in rows if _name(row) == name}
+        return Line(name=name, values=[own.get(place) for place in places])
+
+    shown = [str(place) for place in places]
+    yield Chart(
+        title=f"Tokens per second, all requests together{where}",
+        x_title="requests at once",
+        y_title="tok/s",
+        places=shown,
+        lines=[line(name, lambda row: row["tokens_per_second"]) for name in names],
+    )
+    drafting = [name for name in names if any(row["k"] and alone(row, rows) for row in rows if _name(row) == name)]
+    if drafting:
+        yield Chart(
+            title=f"Times the speed without speculation{where}",
+            x_title="requests at once",
+            y_title="times",
+            places=shown,
+            lines=[
+                Line(name="no speculation", values=[None]),
+                *(line(name, lambda r: _times(r, rows)) for name in drafting),
+            ],
+            level=1.0,
+        )
+
+
+def _acceptance(document: Mapping[str, Any]) -> Iterator[Chart]:
+    """r_i of each category, of the longest drafts."""
+    cells = [cell for cell in document["cells"] if cell["k"] and cell["acceptance_by_category"]]
+    if not cells:
+        return
+    k = max(cell["k"] for cell in cells)
+    cell = next(cell for cell in cells if cell["k"] == k)
+    yield Chart(
+        title=f"Acceptance by position, {_name(cell)}",
+        x_title="position",
+        y_title="share of drafts",
+        places=[str(i) for i in range(1, k + 1)],
+        lines=[
+            Line(name="all", values=cell["acceptance"]),
+            *(Line(name=str(name), values=rates) for name, rates in cell["acceptance_by_category"].items()),
+        ],
+        top=1.0,
+    )
+
+
+def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
+    """T by k, at each concurrency."""
+    ks = sorted({row["k"] for row in rows})
+    groups: dict[str, dict[int, float]] = {}
+    methods = {row["method"] for row in rows if row["k"]}
+    for method in sorted(methods) or ["none"]:
+        for row in rows:
+            if row["method"] in (method, "none"):
+                name = f"{row['concurrency']} at once" + (f", {method}" if len(methods) > 1 else "")
+                groups.setdefault(name, {})[row["k"]] = row["step_ms"]
+    yield Chart(
+        title="Time of a step by drafted tokens",
+        x_title="k",
+        y_title="ms",
+        places=[str(k) for k in ks],
+        lines=[Line(name=name, values=[own.get(k) for k in ks]) for name, own in groups.items()],
+    )
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    """The fastest of each concurrency, in one sentence."""
+    found = []
+    for concurrency in sorted({row["concurrency"] for row in rows}):
+        own = [row for row in rows if row["concurrency"] == concurrency]
+        best = max(own, key=lambda row: float(row["tokens_per_second"]))
+        times = _times(best, own)
+        more = f", {times:.2f} times no speculation" if times and best["k"] else ""
+        found.append(f"at {concurrency}: {_name(best)} with {best['tokens_per_second']:,.1f} tok/s{more}")
+    return f"Fastest {'; '.join(found)}." if found else "Nothing was measured."
+
+
+def _subtitle(document: Mapping[str, Any]) -> str:
+    found = document["provenance"]
+    where = ", ".join(found["gpu"]) if found.get("gpu") else str(found.get("machine"))
+    versions = sorted({str(one.get("vllm")) for one in (found.get("arms") or {}).values() if one.get("vllm")})
+    return ", ".join([where, *(f"vLLM {one}" for one in versions), f"gemmaspec {document.get('gemmaspec')}"])
+
+
+def _head() -> str:
+    names = ("", "k", "at once", "context", "tok/s", "±", "times", "E(k)", "ms a step", "ms to first token", "")
+    return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
+
+
+def _row(row: Row, rows: Sequence[Row]) -> str:
+    times = _times(row, rows) if row["k"] else None
+    cells = (
+        row["method"],
+        row["k"],
+        row["concurrency"],
+        f"{row['context']:,}",
+        f"{row['tokens_per_second']:,.1f}",
+        f"{row['spread']:.1%}",
+        f"{times:.2f}" if times else "",
+        f"{row['acceptance_length']:.2f}",
+        f"{row['step_ms']:.2f}",
+        f"{row['ttft_ms']:.1f}",
+        "" if row["steady"] else "!",
+    )
+    return f"<tr>{''.join(f'<td>{_text(one)}</td>' for one in cells)}</tr>"
+
+
+def _facts(document: Mapping[str, Any]) -> Iterator[str]:
+    """Provenance and settings, flat."""
+    whole = {"date": document["date"], **document["provenance"], "settings": document["settings"]}
+    for name, value in _flat("", whole):
+        yield f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>"
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), one)
+    elif value not in (None, [], ""):
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _times(row: Row, rows: Sequence[Row]) -> float | None:
+    base = alone(row, rows)
+    return row["tokens_per_second"] / base["tokens_per_second"] if base else None
+
+
+def _name(row: Row) -> str:
+    return f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
+
+
+def _text(value: object) -> str:
+    """As text of the page: escaped, without control characters, and not endless."""
+    return escape("".join(char for char in str(value) if char.isprintable())[:2000])

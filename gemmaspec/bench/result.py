@@ -1,0 +1,166 @@
+"""The result of `bench`: one JSON document, whole after every cell, that predict, compare and --resume read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gemmaspec.bench.cells import Task
+from gemmaspec.bench.samples import Measured, figures
+from gemmaspec.errors import UsageError
+
+KIND: Final = "gemmaspec bench"
+SCHEMA: Final = 1
+MAX_BYTES: Final = 256 * 1024 * 1024
+_AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", "acceptance_length")
+
+
+def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
+    """One measured cell with every sample."""
+    return {
+        "key": task.key,
+        "method": task.arm.method,
+        "k": task.arm.k,
+        "concurrency": task.cell.concurrency,
+        "context": task.cell.context,
+        "round": task.round,
+        **figures(found, concurrency=task.cell.concurrency, k=task.arm.k),
+        "reference": {
+            "before_ms": found.reference_before * 1000,
+            "after_ms": found.reference_after * 1000,
+            "moved": found.reference_moved,
+            "steady": found.steady,
+            "repeated": repeated,
+        },
+        "gpu": found.gpu,
+        "counters": [dataclasses.asdict(one) for one in found.groups],
+        "samples": [_compact(dataclasses.asdict(one)) for one in found.samples],
+    }
+
+
+def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row for each method, k, concurrency and context: the medians over the rounds, as predict takes them.
+
+    `common` is what every row says of the machine and its settings. Cells whose machine was steady count before those
+    whose was not.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for one in cells:
+        groups.setdefault((one["method"], one["k"], one["concurrency"], one["context"]), []).append(one)
+    return [_row(own, common) for own in groups.values()]
+
+
+def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, Any]:
+    steady = [one for one in cells if one["reference"]["steady"]]
+    own = steady or list(cells)
+    rates = [statistics.median(position) for position in zip(*(one["acceptance"] for one in own), strict=True)]
+    first = own[0]
+    context = first["context"] or round(statistics.median(one["prompt_tokens"] for one in own))
+    return {
+        "method": first["method"],
+        "k": first["k"],
+        "concurrency": first["concurrency"],
+        "context": context,
+        "acceptance": [round(rate, 6) for rate in rates],
+        **{name: statistics.median(one[name] for one in own) for name in _AVERAGED},
+        "ttft_ms": statistics.median(one["ttft_ms"]["median"] for one in own),
+        "tpot_ms": statistics.median([one["tpot_ms"]["median"] for one in own if one["tpot_ms"]] or [0.0]),
+        "spread": _spread([one["tokens_per_second"] for one in own]),
+        "rounds": len(own),
+        "steady": bool(steady),
+        **common,
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Relative distance of the largest from the smallest."""
+    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else 0.0
+
+
+def _compact(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample with moments to the microsecond, and nothing that is empty."""
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in sample.items()
+        if value not in ((), "")
+    }
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """The document as a file holds it: a row, a cell and a sample on a line each."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+_NUMBER: Final = (int, float)
+_ROW: Final[Mapping[str, tuple[type, ...]]] = {
+    "method": (str,),
+    "k": (int,),
+    "concurrency": (int,),
+    "context": (int,),
+    "acceptance": (list,),
+    "tokens_per_second": _NUMBER,
+    "step_ms": _NUMBER,
+    "acceptance_length": _NUMBER,
+}
+"""What a row of either list holds."""
+_SUMMARY: Final[Mapping[str, tuple[type, ...]]] = {
+    **_ROW,
+    "spread": _NUMBER,
+    "ttft_ms": _NUMBER,
+    "steady": (bool,),
+}
+_CELL: Final[Mapping[str, tuple[type, ...]]] = {
+    **_ROW,
+    "key": (str,),
+    "round": (int,),
+    "context": (int, type(None)),
+    "output_tokens_per_second": _NUMBER,
+    "prompt_tokens": _NUMBER,
+    "foreign_tokens": (int,),
+    "acceptance_by_category": (dict,),
+    "reference": (dict,),
+    "ttft_ms": (dict,),
+    "tpot_ms": (dict, type(None)),
+}
+
+
+def parse(text: str, *, file: str) -> dict[str, Any]:
+    """A result again. Raises UsageError for what is none, or is of another schema."""
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, which no result is")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{file}: is not JSON") from None
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise UsageError(f"{file}: is no result of gemmaspec bench")
+    if found.get("schema") != SCHEMA:
+        raise UsageError(f"{file}: has the schema {found.get('schema')!r}, and {SCHEMA} is read")
+    for name, kind in (("rows", list), ("cells", list), ("settings", dict), ("provenance", dict), ("profile", str)):
+        if not isinstance(found.get(name), kind):
+            raise UsageError(f"{file}: {name} is missing")
+    for name, keys in (("rows", _SUMMARY), ("cells", _CELL)):
+        for number, one in enumerate(found[name], 1):
+            _check(one, keys, f"{file}: {name}, number {number}")
+    if any("steady" not in one["reference"] or "median" not in one["ttft_ms"] for one in found["cells"]):
+        raise UsageError(f"{file}: a cell is not whole")
+    return found
+
+
+def _check(one: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
+    """Raise UsageError for a row that lacks what is read of it, or has it in another form."""
+    if not isinstance(one, dict):
+        raise UsageError(f"{place} is no map of keys")
+    for name, kinds in keys.items():
+        value = one.get(name)
+        whole = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        if not whole or (isinstance(value, float) and not math.isfinite(value)):
+            raise UsageError(f"{place}: {name} is missing or not what bench writes")
+    if one["tokens_per_second"] <= 0 or one["concurrency"] < 1 or not 0 <= one["k"] <= 1024:
+        raise UsageError(f"{place}: holds a number that cannot have been measured")
+    if not all(isinstance(rate, int | float) for rate in one["acceptance"]):
+        raise UsageError(f"{place}: acceptance is missing or not what bench writes")

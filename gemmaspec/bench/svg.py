@@ -1,0 +1,129 @@
+"""Line charts as SVG text: no script, no font, no colour that a dark page would hide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+WIDTH: Final = 440
+HEIGHT: Final = 270
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 34
+COLOURS: Final = 8
+"""Colours that the page's style has, as --c0 … --c7."""
+_DASHES: Final = ("", "6 3", "2 3", "9 3 2 3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line: a value for each place on the x axis, None where there is none."""
+
+    name: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines over places that have names."""
+
+    title: str
+    x_title: str
+    y_title: str
+    places: Sequence[str]
+    lines: Sequence[Line]
+    level: float | None = None
+    """A value that is drawn across: what counts as no change."""
+    top: float | None = None
+    """The largest value of the axis; the largest of the lines when not given."""
+
+
+def svg(chart: Chart) -> str:
+    """The chart with its legend, as a figure of a page."""
+    values = [value for line in chart.lines for value in line.values if value is not None and math.isfinite(value)]
+    ticks = _ticks(max([*values, chart.level or 0.0, chart.top or 0.0, 1e-9]))
+    parts = [
+        f'<figure><figcaption>{escape(chart.title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(chart.title)}">',
+        *_axes(chart, ticks),
+        *(part for number, line in enumerate(chart.lines) for part in _line(chart, line, number, ticks[-1])),
+        "</svg>",
+        _legend(chart.lines),
+        "</figure>",
+    ]
+    return "\n".join(parts)
+
+
+def _axes(chart: Chart, ticks: Sequence[float]) -> Iterator[str]:
+    for tick in ticks:
+        y = _y(tick, ticks[-1])
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
+    if chart.level is not None:
+        y = _y(chart.level, ticks[-1])
+        yield f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    for index, place in enumerate(chart.places):
+        x = _x(index, len(chart.places))
+        yield f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(place)}</text>'
+    yield f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(chart.x_title)}</text>'
+    yield f'<text class="axis" x="{LEFT + 4}" y="{TOP - 11}">{escape(chart.y_title)}</text>'
+
+
+def _line(chart: Chart, line: Line, number: int, highest: float) -> Iterator[str]:
+    points = [
+        (_x(index, len(chart.places)), _y(value, highest), chart.places[index], value)
+        for index, value in enumerate(line.values)
+        if value is not None and math.isfinite(value)
+    ]
+    if not points:
+        return
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
+    yield f'<polyline class="line {_class(number)}" points="{path}"{_dash(number)}/>'
+    for x, y, place, value in points:
+        said = f"{line.name}, {chart.x_title} {place}: {_number(value)}"
+        dot = f'<circle class="dot {_class(number)}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
+        yield f"{dot}<title>{escape(said)}</title></circle>"
+
+
+def _legend(lines: Sequence[Line]) -> str:
+    items = (
+        f'<li><svg viewBox="0 0 24 10"><line class="line {_class(number)}" x1="1" x2="23" y1="5" y2="5"'
+        f"{_dash(number)}/></svg>{escape(line.name)}</li>"
+        for number, line in enumerate(lines)
+    )
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _class(number: int) -> str:
+    return f"c{number % COLOURS}"
+
+
+def _dash(number: int) -> str:
+    """Lines that share a colour differ by their dashes."""
+    dash = _DASHES[number // COLOURS % len(_DASHES)]
+    return f' stroke-dasharray="{dash}"' if dash else ""
+
+
+def _x(index: int, places: int) -> float:
+    width = WIDTH - LEFT - RIGHT
+    return LEFT + width * (index + 0.5) / max(places, 1)
+
+
+def _y(value: float, highest: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * max(value, 0.0) / highest
+
+
+def _ticks(highest: float) -> list[float]:
+    """About five round numbers from 0 to at least `highest`."""
+    rough = highest / 4
+    unit = 10 ** math.floor(math.log10(rough))
+    step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999)
+    return [step * n for n in range(math.ceil(highest / step - 1e-9) + 1)]
+
+
+def _number(value: float) -> str:
+    """Three digits that matter."""
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

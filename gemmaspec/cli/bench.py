@@ -1,0 +1,151 @@
+"""`gemmaspec bench`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
+
+FORMATS = ("table", "llama-bench")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("bench")(bench)
+
+
+def bench(
+    profile: options.Profile,
+    k: Annotated[
+        str | None,
+        typer.Option(
+            "--k",
+            metavar="LIST",
+            help="Drafted tokens, as in 0,2,4; 0 is without speculation. [default: 0 and its own]",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            "--concurrency", metavar="LIST", help="Requests at once. [default: 1,4,8, as far as it runs them]"
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context", metavar="LIST", help="Tokens of prompt, as in 256,8192. [default: prompts as they are]"
+        ),
+    ] = None,
+    category: Annotated[
+        str | None, typer.Option("--category", metavar="LIST", help="Kinds of prompts, as in chat,code. [default: all]")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", metavar="DIR", help="Own prompts: a folder with one CATEGORY.jsonl for each kind."),
+    ] = None,
+    each: Annotated[int, typer.Option("--each", metavar="N", min=0, help="Prompts of each category; 0 for all.")] = 2,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Longest answer, in tokens.")
+    ] = 128,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Every answer is --max-tokens long. Flatters drafts; for costs only.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling; 0 takes the likeliest token.")
+    ] = 0.0,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Leave the sampling to the server, as clients do that name no temperature.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=1, max=20, help="Each in the reverse order of the one before.")
+    ] = 2,
+    repeats: Annotated[
+        int,
+        typer.Option("--repeats", metavar="N", min=0, max=10, help="Measure a cell again whose reference step moved."),
+    ] = 1,
+    running: Annotated[
+        bool, typer.Option("--running", help="Measure the started profile as it runs, and start nothing.")
+    ] = False,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Measure a server that somebody else has started.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Stop the profile if it runs, to start it as it is measured.")
+    ] = False,
+    accept_any_text: Annotated[
+        bool,
+        typer.Option(
+            "--accept-any-text", help="Accept an empty or garbled first answer: for dummy weights, that are only timed."
+        ),
+    ] = False,
+    out: options.Out = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="Go on with the result in this folder.")
+    ] = None,
+    save_measured: Annotated[
+        bool, typer.Option("--save-measured", help="Keep the rows, so that predict uses them for this profile.")
+    ] = False,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="table|llama-bench", help="How the result is printed.")
+    ] = "table",
+    engine: options.Engine = None,
+    set_: options.Set = None,
+    timeout: options.Timeout = 1800,
+    request_timeout: Annotated[
+        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Longest silence of the server.")
+    ] = 600,
+    json: options.Json = False,
+) -> None:
+    """Measure a profile with and without speculation: tokens per second, step time, acceptance.
+
+    Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
+    Ctrl-C leaves what was measured; --resume goes on.
+    """
+    from gemmaspec.cli.text import bench as text
+    from gemmaspec.cli.text.stack import start_progress
+    from gemmaspec.deploy.bench import Request
+    from gemmaspec.deploy.bench import bench as use_case
+    from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+
+    if format_ not in FORMATS:
+        raise UsageError(f"--format is {' or '.join(FORMATS)}, not {format_!r}")
+    if running and url:
+        raise UsageError("--running and --url name two servers")
+    request = Request(
+        profile=profile,
+        out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
+        overrides=tuple(set_ or ()),
+        engine=options.engine_name(engine),
+        running=running,
+        url=url,
+        ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
+        concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
+        contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
+        categories=tuple(one.strip() for one in category.split(",")) if category else (),
+        prompts=prompts,
+        each=each,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        temperature=None if sample else temperature,
+        rounds=rounds,
+        repeats=repeats,
+        any_text=accept_any_text,
+        replace=replace,
+        save_measured=save_measured,
+        resume=resume is not None,
+        timeout_s=timeout,
+        request_timeout_s=request_timeout,
+    )
+    with start_progress() as progress:
+        document = use_case(request, progress)
+    if json:
+        output.json_data({"ok": True, **document})
+    else:
+        for line in text.lines(document, format_=format_):
+            output.data(line)
+    output.progress(f"written to {request.out}/")

@@ -1,0 +1,61 @@
+"""`gemmaspec compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("compare")(compare)
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A result of bench: its folder, or its result.json.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The result that is judged.")],
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            metavar="SHARE",
+            help="Change that counts as noise, as 5% or 0.05. [default: 2%, or what the rounds of a cell differ by]",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Show two results of bench side by side: what differs between them, and what it did to speed.
+
+    Exit code 1 when a cell of B is slower than in A by more than noise.
+    """
+    from gemmaspec.bench.compare import compare as compared
+    from gemmaspec.bench.compare import comparison_json
+    from gemmaspec.bench.stored import read_result
+    from gemmaspec.cli.text import compare as text
+
+    found = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
+    if json:
+        output.json_data({"ok": not found.slower, **comparison_json(found)})
+    else:
+        for line in text.lines(found, str(a), str(b)):
+            output.data(line)
+    raise typer.Exit(1 if found.slower else 0)
+
+
+def _share(text: str | None) -> float | None:
+    """A share of 1: 5%, 5 and 0.05 are the same."""
+    if text is None:
+        return None
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise UsageError(f"--tolerance is a share like 5% or 0.05, not {text!r}")
+    return value / 100 if text.strip().endswith("%") or value >= 1 else value

@@ -1,0 +1,31 @@
+"""`gemmaspec diff`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+
+from gemmaspec.cli import options, output
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("diff")(diff)
+
+
+def diff(profile: options.Profile, set_: options.Set = None, json: options.Json = False) -> None:
+    """Show what a restart would change: files, command and image of the running stack against the profile as it is now.
+
+    Rendered with the options it was started with. Exit code 0 when nothing would change, 3 when something would.
+    """
+    from gemmaspec.deploy.diff import drift
+
+    found = drift(profile, overrides=set_ or ())
+    if json:
+        output.json_data({"ok": found.same, **dataclasses.asdict(found)})
+    else:
+        for text in (found.files, found.command, str(found.image) if found.image else ""):
+            output.data(text) if text else None
+        output.progress(f"{found.name} runs as it would be rendered now") if found.same else None
+    raise typer.Exit(0 if found.same else 3)

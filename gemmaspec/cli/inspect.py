@@ -1,0 +1,52 @@
+"""`gemmaspec inspect`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("inspect")(inspect)
+
+
+def inspect(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A Hugging Face id (owner/name), a folder (/…, ~/…, ./…), or a profile: its target and its draft.",
+            autocompletion=options.complete_profile,
+            show_default=False,
+        ),
+    ],
+    draft: Annotated[
+        str | None, typer.Option("--draft", metavar="MODEL", help="A draft: does it go with the target?")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="REVISION", help="Branch, tag or commit of the target.")
+    ] = None,
+    draft_revision: Annotated[
+        str | None, typer.Option("--draft-revision", metavar="REVISION", help="Branch, tag or commit of the draft.")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask nobody: folders and the cache only.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Look at a checkpoint without loading it: layers, quantization as declared and as stored, bytes by part.
+
+    Only configuration files and the headers of the weights are read, of a remote checkpoint by range requests. Exit
+    code 3 when a checkpoint cannot be loaded, or the draft cannot go with the target.
+    """
+    from gemmaspec.cli.text import inspect as text
+    from gemmaspec.deploy import inspect as use_case
+
+    request = use_case.Request(
+        target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline
+    )
+    inspection = use_case.inspect(request)
+    text.inspection(inspection, as_json=json)
+    raise typer.Exit(0 if inspection.works else 3)

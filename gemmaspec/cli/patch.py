@@ -1,0 +1,183 @@
+"""`gemmaspec patch list|show|explain|verify|apply|release-day|known`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options, output, patch_carry
+
+
+def _complete(incomplete: str) -> list[str]:
+    from gemmaspec import data
+
+    names = {file.parent.name for folder in data.patch_folders() for file in folder.glob("*/patch.yaml")}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+PatchId = Annotated[
+    str,
+    typer.Argument(metavar="PATCH", help="Id of a patch.", autocompletion=_complete, show_default=False),
+]
+PatchIds = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATCH]…", help="Ids of patches; all when none is given.", autocompletion=_complete, show_default=False
+    ),
+]
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option("--patches", metavar="DIR", help="Patches of this folder, not the shipped ones. Repeatable."),
+]
+Refresh = Annotated[
+    bool, typer.Option("--refresh", help="Ask the package index for releases even if it was asked today.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    from gemmaspec.cli import patch_prove
+
+    group = typer.Typer(help="Look at patches, and at what they would do to a vLLM.", no_args_is_help=True)
+    group.command("list")(list_)
+    group.command("release-day")(release_day)
+    for command in (show, explain, verify, apply, known):
+        group.command(command.__name__)(command)
+    patch_carry.add_to(group)
+    patch_prove.add_to(group)
+    app.add_typer(group, name="patch")
+
+
+def list_(folders: Folders = None, json: options.Json = False) -> None:
+    """List the patches: which releases they are for, and which shipped profiles need them."""
+    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.cli.text import patch as text
+
+    patches = load_set((), folders or ())
+    text.listing(patches, as_json=json)
+
+
+def show(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
+    """Print a patch: what is written about it, and its diffs."""
+    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.cli.text import patch as text
+
+    text.show(load_set((patch,), folders or ()), patch, as_json=json)
+
+
+def explain(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
+    """Say what a patch is for: the hole, the error without it, where it is, what upstream says, who needs it."""
+    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.cli.text import patch as text
+
+    text.explain(load_set((patch,), folders or ()), patch, as_json=json)
+
+
+def verify(
+    patches: PatchIds = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
+    ] = None,
+    all_releases: Annotated[bool, typer.Option("--all-releases", help="Every release that the patches claim.")] = False,
+    image: Annotated[
+        list[str] | None, typer.Option("--image", metavar="REF", help="An image of this machine. Repeatable.")
+    ] = None,
+    tree: Annotated[
+        list[Path] | None, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/. Repeatable.")
+    ] = None,
+    running: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--running", metavar="NAME", help="A started profile. Repeatable.", autocompletion=options.complete_stack
+        ),
+    ] = None,
+    folders: Folders = None,
+    refresh: Refresh = False,
+    json: options.Json = False,
+) -> None:
+    """Say what each patch would do, without a GPU and without downloading vLLM.
+
+    Without a tree: all releases that the patches claim, and the shipped profiles' images that are here.
+    Exit code 5 when a required patch does not fit, 4 when a tree could not be read.
+    """
+    from gemmaspec.carry import verify as use_case
+    from gemmaspec.cli.text import patch as text
+
+    request = use_case.Request(
+        patches=tuple(patches or ()),
+        folders=tuple(folders or ()),
+        releases=tuple(release or ()),
+        all_releases=all_releases,
+        images=tuple(image or ()),
+        trees=tuple(tree or ()),
+        running=tuple(running or ()),
+        refresh=refresh,
+    )
+    with text.tree_progress() as progress:
+        outcome = use_case.verify(request, progress)
+    raise typer.Exit(text.verified(outcome, as_json=json))
+
+
+def apply(
+    tree: Annotated[Path, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The overlay to write.")],
+    patches: PatchIds = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="PROFILE", help="The patches of a profile.", autocompletion=options.complete_profile
+        ),
+    ] = None,
+    folders: Folders = None,
+    json: options.Json = False,
+) -> None:
+    """Build the overlay that a start would build, to look at: all patches, or nothing and exit code 5."""
+    from gemmaspec.carry import apply as use_case
+    from gemmaspec.cli.text import patch as text
+
+    built = use_case.apply(tree, out, patches=patches or (), folders=folders or (), profile=profile)
+    text.applied(built, as_json=json)
+
+
+def release_day(
+    release: Annotated[
+        str | None,
+        typer.Argument(metavar="[RELEASE]", help="As 0.34.0; the newest when not given.", show_default=False),
+    ] = None,
+    tree: Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/.")] = None,
+    folders: Folders = None,
+    json: options.Json = False,
+) -> None:
+    """Say what a new vLLM does to the patches and the shipped profiles.
+
+    What breaks and whether it can be rebased, what is superseded; which flags, variables and keys are gone, and what
+    the profiles use of them; which profile would still start.
+    Exit code 5 when a shipped profile would not.
+    """
+    from gemmaspec.carry import releaseday as use_case
+    from gemmaspec.cli.text import patch as text
+
+    day = use_case.release_day(release, tree=tree, folders=folders or ())
+    raise typer.Exit(text.release_day(day, as_json=json))
+
+
+def known(
+    patches: PatchIds = None,
+    folder: Annotated[
+        Path | None, typer.Option("--patches", metavar="DIR", help="Patches of this folder, not the shipped ones.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 3 if a known.json is not up to date.")
+    ] = False,
+) -> None:
+    """Write each patch's known.json: the sha256 of its files in every release, before and after."""
+    from gemmaspec import data
+    from gemmaspec.carry import known as use_case
+
+    stale = use_case.write_known(folder or data.PATCHES, patches or (), check=check)
+    for file in stale:
+        output.progress(f"{'not up to date:' if check else 'wrote'} {file}")
+    raise typer.Exit(3 if check and stale else 0)

@@ -1,0 +1,99 @@
+"""`gemmaspec patch prove`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+from gemmaspec.cli.patch import Folders, PatchIds
+
+if TYPE_CHECKING:
+    from gemmaspec.patching.patch import Patch
+    from gemmaspec.proof.prove import Proof
+
+
+def add_to(group: typer.Typer) -> None:
+    """Register the command in the group `patch`."""
+    group.command("prove")(prove)
+
+
+def prove(
+    patches: PatchIds = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
+    ] = None,
+    all_releases: Annotated[
+        bool, typer.Option("--all", help="Every release that the patches claim, not the ends of their ranges alone.")
+    ] = False,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="Write what was proven as a Markdown table.")
+    ] = None,
+    folders: Folders = None,
+    json: options.Json = False,
+) -> None:
+    """Show that patches do what they say: a probe finds the hole in vLLM as released, and not once it is patched.
+
+    vLLM's own modules run on this machine's CPU, without a GPU. Exit code 1 when a patch is not proven.
+    """
+    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.proof.environment import prove_python
+    from gemmaspec.proof.prove import Probes, prove
+
+    chosen = load_set(patches or (), folders or ())
+    for error in chosen.refused.values():
+        raise error
+    wanted = [chosen.every[name] for name in chosen.judges]
+    releases = _releases(wanted, release or (), every=all_releases)
+    proofs = []
+    with Probes(prove_python(progress=output.progress)) as probes:
+        for proof in prove(wanted, chosen.every, releases, probes, output.progress):
+            proofs.append(proof)
+            _tell(proof)
+    if table:
+        _write(table, proofs, wanted)
+    if json:
+        output.json_data({"ok": all(proof.holds for proof in proofs), "results": [_row(proof) for proof in proofs]})
+    raise typer.Exit(0 if all(proof.holds for proof in proofs) else 1)
+
+
+def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) -> list[str]:
+    """Those named; else those that the patches claim, all of them or the ends of each range."""
+    from gemmaspec.launcher import launch
+    from gemmaspec.proof.prove import ends_of_ranges
+    from gemmaspec.trees import listing as listing_of
+
+    listing = listing_of.published()
+    if texts:
+        return listing_of.choose(texts, listing)[1]
+    published = [one for one in listing.releases() if launch.RELEASE.fullmatch(one)]
+    claims = [variant.specifier for patch in patches for variant in patch.variants]
+    claimed = [one for one in published if any(launch.contains(claim, one) for claim in claims)]
+    return claimed if every else ends_of_ranges(patches, claimed)
+
+
+def _tell(proof: Proof) -> None:
+    output.progress(f"  {proof.patch}: {proof.outcome}" + (f" ({proof.detail})" if proof.detail else ""))
+
+
+def _row(proof: Proof) -> dict[str, object]:
+    import dataclasses
+
+    return {"ok": proof.holds, **dataclasses.asdict(proof)}
+
+
+def _write(file: Path, proofs: Sequence[Proof], patches: Sequence[Patch]) -> None:
+    import time
+
+    from gemmaspec.files import write_whole
+    from gemmaspec.proof import environment
+    from gemmaspec.proof.table import table
+
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    packages = f"an environment of {environment.TORCH} and {environment.TRANSFORMERS}"
+    write_whole(file, table(proofs, patches, day=day, environment=packages))
+    output.progress(f"wrote {file}")

@@ -1,0 +1,1 @@
+"""What commands print for a person: pure text, no decisions. One module per subject."""

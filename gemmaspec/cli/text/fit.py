@@ -1,0 +1,177 @@
+"""What `gemmaspec fit` prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gemmaspec.fit.advice import Advice
+from gemmaspec.fit.estimate import Estimate
+from gemmaspec.fit.flags import Flags
+from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.plan import HELD, Plan
+from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
+from gemmaspec.fit.roofline import Roofline
+from gemmaspec.profile.model import Measured
+
+_GIB = 2**30
+_MIB = 2**20
+
+
+def lines(fit: Fit) -> Iterator[str]:
+    """The whole answer."""
+    plan = fit.plan
+    verdict = "fits" if fit.fits else "does NOT fit"
+    yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
+    yield f"  flags     {flags_text(plan.flags)}"
+    for problem in fit.problems:
+        yield f"  PROBLEM   {problem}"
+    for note in fit.notes:
+        yield f"  note      {note}"
+    yield from ("", "memory")
+    yield from memory_lines(plan)
+    yield from ("", "KV cache")
+    yield from cache_lines(plan)
+    if fit.advice:
+        yield from ("", "to fit more, each by itself")
+        yield from (advice_line(one) for one in fit.advice)
+    yield from ("", "speed")
+    yield from speed_lines(fit.roofline)
+    yield from (measured_line(one, fit) for one in fit.measured)
+
+
+def flags_text(flags: Flags) -> str:
+    """The flags that the memory depends on; a star marks vLLM's own default."""
+    named = {
+        "max_model_len": flags.max_model_len,
+        "max_num_seqs": flags.max_num_seqs,
+        "max_num_batched_tokens": flags.max_num_batched_tokens,
+        "block_size": flags.block_size,
+    }
+    values = [f"{name} {value:,}{'*' if name in flags.defaults else ''}" for name, value in named.items()]
+    return ", ".join([*values, f"hybrid manager {'on' if flags.hybrid else 'off'}"])
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the unit that suits them."""
+    return f"{nbytes / _GIB:.2f} GiB" if abs(nbytes) >= _GIB / 10 else f"{nbytes / _MIB:.1f} MiB"
+
+
+def memory_lines(plan: Plan) -> Iterator[str]:
+    """Where the memory goes."""
+    flags = plan.flags
+    if flags.cpu_cache is None:
+        yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {flags.utilization:g} of all of it")
+    if plan.device.free is not None:
+        yield _row("free now", plan.device.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
+    gpus = flags.tensor_parallel
+    share = f", on each of {gpus} GPUs" if gpus > 1 else ""
+    yield _row("target", plan.target.total // gpus, plan.models.target.ref + share)
+    if plan.draft and plan.models.draft:
+        yield _row("draft", plan.draft.total // gpus, plan.models.draft.ref + share)
+    yield _row(
+        "loading peak",
+        plan.loading,
+        "embeddings twice for a moment" if plan.draft else "the weights",
+    )
+    if plan.held is not None:
+        yield _row("held meanwhile", plan.held, f"estimate: weights + up to {size(HELD)}, which torch gives back")
+    for one in plan.overheads:
+        yield _row(one.name, one.nbytes, f"estimate: {one.formula}")
+    how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "what is left"
+    yield _row("KV cache", plan.available, how)
+
+
+def cache_lines(plan: Plan) -> Iterator[str]:
+    """What the cache holds."""
+    try:
+        cache = plan.cache
+    except Unplannable:
+        yield "  cannot be planned"
+        return
+    flags, available = plan.flags, plan.available
+    for row in layer_rows(plan):
+        yield layer_line(row, flags.cache_dtype if row["role"] == "target" else flags.draft_cache_dtype)
+    groups = "1 group" if len(cache.groups) == 1 else f"{len(cache.groups)} groups"
+    yield f"  {groups}, {cache.block_bytes:,} bytes a block, {cache.num_blocks(available):,} blocks"
+    if available <= 0:
+        return
+    length = flags.max_model_len
+    yield (
+        f"  {cache.logged_tokens(available, length):,} tokens, maximum concurrency for {length:,} tokens per request: "
+        f"{cache.concurrency(available, length):.2f}x"
+    )
+    yield f"  one request of {length:,} tokens takes {size(cache.request_bytes(length))}"
+    best = ", ".join(f"{number} x {longest:,}" for number, longest in longest_by_sequences(plan))
+    yield f"  largest sequences x max_model_len: {best or 'none'}"
+
+
+def layer_line(row: Mapping[str, Any], dtype: str) -> str:
+    """The layers of one model that have one kind of attention."""
+    kind = f"  {row['role']:<7}{row['kind']:<8} {row['layers']:>3} layers"
+    if not row["with_cache"]:
+        return f"{kind}, none with a cache of its own"
+    held = f"window {row['window']}" if row["window"] else "every token"
+    kept = held if row["keeps_window_alone"] or not row["window"] else f"{held}, kept whole"
+    sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
+    return (
+        f"{kind}{sharing}, {row['kv_heads']} x {row['head_dim']} {dtype}: "
+        f"{row['token_bytes']:,} bytes a token, blocks of {row['block_size']} ({kept})"
+    )
+
+
+def advice_line(one: Advice) -> str:
+    """One change and what it brings."""
+    outcome = f"then 1 x {one.longest:,}"
+    if one.sequences > 1:
+        outcome += f" or {one.sequences} x {one.longest_for_all:,}"
+    return f"  {one.change}\n            {one.effect}; {outcome}{'' if one.starts else '; alone not enough'}"
+
+
+def speed_lines(roofline: Roofline | None) -> Iterator[str]:
+    """The bound, and the estimate with what it rests on."""
+    if roofline is None:
+        yield "  unknown: the memory bandwidth of this machine is not known here"
+        return
+    step = roofline.step
+    yield (
+        f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step over {roofline.concurrency} x {roofline.context:,} tokens "
+        f"reads {size(step.target)} of weights and {size(step.target_cache)} of cache"
+    )
+    drafted = f", {roofline.bound:,.1f} with every drafted token accepted" if roofline.speeds else ""
+    yield f"  bound     {roofline.alone:,.1f} tokens/s alone{drafted}: no server can be faster"
+    share = roofline.estimate.share
+    yield f"  estimate  {_estimated(roofline.estimate)} alone: {share.typical:.2f} of the bandwidth ({share.low:.2f} to"
+    yield f"            {share.high:.2f}), as in {share.basis}"
+    if not roofline.speeds:
+        return
+    k = roofline.passes
+    yield f"  draft     {size(step.draft + step.draft_cache)} a pass, {k} passes a step, cost ratio c = {step.cost:.3f}"
+    for speed in roofline.speeds:
+        yield (
+            f"  a = {speed.acceptance:.2f}  estimate {_estimated(speed.estimate)}, {speed.speedup:.2f} times, "
+            f"(1 - a^(k+1)) / (1 - a) = {speed.tokens_per_step:.2f} tokens a step ({speed.basis})"
+        )
+
+
+def _estimated(one: Estimate) -> str:
+    return f"{one.tokens_per_second:,.1f} tokens/s ({one.low:,.1f} to {one.high:,.1f})"
+
+
+def measured_line(one: Measured, fit: Fit) -> str:
+    """One published figure, and what it, or the one without speculation, is of the roofline."""
+    figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else None
+    length = f"acceptance length {one.acceptance_length:g}" if one.acceptance_length else None
+    speedup = f"{one.speedup} times" if one.speedup else None
+    said = ", ".join(text for text in (figure, speedup, length) if text)
+    baseline = f", {one.baseline:g} without" if one.baseline else ""
+    alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
+    share, found = "", fit.roofline
+    same = one.machine == fit.plan.device.name and found and one.concurrency == found.concurrency
+    if alone and found and same:
+        share = f" ({alone / found.alone:.0%} of the roofline)"
+    return f"  measured  {said}{baseline}{share}, {one.concurrency} at once, {one.machine}, {one.source}"
+
+
+def _row(name: str, nbytes: int, how: str) -> str:
+    return f"  {name:<14}{size(nbytes):>12}  {how}".rstrip()

@@ -1,0 +1,203 @@
+"""How an inspected checkpoint and a judged pair look on a terminal, and what they are as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.checkpoint.published.shipped import shipped_for
+from gemmaspec.checkpoint.stored import parameters, parts, stored
+from gemmaspec.cli import output
+from gemmaspec.inspect.kind import kind_of
+
+if TYPE_CHECKING:
+    from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization
+    from gemmaspec.deploy.inspect import Inspection, Look
+    from gemmaspec.inspect.finding import Finding
+    from gemmaspec.inspect.pair import Pairing
+
+_VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}
+
+
+def inspection(found: Inspection, *, as_json: bool) -> None:
+    """What `inspect` prints."""
+    if as_json:
+        output.json_data(_json(found))
+        return
+    _look(found.target)
+    if found.draft and found.pairing:
+        output.data("")
+        _look(found.draft)
+        output.data("")
+        _pairing(found.pairing)
+
+
+def _look(look: Look) -> None:
+    checkpoint = look.checkpoint
+    output.data(_title(checkpoint))
+    for name, text in _rows(checkpoint):
+        output.data(f"  {name:<13} {text}")
+    for line in _part_lines(checkpoint):
+        output.data(f"  {line}")
+    _findings(look.findings)
+
+
+def _title(checkpoint: Checkpoint) -> str:
+    if checkpoint.source == "shipped":
+        known = shipped_for(checkpoint.ref)
+        return f"{checkpoint.ref}  ({known.says}; {known.source})" if known else checkpoint.ref
+    where = {"folder": "folder", "cache": "Hugging Face cache", "hub": "Hugging Face Hub"}[checkpoint.source]
+    commit = f", commit {checkpoint.revision[:12]}" if checkpoint.revision else ""
+    return f"{checkpoint.ref}  ({where}{commit}; {checkpoint.bytes_read / 1e6:.2f} MB read)"
+
+
+def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    text = checkpoint.text
+    size = f"{parameters(checkpoint.tensors) / 1e9:.2f} B parameters, {_size(checkpoint.nbytes)}"
+    yield "model", f"{checkpoint.architecture}, {checkpoint.dtype}, {size}"
+    counts = Counter(dataclasses.replace(layer, shares_with=None, shares_target=False) for layer in text.layers)
+    for index, (layer, number) in enumerate(counts.items()):
+        yield ("layers" if index == 0 else ""), f"{number:>3} {_layer_words(layer)}"
+    yield from _sharing(checkpoint)
+    experts = f"; {text.experts} experts, {text.experts_per_token} for each token" if text.experts else ""
+    yield "widths", f"hidden {text.hidden_size}, feed-forward {text.intermediate_size}{experts}"
+    tied = "the output head is the same table" if text.tied_embeddings else "with an output head of its own"
+    yield "vocabulary", f"{text.vocab_size} tokens, {tied}"
+    if text.hidden_size_per_layer_input:
+        table = f"{text.vocab_size_per_layer_input} tokens x {len(text.layers)} layers"
+        yield "per layer", f"{text.hidden_size_per_layer_input} wide embeddings, {table}"
+    yield "context", f"{text.max_position_embeddings} tokens"
+    yield "takes", ", ".join(one for one in ("text", "image", "video", "audio") if one in checkpoint.modalities)
+    yield from _speculator(checkpoint)
+    yield "chat", _chat(checkpoint)
+    yield from _quantization(checkpoint)
+
+
+def _layer_words(layer: Layer) -> str:
+    window = f", window {layer.window}" if layer.window else ""
+    same = ", keys are values" if layer.keys_are_values else ""
+    cache = f"{layer.kv_heads} KV head{'s' if layer.kv_heads > 1 else ''} of {layer.head_dim}"
+    return f"{layer.kind:<8} {layer.heads} heads, {cache}{window}{same}"
+
+
+def _sharing(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    layers = checkpoint.text.layers
+    shared = sum(layer.shares_with is not None for layer in layers)
+    if any(layer.shares_target for layer in layers):
+        yield "KV sharing", "every layer reads the target's KV cache"
+    elif shared:
+        sources = sorted({layer.shares_with for layer in layers if layer.shares_with is not None})
+        yield "KV sharing", f"the last {shared} layers read the cache of layers {' and '.join(map(str, sources))}"
+
+
+def _speculator(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    speculator = checkpoint.speculator
+    if speculator is None:
+        return
+    reads = f", target layers {', '.join(map(str, speculator.target_layers))}" if speculator.target_layers else ""
+    yield (
+        "drafts",
+        f"method {speculator.method}, hidden states of {speculator.target_hidden_size or 'any width'}{reads}",
+    )
+    if speculator.verifier:
+        yield "", f"made for {speculator.verifier}"
+
+
+def _chat(checkpoint: Checkpoint) -> str:
+    kind, why = kind_of(checkpoint)
+    template = {True: "chat template", False: "no chat template", None: "no tokenizer"}[checkpoint.has_chat_template]
+    return f"{template}, {len(checkpoint.special_tokens)} control tokens; {kind or 'base or instruct'}: {why}"
+
+
+def _quantization(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    declared = checkpoint.quantization
+    yield "declared", _declared(declared) if declared else "no quantization"
+    formats = stored(checkpoint.tensors).formats
+    yield "stored", ", ".join(f"{len(names)} modules as {kind}" for kind, names in formats.items()) or "nothing"
+    if declared and declared.excluded:
+        shown = ", ".join(declared.excluded[:6])
+        more = f" and {len(declared.excluded) - 6} more" if len(declared.excluded) > 6 else ""
+        yield "excluded", f"{shown}{more}"
+
+
+def _declared(declared: Quantization) -> str:
+    groups = f", groups of {declared.group_size}" if declared.group_size else ""
+    cache = f", KV cache {declared.kv_cache}" if declared.kv_cache else ""
+    layers = f", {len(declared.by_layer)} modules one by one" if declared.by_layer else ""
+    return f"{declared.algorithm} by {declared.method} in {declared.declared_in}{groups}{cache}{layers}"
+
+
+def _part_lines(checkpoint: Checkpoint) -> Iterator[str]:
+    found = parts(checkpoint.tensors)
+    if found:
+        yield f"{'part':<22}{'size':>10}{'parameters':>14}  types"
+    for part in found:
+        types = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in part.types.items())
+        yield f"{part.name:<22}{_size(part.nbytes):>10}{part.parameters:>14}  {types}"
+
+
+def _size(nbytes: int) -> str:
+    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if nbytes >= limit:
+            return f"{nbytes / limit:.2f} {unit}"
+    return f"{nbytes} B"
+
+
+def _pairing(pairing: Pairing) -> None:
+    needs = f" with {', '.join(pairing.patches)}" if pairing.patches else ""
+    verdict = f"they pair{needs}" if pairing.works else "they do NOT pair"
+    output.data(f"{verdict}; speculative.method: {pairing.method}")
+    _findings(pairing.findings)
+
+
+def _findings(findings: Sequence[Finding]) -> None:
+    for finding in sorted(findings, key=lambda one: list(_VERDICTS).index(one.severity)):
+        mend = [*(f"patch {patch}" for patch in finding.patches), *([finding.mend] if finding.mend else [])]
+        output.data(_indented(finding.says, f"  {_VERDICTS[finding.severity]:<8} "))
+        if finding.causes:
+            output.data(_indented(finding.causes, " " * 11))
+        if mend:
+            output.data(_indented(", ".join(mend), f"{' ' * 11}-> "))
+
+
+def _indented(text: str, first: str) -> str:
+    """Within a terminal's width; one line where lines are read by programs."""
+    if not sys.stdout.isatty():
+        return first + text
+    width = max(60, shutil.get_terminal_size().columns)
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
+
+
+def _json(found: Inspection) -> dict[str, Any]:
+    pairing = found.pairing
+    return {
+        "ok": found.works,
+        "target": _look_json(found.target),
+        "draft": _look_json(found.draft) if found.draft else None,
+        "pairing": {"works": pairing.works, "patches": pairing.patches, **dataclasses.asdict(pairing)}
+        if pairing
+        else None,
+    }
+
+
+def _look_json(look: Look) -> dict[str, Any]:
+    checkpoint = look.checkpoint
+    kind, why = kind_of(checkpoint)
+    content = dataclasses.asdict(checkpoint)
+    found = stored(checkpoint.tensors)
+    return {
+        **content,
+        "modalities": sorted(checkpoint.modalities),
+        "nbytes": checkpoint.nbytes,
+        "parameters": parameters(checkpoint.tensors),
+        "kind": kind,
+        "kind_told_by": why,
+        "parts": [dataclasses.asdict(part) for part in parts(checkpoint.tensors)],
+        "stored": {**dataclasses.asdict(found), "formats": {kind: len(names) for kind, names in found.formats.items()}},
+        "findings": [dataclasses.asdict(finding) for finding in look.findings],
+    }

@@ -1,0 +1,301 @@
+"""How patches, verdicts and release days look on a terminal, and what they are as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.cli import output
+from gemmaspec.engine.lines import clean
+from gemmaspec.errors import EnvironmentMissing
+
+if TYPE_CHECKING:
+    from gemmaspec.carry.apply import Applied
+    from gemmaspec.carry.patchset import PatchSet
+    from gemmaspec.carry.releaseday import Day
+    from gemmaspec.carry.releasenames import Names
+    from gemmaspec.carry.verify import Outcome
+    from gemmaspec.patching.patch import Patch
+    from gemmaspec.trees.tree import Place
+
+
+@contextlib.contextmanager
+def tree_progress() -> Iterator[Callable[[Place], None]]:
+    """A live line on a terminal's stderr while trees are read; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, highlight=False).status("reading vllm") as status:
+        yield lambda place: status.update(f"read {place}")
+
+
+def verified(outcome: Outcome, *, as_json: bool) -> int:
+    """Print what `verify` found; the exit code."""
+    if as_json:
+        output.json_data(_outcome_json(outcome))
+    else:
+        from gemmaspec.cli.text import matrix
+
+        matrix.show(outcome)
+    for note in outcome.notes:
+        output.progress(clean(f"note: {note}"))
+    if outcome.bytes_of_wheels:
+        output.progress(
+            f"read {outcome.bytes_received / 1e6:.1f} MB of {outcome.bytes_of_wheels / 1e9:.1f} GB of wheels"
+        )
+    told: set[str] = set()
+    for unread in outcome.unread:
+        if unread.error.message not in told:
+            same = [str(one.place) for one in outcome.unread if one.error.message == unread.error.message]
+            output.progress(f"not read: {', '.join(same)}: {unread.error.message}")
+            output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
+        told.add(unread.error.message)
+    return 5 if outcome.conflict else 4 if outcome.unread else 0
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """The document of `--json`, without its schema number."""
+    return {
+        "ok": not outcome.conflict and not outcome.unread,
+        "results": [
+            {
+                "patch": cell.verdict.patch,
+                "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
+                "state": cell.verdict.state,
+                "required": cell.required,
+                "variant": cell.verdict.variant,
+                "files": [
+                    {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
+                    for file in cell.verdict.files
+                ],
+            }
+            for cell in outcome.cells
+        ],
+    }
+
+
+def listing(patches: PatchSet, *, as_json: bool) -> None:
+    """Print every patch in a line."""
+    if as_json:
+        output.json_data(
+            {
+                "patches": [_summary(patches.every[name]) for name in patches.judges],
+                "refused": {name: error.message for name, error in patches.refused.items()},
+            }
+        )
+        return
+    width = max((len(name) for name in patches.judges), default=0)
+    for name in patches.judges:
+        patch = patches.every[name]
+        unreviewed = "" if patch.text.reviewed else "unreviewed; "
+        output.data(f"{name:<{width}}  {_range(patch):<15}  {unreviewed}{_users(name)}")
+        output.data(f"{'':<{width}}  {patch.text.title}")
+    for error in patches.refused.values():
+        output.progress(f"refused: {error.message}")
+
+
+def show(patches: PatchSet, name: str, *, as_json: bool) -> None:
+    """Print a patch's metadata and diffs."""
+    patch = _only(patches, name)
+    diffs = {one.diff: (patch.folder / one.diff).read_text(encoding="utf-8") for one in patch.text.variants}
+    if as_json:
+        output.json_data({"patch": patch.text.model_dump(mode="json"), "folder": str(patch.folder), "diffs": diffs})
+        return
+    import yaml
+
+    output.data(f"# {patch.folder / 'patch.yaml'}")
+    output.data(yaml.safe_dump(patch.text.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110))
+    for file, text in diffs.items():
+        output.data(f"# {patch.folder / file}\n{text}")
+
+
+def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
+    """Print what a patch is for."""
+    patch = _only(patches, name)
+    if as_json:
+        output.json_data(_summary(patch) | _explanation(patch))
+        return
+    output.data(f"{patch.id}: {patch.text.title}\n")
+    for head, lines in _paragraphs(patch):
+        output.data(head)
+        for line in lines:
+            output.data(textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
+    text = patch.text
+    yield "The hole", [text.hole]
+    if text.errors:
+        yield "What the log says without it", list(text.errors)
+    yield (
+        "Where it is",
+        [
+            f"vllm {variant.versions}: {_places(scopes)} in {path}"
+            for variant in text.variants
+            for path, scopes in variant.scopes.items()
+        ],
+    )
+    runner = "both model runners" if text.runner == "any" else f"model runner {text.runner} alone"
+    yield "When it acts", [f"under {runner}" + (", with speculation only" if text.speculation_only else "")]
+    yield "Who needs it", [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}", _users(patch.id)]
+    if text.needs:
+        yield "What it needs", list(text.needs)
+    if text.until:
+        yield "Why not for later releases", [text.until]
+    if text.superseded:
+        rules = [f"{rule.scope or 'the file'} in {rule.path} contains {rule.contains}" for rule in text.superseded]
+        yield "How a vLLM that closes it is known", rules
+    seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
+    yield "What upstream says", seen or ["no thread is known"]
+    yield "When to drop it", [text.drop_when]
+
+
+def _places(scopes: Sequence[str]) -> str:
+    return ", ".join(scope or "the top level" for scope in dict.fromkeys(scopes))
+
+
+def _explanation(patch: Patch) -> dict[str, Any]:
+    text = patch.text.model_dump(mode="json")
+    keys = (
+        "hole",
+        "errors",
+        "required_by",
+        "runner",
+        "speculation_only",
+        "needs",
+        "until",
+        "superseded",
+        "upstream",
+        "drop_when",
+    )
+    return {"where": {one["versions"]: one["scopes"] for one in text["variants"]}, **{key: text[key] for key in keys}}
+
+
+def _summary(patch: Patch) -> dict[str, Any]:
+    from gemmaspec.carry.shipped import uses
+
+    return {
+        "id": patch.id,
+        "title": patch.text.title,
+        "versions": [variant.versions for variant in patch.text.variants],
+        "reviewed": patch.text.reviewed,
+        "profiles": dataclasses.asdict(uses(patch.id)),
+        "folder": str(patch.folder),
+    }
+
+
+def _range(patch: Patch) -> str:
+    first, last = patch.text.variants[0].versions, patch.text.variants[-1].versions
+    lower, _, _ = first.partition(",")
+    _, _, upper = last.partition(",")
+    return f"{lower},{upper}" if upper else lower
+
+
+def _users(name: str) -> str:
+    from gemmaspec.carry.shipped import uses
+
+    found = uses(name)
+    parts = [f"{how} by {', '.join(names)}" for how, names in dataclasses.asdict(found).items() if names]
+    return "; ".join(parts) or "in no shipped profile"
+
+
+def _only(patches: PatchSet, name: str) -> Patch:
+    if name in patches.refused:
+        raise patches.refused[name]
+    return patches.every[name]
+
+
+def applied(built: Applied, *, as_json: bool) -> None:
+    """Print what `apply` did."""
+    if as_json:
+        rows = [{"patch": one.patch.id, "state": one.state, "variant": one.variant} for one in built.results]
+        out = str(built.out) if built.changed else None
+        output.json_data({"ok": True, "out": out, "vllm": built.vllm, "patches": rows, "changed": list(built.changed)})
+        return
+    for one in built.results:
+        output.data(f"{one.patch.id}: {one.state}{f' ({one.variant})' if one.variant else ''}")
+    if not built.changed:
+        output.progress(f"vllm {built.vllm} needs no file patched: there is no overlay")
+    for path in built.changed:
+        output.data(f"  {built.out / path}")
+
+
+def release_day(day: Day, *, as_json: bool) -> int:
+    """Print what a new vLLM does; the exit code."""
+    if as_json:
+        output.json_data(_day_json(day))
+        return 0 if day.all_start else 5
+    output.data(f"{day.place}" + (f": vllm {day.vllm}" if day.place.kind != "release" else ""))
+    for cell in day.cells:
+        verdict = cell.verdict
+        output.data(f"  {verdict.patch}: {verdict.state}{f' ({verdict.variant})' if verdict.variant else ''}")
+        for file in verdict.files if not verdict.fits else ():
+            output.data(clean(f"    {file.path}{f':{file.line}' if file.line else ''}: {file.detail}"))
+        if verdict.patch in day.rebases:
+            output.data(f"    {_rebase_line(day, verdict.patch)}")
+    _show_names(day.names)
+    output.data("profiles")
+    for profile in day.profiles:
+        refused = sorted({finding.code for finding in profile.findings if finding.severity == "error"})
+        reasons = ", ".join([*profile.blocked_by, *refused])
+        verdict_of = "would start" if profile.starts else f"would NOT start: {reasons}"
+        left_out = f", without {', '.join(profile.left_out)}" if profile.left_out else ""
+        output.data(f"  {profile.name}: {verdict_of}{left_out}")
+        for finding in profile.findings:
+            output.data(clean(f"    {finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.why}"))
+    return 0 if day.all_start else 5
+
+
+def _show_names(names: Names | EnvironmentMissing) -> None:
+    if isinstance(names, EnvironmentMissing):
+        output.progress(clean(f"note: {names.message}; flags, variables and keys were not compared"))
+        return
+    output.data(f"names, against {names.before}: {names.came} came, {len(names.gone)} went")
+    for change in names.gone:
+        output.data(clean(f"  {change}"))
+
+
+def _rebase_line(day: Day, patch: str) -> str:
+    rebase = day.rebases[patch]
+    if rebase.outcome == "clean":
+        detail = f" ({rebase.detail})" if rebase.detail else ""
+        return f"a merge from {rebase.base} is clean{detail}: gemmaspec patch rebase {patch}"
+    base = f" from {rebase.base}" if rebase.base else ""
+    how = "needs a hand" if rebase.outcome == "by hand" else "could not be tried"
+    return f"a merge{base} {how}: {rebase.detail}"
+
+
+def _day_json(day: Day) -> dict[str, Any]:
+    rows = [
+        {
+            "patch": cell.verdict.patch,
+            "state": cell.verdict.state,
+            "required": cell.required,
+            "variant": cell.verdict.variant,
+            "rebase": dataclasses.asdict(day.rebases[cell.verdict.patch])
+            if cell.verdict.patch in day.rebases
+            else None,
+        }
+        for cell in day.cells
+    ]
+    tree = {"kind": day.place.kind, "ref": day.place.ref, "vllm": day.vllm}
+    return {
+        "ok": day.all_start,
+        "tree": tree,
+        "patches": rows,
+        "names": _names_json(day.names),
+        "profiles": [dataclasses.asdict(profile) for profile in day.profiles],
+    }
+
+
+def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:
+    if isinstance(names, EnvironmentMissing):
+        return {"read": False, "why": names.message}
+    gone = [{"kind": change.kind, "name": change.name} for change in names.gone]
+    return {"read": True, "before": names.before, "came": names.came, "gone": gone}

@@ -1,0 +1,244 @@
+"""How results look on a terminal, and what they are as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.cli import output
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.demo import Demo, Side
+    from gemmaspec.deploy.starting import Progress, Running
+    from gemmaspec.deploy.status import Status
+    from gemmaspec.deploy.up import DryRun
+    from gemmaspec.ready.phases import Phase
+    from gemmaspec.ready.probe import Answer
+
+
+class PlainProgress:
+    """A line for every step: for logs, pipes and CI."""
+
+    def note(self, text: str) -> None:
+        output.progress(text)
+
+    def phase(self, phase: Phase, elapsed: float) -> None:
+        output.progress(f"{elapsed:7.1f} s  {phase}")
+
+
+class TerminalProgress:
+    """One live line with a clock; every phase leaves its line behind."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True, highlight=False)
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        self._bar = Bar(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> TerminalProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def note(self, text: str) -> None:
+        self._console.print(output.hidden(text), markup=False)
+
+    def phase(self, phase: Phase, elapsed: float) -> None:
+        self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
+        self._bar.update(self._task, description=str(phase))
+
+
+@contextlib.contextmanager
+def start_progress() -> Iterator[Progress]:
+    """Progress on stderr: live on a terminal, plain lines elsewhere."""
+    if sys.stderr.isatty():
+        with TerminalProgress() as progress:
+            yield progress
+    else:
+        yield PlainProgress()
+
+
+def dry_run(plan: DryRun, *, as_json: bool) -> None:
+    """What `up --dry-run` prints."""
+    if as_json:
+        output.json_data({"ok": True, **dataclasses.asdict(plan)})
+        return
+    output.data(f"engine: {plan.why}")
+    if plan.joins:
+        output.data("runs:   so already; it would only be asked")
+    if plan.stops:
+        output.data(f"stop:   {plan.stops}")
+    for one in plan.fetches:
+        output.data(f"fetch:  {one}")
+    for file in plan.files:
+        output.data(f"write:  {file}")
+    output.data(f"env:    {', '.join(plan.environment) or 'nothing set'}")
+    if plan.offline != "no":
+        output.data(f"hub:    the server leaves it alone ({plan.offline})")
+    output.data(f"run:    {plan.command}")
+    output.data(f"ready:  when {plan.expects}")
+
+
+def running(result: Running, *, as_json: bool) -> None:
+    """What `up` prints when the server has answered."""
+    server, ready = result.started.server, result.ready
+    if as_json:
+        output.json_data(
+            {
+                "ok": True,
+                "name": server.name,
+                "engine": result.started.engine,
+                "address": f"{server.base_url}/v1",
+                "model": server.model,
+                "seconds": round(ready.seconds, 1),
+                "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
+                "answer": _answer_json(ready.answer),
+                "report": result.report,
+            }
+        )
+        return
+    since = "was running already" if result.was_running else f"after {ready.seconds:.1f} s"
+    output.data(f"{server.name} is ready ({result.started.engine}, {since})")
+    output.data(f"  address   {server.base_url}/v1   model {server.model}")
+    _report_lines(result.report)
+    for line in answer_lines(ready.answer):
+        output.data(f"  {line}")
+
+
+def statuses(found: Sequence[Status], *, as_json: bool) -> None:
+    """What `status` prints."""
+    if as_json:
+        output.json_data({"stacks": [_status_json(one) for one in found]})
+        return
+    if not found:
+        output.progress("nothing was started on this machine")
+    for one in found:
+        _status(one)
+
+
+def demo(result: Demo, *, as_json: bool) -> None:
+    """What `demo` prints: both servers side by side."""
+    if as_json:
+        sides = {"alone": _side_json(result.alone), "drafted": _side_json(result.drafted)}
+        output.json_data(
+            {
+                "ok": True,
+                "engine": result.engine,
+                "question": result.question,
+                "same_text": result.same_text,
+                **sides,
+                "report": result.report,
+            }
+        )
+        return
+    _report_lines(result.report)
+    output.data(f"  question  {result.question}")
+    output.data(f"  answer    {_clipped(result.drafted.answer.text)}")
+    same = "the same" if result.same_text else "NOT the same"
+    output.data(f"            {same} text with and without speculation (greedy)")
+    output.data("")
+    output.data(f"  {'':<28}{'target alone':>14}{'with draft':>14}")
+    for name, alone, drafted in _demo_rows(result):
+        output.data(f"  {name:<28}{alone:>14}{drafted:>14}")
+    output.data("")
+    output.data("  The models are tiny and random: this shows that it works, not how fast it is.")
+
+
+def answer_lines(answer: Answer) -> Iterator[str]:
+    """One answer in two or three lines."""
+    yield f"answer    {_clipped(answer.text)}"
+    speed = f"{answer.tokens_per_second:.1f} tokens/s"
+    yield f"speed     {answer.completion_tokens} tokens in {answer.seconds:.2f} s, {speed}"
+    if answer.acceptance_length is not None:
+        yield (
+            f"drafted   {answer.draft_tokens} tokens in {answer.drafts} drafts, "
+            f"{answer.accepted_tokens} accepted: acceptance length {answer.acceptance_length:.2f}"
+        )
+
+
+def _demo_rows(result: Demo) -> Iterator[tuple[str, str, str]]:
+    alone, drafted = result.alone.answer, result.drafted.answer
+    yield "ready after (s)", f"{result.alone.seconds_to_ready:.1f}", f"{result.drafted.seconds_to_ready:.1f}"
+    yield "tokens", str(alone.completion_tokens), str(drafted.completion_tokens)
+    yield "tokens/s", f"{alone.tokens_per_second:.1f}", f"{drafted.tokens_per_second:.1f}"
+    yield "acceptance length", "-", f"{drafted.acceptance_length or 1:.2f}"
+    yield "draft tokens accepted", "-", f"{drafted.accepted_tokens} of {drafted.draft_tokens}"
+
+
+def _status(one: Status) -> None:
+    server = one.started.server
+    exit_code = f", exit code {one.state.exit_code}" if one.state.exit_code is not None else ""
+    detail = one.state.detail or "nothing there"
+    output.data(f"{server.name}  {one.state.status}{exit_code}  ({one.started.engine}; {detail})")
+    if not one.running:
+        return
+    output.data(f"  address   {server.base_url}/v1   model {server.model}")
+    _report_lines(one.report)
+    for finding in one.findings:
+        output.data(f"  CHANGED   {finding}")
+    counters = one.counters
+    if counters and counters.drafts:
+        accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
+        output.data(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
+    elif counters is None:
+        output.data("  drafted   unknown: the server does not answer yet")
+
+
+def _report_lines(report: dict[str, Any] | None) -> None:
+    if not report:
+        return
+    vllm = report["vllm"]
+    overlay = f"overlay built in {report['overlay_ms']:.0f} ms" if report["overlay"] else "no overlay"
+    output.data(f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}")
+    for need in report["requires"]:
+        output.data(f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})")
+    for index, patch in enumerate(report["patches"]):
+        where = ", ".join(_file_place(file) for file in patch["files"])
+        output.data(f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}")
+    edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
+    for path in sorted(edited):
+        output.data(f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it")
+
+
+def _file_place(file: dict[str, Any]) -> str:
+    return f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])
+
+
+def _status_json(one: Status) -> dict[str, Any]:
+    server = one.started.server
+    return {
+        "name": server.name,
+        "profile": one.started.profile,
+        "engine": one.started.engine,
+        "status": one.state.status,
+        "exit_code": one.state.exit_code,
+        "restarts": one.state.restarts,
+        "detail": one.state.detail,
+        "address": f"{server.base_url}/v1",
+        "model": server.model,
+        "speculation": dataclasses.asdict(one.counters) if one.counters else None,
+        "report": one.report,
+        "changed": [dataclasses.asdict(finding) for finding in one.findings],
+    }
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    return {"seconds_to_ready": round(side.seconds_to_ready, 1), "answer": _answer_json(side.answer)}
+
+
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    return dataclasses.asdict(answer)
+
+
+def _clipped(text: str, width: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,82 @@
+"""`gemmaspec top`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("top")(top)
+
+
+def top(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Names of started profiles; all if none is given.",
+            autocompletion=options.complete_stack,
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=60, help="Time between two readings.")
+    ] = 1.0,
+    web: Annotated[bool, typer.Option("--web", help="Serve the same as a page on 127.0.0.1.")] = False,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 picks a free one.")
+    ] = 0,
+    json: options.Json = False,
+) -> None:
+    """Show how running stacks draft, second by second.
+
+    Each cell reads "last 5 seconds (last 10 minutes)". Latencies are the median, the 90th and the 99th percentile.
+    With --json, prints one JSON document per reading.
+
+    Examples:
+
+      gemmaspec top
+
+      gemmaspec top spark-31b-mtp --once --json
+
+      gemmaspec top --web
+    """
+    from gemmaspec.cli.text import top as text
+    from gemmaspec.deploy.top import Top
+
+    if web and (once or json):
+        raise UsageError("--web goes with neither --once nor --json", hint="gemmaspec top --web")
+    watched = Top(names or ())
+    if web:
+        _serve(watched, port=port, interval=interval)
+        return
+    if once:
+        watched.look()
+        time.sleep(interval)
+        text.once(watched.look(), as_json=json)
+        return
+    if json or not text.is_terminal():
+        while True:
+            text.once(watched.look(), as_json=json)
+            time.sleep(interval)
+    text.live(watched.look, interval=interval)
+
+
+def _serve(watched: object, *, port: int, interval: float) -> None:
+    from gemmaspec.deploy.top import Top
+    from gemmaspec.deploy.top_page import serve
+
+    assert isinstance(watched, Top)
+    with serve(watched, port=port, interval=interval) as address:
+        output.data(address)
+        output.progress("Serving until Ctrl-C.")
+        while True:
+            time.sleep(3600)

@@ -1,0 +1,86 @@
+"""`gemmaspec watch`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("watch")(watch)
+
+
+def watch(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Names of started profiles; all if none is given.",
+            autocompletion=options.complete_stack,
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.")
+    ] = 1.0,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Watch running stacks for faults.
+
+    Reports a draft whose tokens are no longer accepted, a draft that is cut off after its window, and an engine that
+    hangs while /health is green. What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and
+    leaves the servers running.
+
+    Examples:
+
+      gemmaspec watch spark-31b-mtp
+
+      gemmaspec watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service
+    """
+    from gemmaspec.deploy import watch as use_case
+
+    if systemd:
+        output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
+        return
+    found = use_case.watched(names or ())
+    output.progress(f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; Ctrl-C ends it.")
+    while found:
+        began = time.monotonic()
+        drawn = use_case.power()
+        for one in found:
+            for line in use_case.look(one, power_w=drawn, restart=_restart):
+                use_case.log(line, redact=output.hidden)
+                _tell(line, as_json=json)
+        time.sleep(max(0.0, interval - (time.monotonic() - began)))
+
+
+def _restart(name: str, *, no_spec: bool) -> None:
+    from gemmaspec.cli.text import stack
+    from gemmaspec.deploy import up as use_case
+
+    with stack.start_progress() as progress:
+        use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec)
+
+
+def _tell(line: object, *, as_json: bool) -> None:
+    import dataclasses
+
+    from gemmaspec.deploy.watch import Line
+
+    assert isinstance(line, Line)
+    if as_json:
+        import json as json_
+
+        output.data(json_.dumps({"schema": 1, **dataclasses.asdict(line)}))
+        return
+    said = " ".join(word for word in (line.stack, line.fault or "", line.what) if word)
+    output.data(f"{line.at}  {said}{': ' + line.reason if line.reason else ''}")

@@ -1,0 +1,267 @@
+"""`bench`: measure a profile with and without speculation, on one machine in one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec import __version__, data
+from gemmaspec.bench import result
+from gemmaspec.bench.cells import Arm, Cell, Task, cells_of, order
+from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, mixed, read_prompts
+from gemmaspec.bench.report import page
+from gemmaspec.bench.samples import Measured
+from gemmaspec.bench.settings import Settings, arms_of, as_json
+from gemmaspec.bench.stored import RESULT, read_result
+from gemmaspec.deploy import measurements
+from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.starting import Progress
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import GemmaspecError, Interrupted, UsageError
+from gemmaspec.files import write_whole
+from gemmaspec.measure.cell import Asking, measure_cell
+from gemmaspec.measure.lengths import fitting, of_length
+from gemmaspec.measure.stream import Broken
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.runs import compile_of
+
+REPORT: Final = "report.html"
+CONCURRENCIES: Final = (1, 4, 8)
+OWN: Final = "gemmaspec"
+"""The name of the prompts that ship."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be measured. An empty tuple leaves the choice to the profile."""
+
+    profile: str
+    out: Path
+    overrides: tuple[str, ...] = ()
+    engine: EngineName | None = None
+    running: bool = False
+    url: str | None = None
+    ks: tuple[int, ...] = ()
+    concurrencies: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    categories: tuple[str, ...] = ()
+    prompts: Path | None = None
+    each: int = 2
+    max_tokens: int = 128
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
+    rounds: int = 2
+    repeats: int = 1
+    any_text: bool = False
+    replace: bool = False
+    save_measured: bool = False
+    """Whether the rows are kept for predict, in the user's own file."""
+    resume: bool = False
+    """Whether `out` holds the part of this run that is measured already."""
+    timeout_s: float = 1800.0
+    request_timeout_s: float = 600.0
+
+
+def bench(request: Request, progress: Progress) -> dict[str, Any]:
+    """Measure, and return the result, which `out` holds whole after every cell.
+
+    Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
+    """
+    loaded = load_profile(request.profile, overrides=request.overrides)
+    prompts = read_prompts(request.prompts or data.PROMPTS, name=str(request.prompts or OWN))
+    settings = _settings(request, loaded, prompts)
+    run = _Run(request, settings, loaded, chosen(prompts, categories=settings.categories, each=settings.each), progress)
+    return run.run()
+
+
+def _settings(request: Request, loaded: Loaded, prompts: PromptSet) -> Settings:
+    limit = loaded.profile.serve.max_num_seqs
+    if limit and not request.url and (above := [one for one in request.concurrencies if one > limit]):
+        raise UsageError(
+            f"--concurrency {above[0]}: {loaded.profile.name} runs {limit} requests at once (serve.max_num_seqs); "
+            "more would wait, and their waiting would be measured",
+            hint=f"--set serve.max_num_seqs={above[0]}",
+        )
+    usual = tuple(one for one in CONCURRENCIES if not limit or one <= limit)
+    return Settings(
+        profile=loaded.profile.name,
+        overrides=request.overrides,
+        engine=request.engine,
+        running=request.running,
+        url=request.url,
+        ks=tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
+        concurrencies=request.concurrencies or usual,
+        contexts=request.contexts,
+        categories=request.categories,
+        each=request.each,
+        max_tokens=request.max_tokens,
+        ignore_eos=request.ignore_eos,
+        temperature=request.temperature,
+        rounds=request.rounds,
+        repeats=request.repeats,
+        any_text=request.any_text,
+        prompts=prompts.name,
+        prompts_sha256=prompts.sha256,
+    )
+
+
+class _Run:
+    """One run, with what it has measured so far."""
+
+    def __init__(
+        self, request: Request, settings: Settings, loaded: Loaded, prompts: Sequence[Prompt], progress: Progress
+    ) -> None:
+        self._request, self._settings, self._loaded = request, settings, loaded
+        self._prompts, self._progress = prompts, progress
+        self._servers = Servers(
+            request.profile,
+            loaded=loaded,
+            overrides=request.overrides,
+            engine=request.engine,
+            running=request.running,
+            url=request.url,
+            any_text=request.any_text,
+            replace=request.replace,
+            timeout_s=request.timeout_s,
+            progress=progress,
+        )
+        self._made: dict[int | None, list[Prompt]] = {}
+        self._cells: list[dict[str, Any]] = []
+        self._began = time.time()
+        self._spent: list[float] = []
+
+    def run(self) -> dict[str, Any]:
+        """Measure what is not measured yet."""
+        if self._request.resume:
+            self._take_up()
+        elif (self._request.out / RESULT).exists():
+            raise UsageError(
+                f"{self._request.out} holds a result already",
+                hint=f"gemmaspec bench {self._request.profile} --resume …",
+            )
+        tasks = self._tasks()
+        done = {one["key"] for one in self._cells}
+        todo = [task for task in tasks if task.key not in done]
+        try:
+            for number, task in enumerate(todo, len(tasks) - len(todo) + 1):
+                self._measure(task, number, len(tasks))
+        except KeyboardInterrupt:
+            raise self._left_off(Interrupted("interrupted")) from None
+        except GemmaspecError as error:
+            raise self._left_off(error) from None
+        finally:
+            self._servers.close()
+        document = self._write(complete=True)
+        write_whole(self._request.out / REPORT, page(document))
+        if self._request.save_measured:
+            self._progress.note(f"kept for predict in {measurements.save(self._loaded, document['rows'])}")
+        return document
+
+    def _tasks(self) -> tuple[Task, ...]:
+        arms = self._servers.arms(arms_of(self._loaded.profile, self._settings.ks))
+        cells = cells_of(self._settings.concurrencies, self._settings.contexts)
+        return order(arms, cells, rounds=self._settings.rounds)
+
+    def _measure(self, task: Task, number: int, of: int) -> None:
+        asking = self._asking(task.arm)
+        began = time.monotonic()
+        prompts = self._prompts_for(asking, task.cell)
+        repeated, found = 0, self._cell(asking, task, prompts)
+        while not found.steady and repeated < self._settings.repeats:
+            repeated, found = repeated + 1, self._cell(asking, task, prompts)
+        self._cells.append(result.cell_json(task, found, repeated=repeated))
+        self._spent.append(time.monotonic() - began)
+        self._write(complete=False)
+        self._progress.note(f"[{number}/{of}] {_line(task, self._cells[-1])}{self._left(of - number)}")
+
+    def _cell(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
+        asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
+        try:
+            return measure_cell(asking, task.cell, asked, drafts=not task.arm.no_spec)
+        except Broken as error:
+            raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
+
+    def _asking(self, arm: Arm) -> Asking:
+        server, key = self._servers.serving(arm)
+        return Asking(
+            server=server,
+            api_key=key,
+            max_tokens=self._settings.max_tokens,
+            ignore_eos=self._settings.ignore_eos,
+            temperature=self._settings.temperature,
+            timeout_s=self._request.request_timeout_s,
+            calls_tools=self._loaded.profile.chat.tool_call_parser is not None,
+        )
+
+    def _prompts_for(self, asking: Asking, cell: Cell) -> list[Prompt]:
+        """The prompts of a context, made once: every arm gets the same."""
+        if cell.context not in self._made:
+            own = list(self._prompts)
+            made = own if cell.context is None else of_length(asking, own, cell.context)
+            kept, left_out = fitting(asking, made, limit=self._servers.limit)
+            if left_out or len(made) < len(self._prompts):
+                number = len(self._prompts) - len(kept)
+                self._progress.note(f"{number} of {len(self._prompts)} prompts are too long for this and left out")
+            self._made[cell.context] = kept
+        return self._made[cell.context]
+
+    def _take_up(self) -> None:
+        """Go on from the result in `out`."""
+        document = read_result(self._request.out)
+        if other := self._settings.differs(document["settings"]):
+            raise UsageError(
+                f"{self._request.out} was begun with another {other}: {document['settings'].get(other)!r}",
+                hint="the same options again with --resume, or another folder with --out",
+            )
+        self._cells = list(document["cells"])
+        self._servers.expect(document["provenance"].get("arms") or {})
+        self._progress.note(f"{len(self._cells)} cells are measured already")
+
+    def _left_off(self, error: GemmaspecError) -> GemmaspecError:
+        """The same error, with what is kept and how to go on."""
+        if self._cells:
+            write_whole(self._request.out / REPORT, page(self._write(complete=False)))
+            number = len(self._cells)
+            kept = f"{number} measured cell{'s are' if number != 1 else ' is'} kept in {self._request.out / RESULT}"
+            error.message = f"{error.message}; {kept}"
+            error.hint = error.hint or f"the same command with --resume {self._request.out}"
+        return error
+
+    def _left(self, cells: int) -> str:
+        if not cells:
+            return ""
+        minutes = cells * sum(self._spent) / len(self._spent) / 60
+        return f"; {cells} left, about {minutes:.0f} min" if minutes >= 1 else f"; {cells} left, under a minute"
+
+    def _write(self, *, complete: bool) -> dict[str, Any]:
+        document = self._document(complete=complete)
+        write_whole(self._request.out / RESULT, result.text_of(document))
+        return document
+
+    def _document(self, *, complete: bool) -> dict[str, Any]:
+        facts = self._servers.common
+        common = {"compile": compile_of(self._loaded.profile), **facts}
+        return {
+            "schema": result.SCHEMA,
+            "kind": result.KIND,
+            "complete": complete,
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
+            "gemmaspec": __version__,
+            "profile": self._loaded.profile.name,
+            "settings": as_json(self._settings),
+            "provenance": {**self._servers.machine, "arms": self._servers.facts},
+            "rows": result.rows_of(self._cells, common=common),
+            "cells": self._cells,
+        }
+
+
+def _line(task: Task, cell: Mapping[str, Any]) -> str:
+    accepted = f", E {cell['acceptance_length']:.2f}" if task.arm.k else ""
+    moved = "" if cell["reference"]["steady"] else f", the reference step moved by {cell['reference']['moved']:+.0%}"
+    return (
+        f"{task.arm}, {task.cell}: {cell['tokens_per_second']:,.1f} tok/s, "
+        f"{cell['step_ms']:.1f} ms a step{accepted}{moved}"
+    )

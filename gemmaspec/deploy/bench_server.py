@@ -1,0 +1,257 @@
+"""The servers of one run of bench: each arm's, started as `up` does it, or the one that runs already."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from gemmaspec.bench.cells import NONE, Arm
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.decide import UpRequest
+from gemmaspec.deploy.down import down
+from gemmaspec.deploy.resolve import cached, resolve
+from gemmaspec.deploy.starting import Progress
+from gemmaspec.deploy.up import up
+from gemmaspec.engine.server import EngineName, Server
+from gemmaspec.errors import DifferencesFound, GemmaspecError, UsageError
+from gemmaspec.machine.readings import gpus
+from gemmaspec.measure.counters import speculates
+from gemmaspec.measure.lengths import Model, served
+from gemmaspec.measure.stream import Broken
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.ready.failures import find_cause, first_exception
+from gemmaspec.ready.http import exchange
+from gemmaspec.ready.logline import printable
+from gemmaspec.ready.probe import api_key_for
+
+_LOOK_S: Final = 30.0
+
+
+class Servers:
+    """At most one server at a time."""
+
+    def __init__(
+        self,
+        profile: str,
+        *,
+        loaded: Loaded,
+        overrides: Sequence[str],
+        engine: EngineName | None,
+        running: bool,
+        url: str | None,
+        any_text: bool,
+        replace: bool,
+        timeout_s: float,
+        progress: Progress,
+    ) -> None:
+        self._profile, self._loaded, self._overrides, self._engine = profile, loaded, tuple(overrides), engine
+        self._running, self._url, self._any_text, self._replace = running, url, any_text, replace
+        self._timeout_s, self._progress = timeout_s, progress
+        self._arm: Arm | None = None
+        self._server: Server | None = None
+        self._model: Model | None = None
+        self._expected: Mapping[str, Any] = {}
+        self._started = False
+        self.facts: dict[str, Any] = {}
+        """What each arm ran: plan, image, versions and models, by `METHOD/K`."""
+
+    @functools.cached_property
+    def machine(self) -> dict[str, Any]:
+        """The machine that is measured."""
+        found = None if self._url else gpus()
+        return {
+            "machine": self._loaded.profile.machine,
+            "gpu": list(found.names) if found else None,
+            "driver": found.driver if found else None,
+        }
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every row says of where it was measured."""
+        machine = self.machine
+        versions = [one["vllm"] for one in self.facts.values() if one.get("vllm")]
+        spec = self._loaded.profile.speculative
+        synthetic = bool(spec and spec.rejection_sample_method == "synthetic")
+        return {
+            "machine": machine["machine"],
+            **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
+            **({"vllm": versions[0]} if versions else {}),
+            **({"acceptance_by": "synthetic"} if synthetic else {}),
+        }
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens of prompt and answer that the server takes; None where it does not say."""
+        return self._model.max_model_len if self._model else None
+
+    def arms(self, wanted: Sequence[Arm]) -> tuple[Arm, ...]:
+        """The arms that can be measured: of a server that runs already, only what it is."""
+        if not (self._running or self._url):
+            self._refuse_running()
+            return tuple(wanted)
+        speculates = self._find().speculates
+        mine = [arm for arm in wanted if arm.no_spec != speculates][:1]
+        if not mine:
+            raise UsageError(
+                f"the server {'speculates' if speculates else 'does not speculate'}, and --k asks for something else"
+            )
+        return tuple(mine)
+
+    def expect(self, facts: Mapping[str, Any]) -> None:
+        """What the arms ran when this run was begun; whatever runs now must be the same."""
+        self._expected = facts
+
+    def serving(self, arm: Arm) -> tuple[Server, str | None]:
+        """The arm's server, started if need be, and the key for its requests."""
+        if self._arm != arm:
+            self._server = self._find() if self._running or self._url else self._start(arm)
+            self._arm = arm
+            key = _key(self._server, self._url)
+            self._model = served(self._server, key)
+            if self._url:
+                self._server = _named(self._server, self._model.name)
+            self._remember(arm, key)
+        assert self._server
+        return self._server, _key(self._server, self._url)
+
+    def died(self, where: str, error: Broken) -> GemmaspecError:
+        """The error for a server that failed in the middle of a cell, with what its log says."""
+        if self._url or not self._server:
+            return GemmaspecError(f"{where}: {error.message}")
+        what, lines = error.message, []
+        with contextlib.suppress(GemmaspecError):
+            started = stacks.find(self._server.name)
+            engine = stacks.engine_of(started)
+            state = engine.state(self._server)
+            lines = list(engine.logs(self._server, tail=2000))
+            if state.status != "running":
+                code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+                what = f"the server died in the middle of the cell{code}"
+        cause = find_cause(lines)
+        said = cause.message if cause else first_exception(lines)
+        return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
+
+    def close(self) -> None:
+        """Stop what this run has started."""
+        if self._started:
+            with contextlib.suppress(GemmaspecError):
+                down(self._loaded.profile.name)
+            self._started = False
+
+    def _refuse_running(self) -> None:
+        """Whatever runs under this name is somebody's server."""
+        name = self._loaded.profile.name
+        if self._replace:
+            return
+        with contextlib.suppress(GemmaspecError):
+            before = stacks.find(name)
+            if stacks.engine_of(before).state(before.server).status == "running":
+                raise _Runs(
+                    f"{name} is running, and bench would stop it to start its own",
+                    hint=f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it",
+                )
+
+    def _find(self) -> Server:
+        if self._url:
+            there = _at(self._url, self._loaded)
+            drafts = speculates(there, timeout_s=_LOOK_S, api_key=_key(there, self._url))
+            return dataclasses.replace(there, speculates=drafts)
+        started = stacks.find(self._loaded.profile.name)
+        if stacks.engine_of(started).state(started.server).status != "running":
+            raise UsageError(f"{started.server.name} is not running", hint=f"gemmaspec up {self._profile}")
+        return started.server
+
+    def _start(self, arm: Arm) -> Server:
+        self._progress.note(f"starting {self._loaded.profile.name}: {arm}")
+        if self._any_text:
+            self._progress.note(
+                "whatever the first answer says is accepted (--accept-any-text): this server is only timed"
+            )
+        request = UpRequest(
+            profile=self._profile,
+            overrides=(*self._overrides, *arm.overrides),
+            no_spec=arm.no_spec,
+            engine=self._engine,
+            timeout_s=self._timeout_s,
+            to_measure=True,
+            any_text=self._any_text,
+        )
+        self._started = True
+        return up(request, self._progress).started.server
+
+    def _remember(self, arm: Arm, key: str | None) -> None:
+        """Write down what the arm runs. Raises DifferencesFound when it is not what a resumed run began with."""
+        name = f"{arm.method}/{arm.k}"
+        facts = self._facts(arm, key)
+        before = self._expected.get(name)
+        if before is not None and before != facts:
+            moved = next(key for key in {**before, **facts} if before.get(key) != facts.get(key))
+            raise DifferencesFound(
+                f"{moved} of {arm} was {before.get(moved)!r} when this run was begun, and is {facts.get(moved)!r} now",
+                hint="begin a new run with another --out",
+            )
+        self.facts[name] = facts
+
+    def _facts(self, arm: Arm, key: str | None) -> dict[str, Any]:
+        assert self._server
+        version = _version(self._server, key)
+        if self._url:
+            return {"vllm": version, "url": self._url}
+        started = stacks.find(self._server.name)
+        loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
+        own: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
+        with contextlib.suppress(GemmaspecError, OSError):
+            lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
+            own |= {"lock": dict(lock.facts())}
+        spec = loaded.profile.speculative
+        if spec and arm.method != NONE:
+            own |= {"speculative": spec.model_dump(exclude_none=True)}
+        own |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
+        return own
+
+
+class _Runs(UsageError):
+    """Somebody's server is in the way."""
+
+
+def _version(server: Server, key: str | None) -> str | None:
+    """The vLLM that answers; None where it does not say."""
+    with contextlib.suppress(GemmaspecError):
+        reply = exchange(server, "/version", timeout_s=30.0, api_key=key)
+        found = reply.json() if reply.status == 200 else None
+        version = found.get("version") if isinstance(found, dict) else None
+        return printable(version)[:80] if isinstance(version, str) else None
+    return None
+
+
+def _key(server: Server, url: str | None) -> str | None:
+    return os.environ.get("VLLM_API_KEY") or None if url else api_key_for(server)
+
+
+def _at(url: str, loaded: Loaded) -> Server:
+    """The server at an address, which somebody else has started."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError:
+        raise UsageError(f"--url {url!r} is no address like http://127.0.0.1:8000") from None
+    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/", "/v1", "/v1/") or parts.username:
+        raise UsageError(f"--url {url!r} is no address like http://127.0.0.1:8000")
+    return Server(
+        name=loaded.profile.name,
+        folder=Path(os.devnull),
+        port=port,
+        bind=parts.hostname,
+        model="",
+        speculates=loaded.profile.speculative is not None,
+    )
+
+
+def _named(server: Server, model: str) -> Server:
+    return dataclasses.replace(server, model=model)

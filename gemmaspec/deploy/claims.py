@@ -1,0 +1,98 @@
+"""Ports of this machine: each belongs to one stack, from before its start until it is stopped.
+
+vLLM listens with SO_REUSEPORT, so the system itself would let two servers share a port and split the requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import filelock
+
+from gemmaspec.deploy import owner, stacks
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
+
+_WAIT_S: Final = 30.0
+
+
+def claim(port: int, stack: str) -> None:
+    """Make `port` belong to `stack`.
+
+    Raises EnvironmentMissing with the other stack's name when it belongs to another one that runs or is being
+    started. A claim that was left behind does not count.
+    """
+    with _exclusively():
+        other = claimed_by(port)
+        if other and other != stack and (why := _live(port, other)):
+            raise EnvironmentMissing(
+                f"port {port} belongs to the stack {other}, which {why}",
+                hint=f"gemmaspec down {other}    # or give this one another port: --set serve.port={port + 1}",
+            )
+        write_whole(_file(port), json.dumps({"schema": 1, "port": port, "stack": stack}) + "\n")
+
+
+def settle(stack: str, port: int | None) -> None:
+    """Leave `stack` the claim of `port` alone; None releases all that it has."""
+    with _exclusively():
+        for file in _files():
+            if file != (_file(port) if port else None) and _stack_in(file) == stack:
+                with contextlib.suppress(OSError):
+                    file.unlink(missing_ok=True)
+
+
+def claimed_by(port: int) -> str | None:
+    """Return the name of the stack that claimed a port; None when none did, or the claim is damaged."""
+    return _stack_in(_file(port))
+
+
+def _live(port: int, stack: str) -> str:
+    """Say why a claim still counts; '' when it was left behind."""
+    if (holder := owner.holder(stack)) and holder.command in owner.STARTS:
+        return f"is being started by {holder}"
+    try:
+        started = stacks.find(stack)
+    except GemmaspecError:
+        return ""  # no record, or a damaged one: whoever listens on the port is found by looking at the port
+    state = stacks.look(started)
+    return "runs there" if started.server.port == port and state.status in ("running", "restarting") else ""
+
+
+def _stack_in(file: Path) -> str | None:
+    try:
+        found = json.loads(read_regular(file, limit=4096) or b"{}")
+        return str(found["stack"])
+    except (UnreadableFile, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+@contextlib.contextmanager
+def _exclusively() -> Iterator[None]:
+    lock = filelock.FileLock(_folder() / ".lock", timeout=_WAIT_S)
+    try:
+        _folder().mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout:
+        raise GemmaspecError(f"another gemmaspec holds {lock.lock_file}", hint=f"ls -l {_folder()}") from None
+    except OSError as error:
+        raise unwritable(Path(lock.lock_file), error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _files() -> list[Path]:
+    return sorted(_folder().glob("*.json"))
+
+
+def _file(port: int) -> Path:
+    return _folder() / f"{port}.json"
+
+
+def _folder() -> Path:
+    return state_dir() / "ports"

@@ -1,0 +1,322 @@
+"""What a start will do, decided from what was seen: a value that can be printed, and carried out step by step.
+
+Nothing in here asks the disk, the network or a clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gemmaspec.deploy.models import Model
+from gemmaspec.deploy.stacks import Options, Started
+from gemmaspec.engine.server import EngineName, Server, State
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.profile.load import Loaded
+from gemmaspec.runtime.spec import RuntimeSpec
+from gemmaspec.stack.build import Stack
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.knowngood import KnownGood
+
+Here = Literal["here", "missing", "unknown"]
+"""Whether something is on this machine; `unknown` for what lies in a container's volume or on another machine."""
+
+Offline = Literal["no", "yes", "if the Hub does not answer"]
+"""Whether the server is told to leave the Hugging Face Hub alone."""
+
+LIVE = ("running", "restarting")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpRequest:
+    """What `up` or `restart` was asked for."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    engine: EngineName | None = None
+    locked: bool = False
+    """Whether only what the profile's lock pins may run."""
+    timeout_s: float = 1800.0
+    afresh: bool = False
+    """Start it again even if it runs as it would be rendered now."""
+    rollback_on_failure: bool = True
+    """Start the stack that was replaced again, when this one does not become ready."""
+    to_measure: bool = False
+    """Whether it is started only to be timed: such a stack is not kept as known good."""
+    any_text: bool = False
+    """Whether a first answer that nobody can read is accepted, as dummy weights give it."""
+
+    @property
+    def wants(self) -> str:
+        """What is asked for, as text: two requests with the same text can share one start."""
+        flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text)
+        return repr((self.profile, tuple(self.overrides), *flags))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A stack as it was found before the start."""
+
+    started: Started
+    state: State
+    good: KnownGood | None = None
+    """The known good stack that it is, if it became ready."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether its server is there, ready or not."""
+        return self.state.status in LIVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSeen:
+    """Target or draft, and whether it is on this machine."""
+
+    model: Model
+    here: Here
+    whole: bool
+    """Whether all of it is in the cache of the Hub."""
+    pinned: bool
+    """Whether it is named by a commit, which nothing can change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Everything that a start is decided by."""
+
+    loaded: Loaded
+    """The profile as it was asked for, pinned by its lock if that was asked for too."""
+    profile: str
+    """The profile as the record names it: a name, or the absolute path of its file."""
+    engine: EngineName
+    why: str
+    remote: bool
+    """Whether the engine's servers run on another machine."""
+    server: Server
+    stack: Stack
+    command: tuple[str, ...]
+    """The argv that the engine would run."""
+    before: Seen | None
+    """What was started last under this name; None when nothing was."""
+    same_files: bool
+    """Whether the files on the disk are those that were rendered now."""
+    models: tuple[ModelSeen, ...]
+    hub_cache: str | None
+    """The Hugging Face cache of the server; None where that cannot be looked into from here."""
+    hub_is_off: bool
+    """Whether the profile or the shell has switched the Hub off."""
+    runtime: RuntimeSpec | None
+    """The environment that would have to be built; None when it is there, is the user's own, or an image's."""
+    image: Here
+    now: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Everything that will happen."""
+
+    engine: EngineName
+    why: str
+    remote: bool
+    started: Started
+    """The record of this start."""
+    files: Mapping[str, str]
+    command: tuple[str, ...]
+    environment: tuple[str, ...]
+    """Names of the variables that the start sets or hands on to the server; never their values."""
+    joins: bool
+    """It runs already as it would be started, and is only asked."""
+    replaces: Seen | None
+    """What will be stopped first."""
+    image: str | None
+    """The image to pull; None when it is there, or there is none."""
+    runtime: RuntimeSpec | None
+    """The environment to build."""
+    fetch: tuple[Model, ...]
+    """Models that the server will have to fetch from the Hub."""
+    make: tuple[Model, ...]
+    """Models of the tiny pair to make."""
+    folders: tuple[Model, ...]
+    """Models in folders that must be there."""
+    ask_access: tuple[Model, ...]
+    """Models of the Hub that this user must be allowed to read."""
+    of_hub: tuple[Model, ...]
+    """All models of the Hub."""
+    offline: Offline
+    expects: str
+    """What counts as ready."""
+    rollback: KnownGood | None
+    """What is started again when this does not become ready."""
+    loaded: Loaded | None = None
+    """The profile; None when a known good stack is started."""
+    stack: Stack | None = None
+    good: KnownGood | None = None
+    """The known good stack that is started; None when it is a profile."""
+    to_measure: bool = False
+    """It is started only to be timed, and not kept as known good."""
+    any_text: bool = False
+    """A first answer that nobody can read is accepted."""
+
+    @property
+    def server(self) -> Server:
+        """The server that will be started."""
+        return self.started.server
+
+    @property
+    def locked_runtime(self) -> Loaded | None:
+        """The profile whose environment must hold what its lock pins; None when there is no such environment."""
+        return self.loaded if self.engine == "process" and self.started.locked else None
+
+    @property
+    def port_is_free(self) -> bool:
+        """Whether the port is held by what will be stopped first."""
+        return bool(self.replaces and self.replaces.started.server.port == self.server.port)
+
+
+def decide(request: UpRequest, observed: Observed) -> Start:
+    """Return what `up` or `restart` will do.
+
+    Raises EnvironmentMissing when it cannot be told whether the stack runs, and no engine was named.
+    """
+    before, server = observed.before, observed.server
+    _refuse_unknown(before, forced=request.engine)
+    started = Started(
+        engine=observed.engine,
+        server=server,
+        profile=observed.profile,
+        overrides=tuple(request.overrides),
+        no_spec=request.no_spec,
+        locked=request.locked,
+        hub_cache=observed.hub_cache,
+        since=observed.now,
+        before=_options_before(before),
+    )
+    joins = bool(before) and not request.afresh and _runs_as_rendered(before, started, observed)
+    replaces = before if before and before.lives and not joins else None
+    of_hub = [one for one in observed.models if not one.model.local]
+    return Start(
+        engine=observed.engine,
+        why=observed.why,
+        remote=observed.remote,
+        started=before.started if joins and before else started,
+        files=observed.stack.files,
+        command=observed.command,
+        environment=_environment(observed),
+        joins=joins,
+        replaces=replaces,
+        image=server.image if observed.image == "missing" else None,
+        runtime=observed.runtime,
+        fetch=tuple(one.model for one in of_hub if one.here == "missing"),
+        make=tuple(one.model for one in observed.models if one.here == "missing" and one.model.is_tiny),
+        folders=tuple(one.model for one in observed.models if one.model.local and not one.model.is_tiny),
+        ask_access=() if observed.hub_is_off else tuple(one.model for one in of_hub if one.here != "here"),
+        of_hub=tuple(one.model for one in of_hub),
+        offline=_offline(observed),
+        expects=_expects(server),
+        rollback=replaces.good if replaces and request.rollback_on_failure else None,
+        loaded=observed.loaded,
+        stack=observed.stack,
+        to_measure=request.to_measure,
+        any_text=request.any_text,
+    )
+
+
+def decide_rollback(
+    good: KnownGood,
+    files: Mapping[str, str],
+    *,
+    before: Seen | None,
+    models: Sequence[ModelSeen],
+    command: tuple[str, ...],
+    remote: bool,
+    now: float,
+) -> Start:
+    """Return what `rollback` to a known good stack will do. Raises EnvironmentMissing as `decide`."""
+    _refuse_unknown(before, forced=None)
+    started = dataclasses.replace(
+        good.started, known_good=good.key, since=now, outcome="starting", before=_options_before(before)
+    )
+    return Start(
+        engine=started.engine,
+        why=f"{started.engine}: it was good there",
+        remote=remote,
+        started=started,
+        files=files,
+        command=command,
+        environment=tuple(sorted(started.server.environment)),
+        joins=False,
+        replaces=before if before and before.lives else None,
+        image=None,
+        runtime=None,
+        fetch=(),
+        make=(),
+        folders=(),
+        ask_access=(),
+        of_hub=tuple(one.model for one in models if not one.model.local),
+        offline=offline_for(models) if started.hub_cache and all(one.pinned for one in models) else "no",
+        expects=_expects(started.server),
+        rollback=None,
+        good=good,
+    )
+
+
+def _refuse_unknown(before: Seen | None, *, forced: EngineName | None) -> None:
+    """A server that may run must not be started a second time, nor forgotten; naming an engine says it is gone."""
+    if before is None or before.state.status != "unknown" or (forced and forced != before.started.engine):
+        return
+    name, engine = before.started.server.name, before.started.engine
+    other = "process" if engine == "docker" else "docker"
+    raise EnvironmentMissing(
+        f"cannot tell whether {name} runs ({engine}): {before.state.detail}",
+        hint=before.state.hint or f"gemmaspec up {name} --engine {other}    # if it is gone for good",
+    )
+
+
+def _options_before(before: Seen | None) -> Options | None:
+    return before.started.last_good_options if before else None
+
+
+def _runs_as_rendered(before: Seen | None, started: Started, observed: Observed) -> bool:
+    """Whether this very stack runs already, engine, files and command unchanged."""
+    if before is None or before.state.status != "running":
+        return False
+    same = before.started.engine == started.engine and before.started.server == started.server
+    return same and observed.same_files
+
+
+def _environment(observed: Observed) -> tuple[str, ...]:
+    profile = observed.loaded.profile
+    names = {*observed.server.environment, *profile.env, *profile.pass_env}
+    if _offline(observed) != "no":
+        names.add("HF_HUB_OFFLINE")
+    return tuple(sorted(names))
+
+
+def _offline(observed: Observed) -> Offline:
+    """Whether the server shall leave the Hub alone; a profile or shell that says so itself has decided."""
+    decided = observed.hub_is_off or "HF_HUB_OFFLINE" in observed.loaded.profile.env
+    if decided or observed.hub_cache is None:
+        return "no"
+    return offline_for(observed.models)
+
+
+def offline_for(models: Sequence[ModelSeen]) -> Offline:
+    """Return whether a server of these models leaves the Hub alone.
+
+    vLLM asks the Hub even for what the cache has, and dies where nobody answers. So it is told not to when all models
+    are whole in the cache, and either pinned to a commit or the Hub is silent.
+    """
+    of_hub = [one for one in models if not one.model.local]
+    if not of_hub or not all(one.whole for one in of_hub):
+        return "no"
+    return "yes" if all(one.pinned for one in of_hub) else "if the Hub does not answer"
+
+
+def _expects(server: Server) -> str:
+    drafts = ", having drafted for it" if server.speculates else ""
+    return f"{server.base_url}/v1 answers as {server.model}{drafts}"

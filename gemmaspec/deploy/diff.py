@@ -1,0 +1,97 @@
+"""`diff`: what runs against what would be rendered now."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from gemmaspec.deploy import lock, stacks
+from gemmaspec.deploy.observe import load_request
+from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.up import again
+from gemmaspec.engine.identity import image_identity
+from gemmaspec.engine.record import without_key
+from gemmaspec.engine.server import Engine, Runs, Server
+from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.lock.model import NONE
+from gemmaspec.lock.moved import Moved
+from gemmaspec.profile.find import find_profile, profile_folders
+from gemmaspec.stack import folder as stack_files
+from gemmaspec.stack.build import Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """What a restart would change; all empty when nothing."""
+
+    name: str
+    files: str
+    """A unified diff, from the running stack's files to the rendered ones."""
+    command: str
+    """The same of the command, one word a line."""
+    image: Moved | None
+
+    @property
+    def same(self) -> bool:
+        """Whether what runs is what would be rendered."""
+        return not (self.files or self.command or self.image)
+
+
+def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
+    """Compare the running stack of a profile with what a restart would start; `overrides` come on top of its own.
+
+    Raises UsageError for one that was never started, GemmaspecError for one that is not running.
+    """
+    name = _name(profile)
+    started = stacks.find(name)
+    engine = stacks.engine_of(started)
+    runs = engine.runs(started.server)
+    if runs is None:
+        raise GemmaspecError(f"{name} is not running, so there is nothing to compare", hint=f"gemmaspec up {profile}")
+    request = again(name, timeout_s=0)
+    asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
+    loaded = load_request(asked)
+    loaded = lock.as_locked(loaded, started.engine) if asked.locked else loaded
+    server, stack = prepare(loaded, engine=started.engine, remote=engine.remote)
+    return Drift(
+        name=name,
+        files=stack_files.difference(stack, started.server.folder),
+        command=_difference(runs.command, _command(engine, server, stack)),
+        image=_image(runs, server),
+    )
+
+
+def _name(profile: str) -> str:
+    """A stack is called as its profile; one that was started can be meant though its file is gone."""
+    try:
+        return find_profile(profile, profile_folders()).stem
+    except UsageError:
+        if profile in [started.server.name for started in stacks.started_stacks()]:
+            return profile
+        raise
+
+
+def _command(engine: Engine, server: Server, stack: Stack) -> tuple[str, ...]:
+    """The argv that would be started."""
+    if "compose.yaml" not in stack.files:
+        return without_key(engine.start_command(server))
+    service = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]
+    words = (str(word).replace("$$", "$") for word in (*service["entrypoint"], *service["command"]))
+    return without_key(tuple(words))
+
+
+def _difference(now: Sequence[str], then: Sequence[str]) -> str:
+    lines = difflib.unified_diff(now, then, fromfile="running", tofile="rendered", lineterm="", n=2)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _image(runs: Runs, server: Server) -> Moved | None:
+    if not (runs.image and server.image):
+        return None
+    found = image_identity(server.image)
+    now = found.id if found else NONE
+    return Moved("image", runs.image, now) if now != runs.image else None

@@ -1,0 +1,39 @@
+"""`down`: stop a stack, whatever is left of its record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+from gemmaspec.deploy import claims, stacks
+from gemmaspec.deploy.owner import owned
+from gemmaspec.deploy.stacks import Started
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import UnreadableFile
+
+
+def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
+    """Stop a stack; True when it was running. Its files and caches stay.
+
+    A start in progress is given up first. Raises UsageError when nothing of that name was started here,
+    EnvironmentMissing when it cannot be told whether it runs.
+    """
+    _find(name, lambda _: None)
+    with owned(name, "down", note=note):
+        started, damaged = _find(name, note)
+        was_running = stacks.engine_of(started).stop(started.server)
+        if not damaged and started.outcome != "failed":
+            with contextlib.suppress(GemmaspecError):  # it is stopped, whether that can be written down or not
+                stacks.save(dataclasses.replace(started, outcome="stopped"))
+        claims.settle(name, None)
+    return was_running
+
+
+def _find(name: str, note: Callable[[str], None]) -> tuple[Started, bool]:
+    """Return the record, or what stopping needs in place of a damaged one, and whether it was damaged."""
+    try:
+        return stacks.find(name), False
+    except UnreadableFile as error:
+        note(f"{error.message}; stopping what its folder names")
+        return stacks.rescue(name), True

@@ -1,0 +1,125 @@
+"""`inspect`: open one or two checkpoints, examine them, and judge whether they pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.deploy.models import hub_cache
+from gemmaspec.errors import UsageError
+from gemmaspec.inspect.examine import examine
+from gemmaspec.inspect.finding import Finding, impossible
+from gemmaspec.inspect.pair import KnownPair, Pairing, pair
+from gemmaspec.models.open import open_checkpoint
+from gemmaspec.models.vocabulary import same_words
+from gemmaspec.profile.find import profile_folders, profile_names
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.model import Profile
+from gemmaspec.stack.paths import is_local
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to look at."""
+
+    target: str
+    """A Hugging Face id, a folder, or the name of a profile."""
+    draft: str | None = None
+    revision: str | None = None
+    draft_revision: str | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One checkpoint and what is worth knowing about it."""
+
+    checkpoint: Checkpoint
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found out."""
+
+    target: Look
+    draft: Look | None
+    pairing: Pairing | None
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing that was found says it cannot."""
+        looks = [look for look in (self.target, self.draft) if look]
+        alone = any(impossible(look.findings) for look in looks)
+        return not alone and (self.pairing is None or self.pairing.works)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """A request with everything that a profile adds to it."""
+
+    target: tuple[str, str | None]
+    draft: tuple[str, str | None] | None
+    method: str | None
+    cache_dir: Path | None
+
+
+def inspect(request: Request) -> Inspection:
+    """Look at a checkpoint, and at its draft where one is named.
+
+    Raises EnvironmentMissing, CheckpointError, and UsageError for a name that is neither a model nor a profile.
+    """
+    wanted = _wanted(request)
+    target = _opened(wanted.target, wanted, request)
+    if wanted.draft is None:
+        return Inspection(target=_look(target), draft=None, pairing=None)
+    draft = _opened(wanted.draft, wanted, request)
+    differ = target.tokenizer_digest != draft.tokenizer_digest
+    words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
+    pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
+    return Inspection(target=_look(target), draft=_look(draft, drafts=True), pairing=pairing)
+
+
+def known_pairs() -> tuple[KnownPair, ...]:
+    """The pairs of the profiles at hand for which somebody published a figure."""
+    loaded = [load_profile(str(file)).profile for file in profile_names(profile_folders()[-1:]).values()]
+    return tuple(known for profile in loaded if (known := _known(profile)))
+
+
+def _known(profile: Profile) -> KnownPair | None:
+    if profile.draft is None or profile.speculative is None or not profile.measured:
+        return None
+    return KnownPair(
+        target=profile.target.model,
+        draft=profile.draft.model,
+        method=profile.speculative.method,
+        profile=profile.name,
+        source=profile.measured[0].source,
+    )
+
+
+def _wanted(request: Request) -> _Wanted:
+    draft = (request.draft, request.draft_revision) if request.draft else None
+    if is_local(request.target) or ("/" in request.target and not request.target.endswith(".yaml")):
+        return _Wanted(target=(request.target, request.revision), draft=draft, method=None, cache_dir=None)
+    if request.revision:
+        raise UsageError(f"{request.target} is a profile: it names its own revisions")
+    profile = load_profile(request.target).profile
+    own = (profile.draft.model, profile.draft.revision) if profile.draft else None
+    method = profile.speculative.method if profile.speculative and draft is None else None
+    return _Wanted(
+        target=(profile.target.model, profile.target.revision),
+        draft=draft or own,
+        method=method,
+        cache_dir=hub_cache(profile),
+    )
+
+
+def _opened(model: tuple[str, str | None], wanted: _Wanted, request: Request) -> Checkpoint:
+    ref, revision = model
+    return open_checkpoint(ref, revision=revision, cache_dir=wanted.cache_dir, offline=request.offline)
+
+
+def _look(checkpoint: Checkpoint, *, drafts: bool = False) -> Look:
+    return Look(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts))

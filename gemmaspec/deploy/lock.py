@@ -1,0 +1,128 @@
+"""Locks: where they lie, how one is written, and whether a profile still is as it was locked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec.deploy.lockfile import lock_file, read_lock
+from gemmaspec.deploy.models import Model, models_of
+from gemmaspec.deploy.resolve import cached, known_now, resolve, runtime_versions
+from gemmaspec.engine.server import EngineName
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.files import write_whole
+from gemmaspec.lock.model import Lock
+from gemmaspec.lock.moved import Moved, moved
+from gemmaspec.lock.pinned import pinned
+from gemmaspec.lock.text import lock_text
+from gemmaspec.models import access
+from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.load import Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A lock that was written."""
+
+    file: Path
+    lock: Lock
+    first: bool
+    moved: tuple[Moved, ...]
+    """What the lock that was there said otherwise."""
+
+
+def write_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Written:
+    """Resolve what a profile would run now, and write its lock.
+
+    Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
+    cache can tell.
+    """
+    before = read_lock(loaded)
+    from_cache = cached(loaded.profile, engine)
+    lock = resolve(loaded, engine, lambda model: _commit(model, from_cache(model), note))
+    file = lock_file(loaded)
+    write_whole(file, lock_text(lock))
+    return Written(
+        file=file, lock=lock, first=before is None, moved=moved(before.facts(), lock.facts()) if before else ()
+    )
+
+
+def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
+    """The profile with image and revisions as its lock has them.
+
+    Raises UsageError when there is no lock, DifferencesFound with each thing that is not as it was locked.
+    """
+    lock = read_lock(loaded)
+    if lock is None:
+        raise UsageError(
+            f"{loaded.profile.name} has no lock: there is no {lock_file(loaded)}",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}",
+        )
+    _refuse(loaded, engine, moved(lock.facts(), known_now(loaded, engine, lock)))
+    return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
+
+
+def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """The profile with what its lock, if it has one, pins of image, target and draft; what has moved stays as it is."""
+    lock = read_lock(loaded)
+    if lock is None:
+        return loaded
+    image = lock.image if lock.image and lock.image.digest and lock.image.name == loaded.profile.image else None
+    models = {"target": lock.target, "draft": lock.draft}
+    fits = {
+        one.role: locked
+        for one in models_of(loaded.profile)
+        if (locked := models[one.role]) and (locked.model, locked.asked) == (one.model, one.revision)
+    }
+    for one in models_of(loaded.profile):
+        if one.role not in fits:
+            note(f"{one.role}: the lock has another model than the profile, which counts here")
+    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
+    return pinned(
+        loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
+    )
+
+
+def check_runtime(loaded: Loaded) -> None:
+    """Raise DifferencesFound when the process engine's environment does not hold the locked versions."""
+    lock = read_lock(loaded)
+    if lock:
+        now = runtime_versions(loaded).model_dump()
+        _refuse(loaded, "process", moved(lock.facts(), {f"versions.{name}": version for name, version in now.items()}))
+
+
+def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
+    """What to say after an unlocked start: nothing, unless there is a lock and it is not what runs."""
+    try:
+        lock = read_lock(loaded)
+    except ProfileError as error:
+        return [f"warning: {error.message}"]
+    if lock is None:
+        return []
+    facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
+    return [f"warning: not as locked: {change}" for change in moved(lock.facts(), facts)]
+
+
+def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> None:
+    if changes:
+        lines = "\n".join(f"  {change}" for change in changes)
+        raise DifferencesFound(
+            f"{loaded.profile.name} is not what {lock_file(loaded)} pins:\n{lines}",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}    # to accept it",
+        )
+
+
+def _commit(model: Model, in_cache: str | None, note: Callable[[str], None]) -> str:
+    """As the Hub says it; when it does not answer, as the cache would."""
+    try:
+        if access.is_offline():
+            raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        return access.check_access(model.model, model.revision, role=model.role)
+    except Unreachable as error:
+        if in_cache is None:
+            raise EnvironmentMissing(
+                f"{error.message}, and the cache does not know which commit of {model.model} runs", hint=error.hint
+            ) from None
+        note(f"{error.message}: taking the commit in the cache")
+        return in_cache

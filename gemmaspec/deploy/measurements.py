@@ -1,0 +1,92 @@
+"""Measured step times and acceptance: those that ship with gemmaspec, and the user's own."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from gemmaspec import data
+from gemmaspec.errors import UsageError
+from gemmaspec.files import write_whole
+from gemmaspec.predict.rows import Row, parse_rows
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.model import Profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shipped:
+    """One file of measurements/."""
+
+    file: Path
+    machine: str
+    targets: tuple[str, ...]
+    """Patterns of target models, in small letters."""
+    source: str
+    rows: tuple[Row, ...]
+
+
+def own_file(loaded: Loaded) -> Path:
+    """Where `bench --save-measured` keeps what was measured with a profile on this machine."""
+    return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
+
+
+def like(profile: Profile) -> Shipped | None:
+    """The shipped measurements of a profile's machine and target; of its method before others."""
+    found = [one for one in map(_read, sorted(data.MEASUREMENTS.glob("*.json"))) if _fits(one, profile)]
+    method = profile.speculative.method if profile.speculative else None
+    found.sort(key=lambda one: not any(row.method == method for row in one.rows))
+    return found[0] if found else None
+
+
+def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Keep rows of bench for a profile; a cell that was measured before is replaced. Returns the file.
+
+    Raises UsageError where the file holds rows of another machine, which would never explain these.
+    """
+    file = own_file(loaded)
+    before = _kept(file)
+    for name in ("machine", "gpu"):
+        other = {one.get(name) for one in before} - {one.get(name) for one in rows}
+        if before and other:
+            raise UsageError(
+                f"{file} holds rows of another machine ({', '.join(map(str, other))})", hint=f"mv {file} {file}.old"
+            )
+    fresh = {_cell(one) for one in rows}
+    kept = [one for one in before if _cell(one) not in fresh]
+    write_whole(file, json.dumps({"schema": 1, "rows": [*kept, *rows]}, indent=1) + "\n")
+    return file
+
+
+def _kept(file: Path) -> list[Mapping[str, Any]]:
+    if not file.is_file():
+        return []
+    text = file.read_text(encoding="utf-8")
+    parse_rows(text, file=str(file))  # raises where the file is none of ours
+    return list(json.loads(text)["rows"])
+
+
+def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(str(row.get(key)) for key in ("method", "k", "concurrency", "context", "compile", "vllm"))
+
+
+def _fits(one: Shipped, profile: Profile) -> bool:
+    target = profile.target.model.lower()
+    return one.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in one.targets)
+
+
+def _read(file: Path) -> Shipped:
+    text = file.read_text(encoding="utf-8")
+    head: Mapping[str, Any] = json.loads(text)
+    return Shipped(
+        file=file,
+        machine=head["machine"],
+        targets=tuple(head["targets"]),
+        source=head["source"],
+        rows=parse_rows(text, file=str(file)),
+    )

@@ -1,0 +1,111 @@
+"""What a start is decided by: the profile, the engine, what runs under its name, and what is on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from gemmaspec.deploy import knowngood, lock, stacks
+from gemmaspec.deploy.decide import Here, ModelSeen, Observed, Seen, UpRequest
+from gemmaspec.deploy.lint import stop_on_errors
+from gemmaspec.deploy.models import Model, hub_is_off, models_of, server_cache
+from gemmaspec.deploy.prepare import prepare, runtime_spec
+from gemmaspec.engine.choose import choose_engine
+from gemmaspec.engine.identity import image_identity
+from gemmaspec.engine.server import Engine
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import UnreadableFile
+from gemmaspec.models import access
+from gemmaspec.models.cache import is_commit
+from gemmaspec.profile.find import is_path
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.runtime.managed import describe
+from gemmaspec.runtime.spec import RuntimeSpec
+from gemmaspec.stack import folder as stack_files
+
+
+def load_request(request: UpRequest) -> Loaded:
+    """Return the profile that is asked for, as it is written."""
+    return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+
+
+def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:
+    """Return what a start of this profile is decided by, and the engine that would do it. Changes nothing.
+
+    Raises ProfileError for a profile that the engine cannot run, DifferencesFound when it is not as locked,
+    EnvironmentMissing when the engine that was asked for does not answer.
+    """
+    stop_on_errors(loaded, note)
+    before = observe_stack(loaded.profile.name, note)
+    runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
+    engine, why = choose_engine(request.engine, runs_on=runs_on)
+    if request.locked:
+        loaded = lock.as_locked(loaded, engine.name)
+    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
+    cache = server_cache(loaded.profile, docker=engine.name == "docker")
+    observed = Observed(
+        loaded=loaded,
+        profile=str(loaded.file) if is_path(request.profile) else request.profile,
+        engine=engine.name,
+        why=why,
+        remote=engine.remote,
+        server=server,
+        stack=stack,
+        command=engine.start_command(server),
+        before=before,
+        same_files=not stack_files.difference(stack, server.folder),
+        models=tuple(observe_models(models_of(loaded.profile), cache)),
+        hub_cache=str(cache) if cache else None,
+        hub_is_off=hub_is_off(loaded.profile),
+        runtime=_runtime_to_build(loaded) if engine.name == "process" else None,
+        image=_image(server.image),
+        now=stacks.now(),
+    )
+    return observed, engine
+
+
+def observe_stack(name: str, note: Callable[[str], None]) -> Seen | None:
+    """Return what was started last under a name; None when nothing was.
+
+    A damaged record is only noted where nothing of the stack runs. Raises UnreadableFile where something does, or
+    where nobody can tell.
+    """
+    try:
+        started = stacks.read_record(stacks.stack_folder(name) / stacks.RECORD)
+    except UnreadableFile as error:
+        stacks.ensure_nothing_runs(name, error)
+        note(f"{error.message}; it is written anew")
+        return None
+    if started is None:
+        return None
+    return Seen(started=started, state=stacks.look(started), good=knowngood.find(started))
+
+
+def observe_models(models: Iterable[Model], cache: Path | None) -> Iterator[ModelSeen]:
+    """Yield each model with what this machine has of it; no network."""
+    for model in models:
+        whole = bool(cache) and not model.local and access.is_whole(model.model, model.revision, cache=cache)
+        here: Here = "here" if _is_here(model, cache) else "missing" if model.local or cache else "unknown"
+        yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))
+
+
+def _is_here(model: Model, cache: Path | None) -> bool:
+    if model.local:
+        return (model.folder / "config.json").is_file()
+    return bool(cache and access.cached_commit(model.model, model.revision, cache=cache))
+
+
+def _runtime_to_build(loaded: Loaded) -> RuntimeSpec | None:
+    if loaded.profile.runtime.python:
+        return None
+    spec = runtime_spec(loaded)
+    return None if describe(spec).complete else spec
+
+
+def _image(image: str | None) -> Here:
+    if image is None:
+        return "here"
+    with contextlib.suppress(GemmaspecError):
+        return "here" if image_identity(image) else "missing"
+    return "unknown"

@@ -1,0 +1,195 @@
+"""One command at a time for each stack: a lock over all of it, and who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import filelock
+
+from gemmaspec.engine.record import boot_id, start_ticks
+from gemmaspec.errors import GemmaspecError, TimedOut
+from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
+
+STARTS: Final = ("up", "restart", "rollback")
+"""Commands that hold a stack for as long as a server takes to start; the others end by themselves soon."""
+
+_POLL_S: Final = 0.1
+_SHORT_S: Final = 120.0
+"""How long a command waits for one that ends by itself: `down` takes a server's grace time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The gemmaspec command that works on a stack now."""
+
+    stack: str
+    command: str
+    """up, restart, rollback, down, lock or render."""
+    pid: int
+    start_ticks: int
+    """Clock ticks from boot to its start, so that a reused pid is not taken for it."""
+    boot_id: str
+    since: float
+    """Seconds since 1970."""
+    wants: str = ""
+    """What it was asked for; another command that wants the same can wait for it."""
+    phase: str = ""
+    """What it is doing; a phase of the start once the server has been started."""
+    phase_since: float = 0.0
+    """Seconds since 1970."""
+    schema: int = 1
+
+    def __str__(self) -> str:
+        seconds = f"{max(0.0, time.time() - self.since):.0f} s"
+        return f"gemmaspec {self.command} (pid {self.pid}, for {seconds}{f', {self.phase}' if self.phase else ''})"
+
+
+class Owner:
+    """A stack held by this process; `tell` says to others what is being done with it."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+        self._tell(holder)
+
+    def tell(self, phase: str) -> None:
+        """Write down what is being done now."""
+        self._tell(replace(self._holder, phase=phase, phase_since=round(time.time(), 3)))
+
+    def close(self) -> None:
+        """Remove what was written down."""
+        with contextlib.suppress(OSError):
+            _file(self._holder.stack).unlink(missing_ok=True)
+
+    def _tell(self, holder: Holder) -> None:
+        self._holder = holder
+        write_whole(_file(holder.stack), json.dumps(asdict(holder), indent=1) + "\n", mode=0o600)
+
+
+def holder(name: str) -> Holder | None:
+    """Return the command that works on a stack now; None when there is none.
+
+    A file that a killed command left behind does not count, and neither does a damaged one.
+    """
+    try:
+        found = Holder(**json.loads(read_regular(_file(name), limit=64 * 1024) or b"{}"))
+        alive = found.boot_id == boot_id() and start_ticks(found.pid) == found.start_ticks
+    except (UnreadableFile, ValueError, TypeError, RecursionError):
+        return None
+    return found if alive else None
+
+
+@contextlib.contextmanager
+def owned(
+    name: str,
+    command: str,
+    *,
+    wants: str = "",
+    note: Callable[[str], None] = lambda _: None,
+    timeout_s: float = _SHORT_S,
+) -> Iterator[Owner]:
+    """Hold a stack while the body runs; a SIGTERM in it ends like Ctrl-C.
+
+    Waits for a command that wants the same (up to `timeout_s`), and for one that ends by itself. `down` asks a
+    start to give up, and waits for that. Raises GemmaspecError with the holder for any other, TimedOut.
+    """
+    lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
+    try:
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        _acquire(lock, name, command, wants=wants, note=note, timeout_s=timeout_s)
+    except OSError as error:
+        raise unwritable(Path(lock.lock_file), error) from None
+    try:
+        me = Holder(
+            stack=name,
+            command=command,
+            pid=os.getpid(),
+            start_ticks=start_ticks(os.getpid()) or 0,
+            boot_id=boot_id(),
+            since=round(time.time(), 3),
+            wants=wants,
+        )
+        owner = Owner(me)
+        try:
+            with _interrupted_by_sigterm():
+                yield owner
+        finally:
+            owner.close()
+    finally:
+        lock.release()
+
+
+def _acquire(
+    lock: filelock.BaseFileLock,
+    name: str,
+    command: str,
+    *,
+    wants: str,
+    note: Callable[[str], None],
+    timeout_s: float,
+) -> None:
+    """Take the lock, or wait for it if the rules allow that."""
+    began, told = time.monotonic(), 0
+    while True:
+        with contextlib.suppress(filelock.Timeout):
+            lock.acquire(timeout=0)
+            return
+        other = holder(name)
+        if other and other.pid != told:
+            _meet(other, command, wants=wants, note=note)
+            told = other.pid
+        joins = bool(other and wants and other.wants == wants)
+        waited = time.monotonic() - began
+        if waited >= (timeout_s if joins else _SHORT_S):
+            raise TimedOut(
+                f"{name} is still held by {other or 'another gemmaspec'} after {waited:.0f} s",
+                hint=f"gemmaspec status {name}",
+            )
+        time.sleep(_POLL_S)
+
+
+def _meet(other: Holder, command: str, *, wants: str, note: Callable[[str], None]) -> None:
+    """Say that another command is waited for, ask it to end, or refuse to wait for it."""
+    if command == "down" and other.command in STARTS:
+        note(f"stopping {other}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other.pid, signal.SIGTERM)
+    elif wants and other.wants == wants:
+        note(f"another gemmaspec (pid {other.pid}) is starting it; waiting")
+    elif other.command in STARTS:
+        raise GemmaspecError(
+            f"{other.stack} is held by {other}",
+            hint=f"gemmaspec down {other.stack}    # gives that start up, or wait for it",
+        )
+    else:
+        note(f"waiting for {other}")
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let `kill PID` and service managers end a start as Ctrl-C does: its server is stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _file(name: str) -> Path:
+    return state_dir() / "owners" / f"{name}.json"

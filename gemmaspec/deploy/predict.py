@@ -1,0 +1,182 @@
+"""`predict`: how fast a profile will be, from measured cells, from those of a like machine, or from its roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gemmaspec.bench.stored import read_text
+from gemmaspec.deploy import measurements
+from gemmaspec.errors import UsageError
+from gemmaspec.predict.predict import Asked, Predicted, predict
+from gemmaspec.predict.roofline import Roofline
+from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import compile_of
+
+Basis = Literal["measured", "own", "shipped", "roofline"]
+"""A file that is named, the user's own measurements, those that ship, or bytes over bandwidth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    measured: Path | None = None
+    """A file of rows, or a folder that holds bench's result.json."""
+    ks: tuple[int, ...] = ()
+    concurrencies: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Predicted rows, and what they rest on."""
+
+    profile: str
+    basis: Basis
+    why: str
+    """Where the numbers come from, in one sentence."""
+    notes: tuple[str, ...]
+    rows: tuple[Predicted, ...]
+
+
+def predict_profile(request: Request) -> Prediction:
+    """Answer it. Raises UsageError for rows that are none, EnvironmentMissing where only the roofline is left and the
+    models cannot be looked at."""
+    loaded = load_profile(request.profile, overrides=request.overrides)
+    profile = loaded.profile
+    found = _source(loaded, request.measured)
+    if found is None:
+        return _by_roofline(request, profile)
+    basis, why, rows = found
+    asked = _asked(request, profile, rows)
+    return Prediction(
+        profile=profile.name,
+        basis=basis,
+        why=why,
+        notes=tuple(_notes(rows, asked, profile)),
+        rows=predict(rows, asked),
+    )
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """The rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
+    return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
+
+
+def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, ...]] | None:
+    """The best rows there are; None where only the roofline is left."""
+    if named is not None:
+        rows = read_rows(named)
+        return "measured", f"{_cells(rows)} of {named}", rows
+    own = measurements.own_file(loaded)
+    if own.is_file():
+        rows = read_rows(own)
+        return "own", f"{_cells(rows)} that bench has taken, kept in {own}", rows
+    shipped = measurements.like(loaded.profile)
+    if shipped is None:
+        return None
+    rows = _as_compiled(shipped.rows, compile_of(loaded.profile))
+    return "shipped", f"{_cells(rows)} of a like machine: {shipped.source}", rows
+
+
+def _cells(rows: Sequence[Row]) -> str:
+    number = len({(row.method, row.k, row.concurrency, row.context, row.setting) for row in rows})
+    return f"{number} measured cell{'s' if number != 1 else ''}"
+
+
+def _as_compiled(rows: tuple[Row, ...], setting: str) -> tuple[Row, ...]:
+    """Rows of servers that compile as this one does, where there are any."""
+    return tuple(row for row in rows if row.setting.compile == setting) or rows
+
+
+def _asked(request: Request, profile: Profile, rows: Sequence[Row]) -> Asked:
+    spec = profile.speculative
+    own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
+    return Asked(
+        ks=request.ks or tuple(sorted(own)),
+        concurrencies=request.concurrencies or tuple(sorted({row.concurrency for row in rows})) or (1, 4, 8),
+        contexts=request.contexts,
+        method=spec.method if spec else None,
+        conditional=_published(profile),
+    )
+
+
+def _published(profile: Profile) -> float | None:
+    """The acceptance of a token that the profile's own figures amount to."""
+    k = profile.speculative.num_speculative_tokens if profile.speculative else None
+    lengths = [one.acceptance_length for one in profile.measured if one.acceptance_length is not None]
+    if not k or not lengths:
+        return None
+    from gemmaspec.fit.ceiling import acceptance_of
+
+    return acceptance_of(sum(lengths) / len(lengths), k)
+
+
+def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]:
+    """What a reader of the numbers should know."""
+    for setting in dict.fromkeys(row.setting for row in rows):
+        own = [row for row in rows if row.setting == setting]
+        if not any(row.k == 0 for row in own):
+            yield f"{setting}: no row without speculation was measured, so k 0 is a guess"
+        if not any(row.k for row in own) and any(asked.ks):
+            yield f"{setting}: no row with speculation was measured, so the draft's cost is a guess"
+    if not any(row.k for row in rows) and any(asked.ks):
+        yield _assumed(asked.conditional)
+    beyond = [context for context in asked.contexts if context not in {row.context for row in rows}]
+    if beyond and len({row.context for row in rows}) == 1:
+        yield f"only context {rows[0].context} was measured; how a step grows with context is a guess"
+    spec = profile.speculative
+    methods = {row.method for row in rows if row.k}
+    if spec and methods and spec.method not in methods:
+        yield f"the profile drafts with {spec.method}, and measured was {', '.join(sorted(methods))}"
+
+
+def _assumed(known: float | None) -> str:
+    if known is None:
+        return "no acceptance was measured: each token is taken to be accepted with 0.70 ± 0.15"
+    return f"no acceptance by position was measured: {known:.2f} for each token, from the profile's published figures"
+
+
+def _by_roofline(request: Request, profile: Profile) -> Prediction:
+    from gemmaspec.deploy import fit
+    from gemmaspec.fit.ceiling import step_bytes
+
+    plan = fit.fit(fit.Request(profile=request.profile, overrides=request.overrides)).plan
+    if plan.device.bandwidth is None:
+        raise UsageError(
+            f"nothing was measured for {profile.name}, and the memory bandwidth of {plan.device.name} is not known",
+            hint=f"gemmaspec bench {request.profile} --save-measured",
+        )
+
+    def read(context: int, batch: int, tokens: int) -> tuple[int, int]:
+        step = step_bytes(plan, context=context, concurrency=batch, tokens=tokens)
+        return step.alone, step.draft + step.draft_cache
+
+    spec = profile.speculative
+    roofline = Roofline(
+        bandwidth=plan.device.bandwidth * plan.flags.tensor_parallel,
+        read=read,
+        method=spec.method if spec else NONE,
+        setting=Setting(compile=compile_of(profile), vllm=plan.flags.vllm),
+    )
+    own = {0} | ({spec.num_speculative_tokens or 0} if spec else set())
+    asked = Asked(
+        ks=request.ks or tuple(sorted(own)),
+        concurrencies=request.concurrencies or (1, 4, 8),
+        contexts=request.contexts or (1024,),
+        conditional=_published(profile),
+    )
+    return Prediction(
+        profile=profile.name,
+        basis="roofline",
+        why=f"nothing was measured: bytes over {plan.device.bandwidth / 1e9:,.0f} GB/s of {plan.device.name}",
+        notes=(_assumed(asked.conditional),) if any(asked.ks) else (),
+        rows=roofline.predict(asked),
+    )

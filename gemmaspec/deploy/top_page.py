@@ -1,0 +1,99 @@
+"""`top --web`: one page on the loopback interface, and the readings that it asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from gemmaspec import data
+from gemmaspec.deploy.top import Top
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.live.board import document
+
+_HOST: Final = "127.0.0.1"
+_POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
+"""The page is one file and asks nobody but this server."""
+
+
+@contextlib.contextmanager
+def serve(top: Top, *, port: int, interval: float) -> Iterator[str]:
+    """Serve the page and its readings; yields the address.
+
+    Nothing but 127.0.0.1 can reach it, because it has no key. A new reading is taken at most every `interval`
+    seconds, however many pages are open. Raises EnvironmentMissing if the port is taken.
+    """
+    try:
+        server = _Server(top, port=port, interval=interval)
+    except OSError as error:
+        raise EnvironmentMissing(
+            f"cannot listen on {_HOST}:{port}: {error.strerror}", hint="gemmaspec top --web --port 0"
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{_HOST}:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, top: Top, *, port: int, interval: float) -> None:
+        super().__init__((_HOST, port), _Handler)
+        self.page = (data.TEMPLATES / "top.html").read_bytes()
+        self._top, self._interval = top, interval
+        self._lock = threading.Lock()
+        self._taken, self._reading = float("-inf"), b""
+
+    def reading(self) -> bytes:
+        """Return the newest reading as JSON, taken now unless the last one is fresh."""
+        with self._lock:
+            if time.monotonic() - self._taken >= self._interval:
+                self._reading = json.dumps(document(self._top.look())).encode()
+                self._taken = time.monotonic()
+            return self._reading
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version, sys_version = "gemmaspec", ""
+    timeout = 10
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self._own_names():
+            self._reply(403, "text/plain", b"this page is served under its own address only\n")
+        elif self.path == "/":
+            self._reply(200, "text/html; charset=utf-8", self.server.page)
+        elif self.path == "/reading.json":
+            self._reply(200, "application/json", self.server.reading())
+        else:
+            self._reply(404, "text/plain", b"not found\n")
+
+    def _own_names(self) -> tuple[str, ...]:
+        """Return the Host headers that are answered: another site's name that points here is not one of them."""
+        port = self.server.server_address[1]
+        return (f"{_HOST}:{port}", f"localhost:{port}")
+
+    def _reply(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", _POLICY),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Stay quiet: every second has a request."""

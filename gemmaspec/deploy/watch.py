@@ -1,0 +1,190 @@
+"""`watch`: read a server's counters, name its faults, and do what its profile allows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from gemmaspec.deploy import metrics, stacks
+from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.live.faults import Event, Faults
+from gemmaspec.live.reaction import Policy, Reaction, reaction
+from gemmaspec.live.sample import Sample
+from gemmaspec.machine import nvidia
+from gemmaspec.profile.load import load_profile
+
+LOG: Final = "watch.log"
+MOST_LOG: Final = 1024 * 1024
+"""Bytes; a log that reached this is begun anew, the last one kept beside it."""
+_HOOK_S: Final = 30
+_GONE_AFTER: Final = 3
+"""Readings in a row that must fail before the server is called unreachable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the log of `watch`. Times are in UTC."""
+
+    at: str
+    stack: str
+    what: str
+    """begins, ends, unreachable, answers, restarted, off, failed, hook."""
+    fault: str | None = None
+    reason: str = ""
+
+
+class Restart(Protocol):
+    """Starts a stack again, with or without speculation. Raises GemmaspecError."""
+
+    def __call__(self, name: str, *, no_spec: bool) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """One stack under watch."""
+
+    started: Started
+    policy: Policy
+    hook: tuple[str, ...]
+    faults: Faults = field(default_factory=Faults)
+    restarts: list[float] = field(default_factory=list)
+    """Monotonic seconds of the restarts that `watch` has done."""
+    failures: int = 0
+
+
+def watched(names: Sequence[str]) -> list[Watched]:
+    """Return the stacks of these names, or all that were started here, with what their profiles allow.
+
+    Raises UsageError if a name was not started on this machine, or its profile is no longer valid.
+    """
+    found = [stacks.find(name) for name in names] if names else list(stacks.started_stacks())
+    return [_watched(one) for one in found]
+
+
+def _watched(started: Started) -> Watched:
+    wish = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec).profile.watch
+    return Watched(
+        started=started,
+        policy=Policy(
+            on_dead_draft=wish.on_dead_draft,
+            on_hang=wish.on_hang,
+            most_restarts_per_hour=wish.most_restarts_per_hour,
+        ),
+        hook=tuple(wish.hook),
+    )
+
+
+def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
+    """Read one stack once, act if its profile says so, and yield what is worth a line."""
+    try:
+        sample = metrics.read(one.started.server)
+    except GemmaspecError as error:
+        one.failures += 1
+        if one.failures == _GONE_AFTER:
+            yield _line(one, "unreachable", reason=error.message)
+        return
+    if one.failures >= _GONE_AFTER:
+        yield _line(one, "answers")
+    one.failures = 0
+    yield from _judge(one, sample, power_w=power_w, restart=restart)
+
+
+def _judge(one: Watched, sample: Sample, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
+    for event in one.faults.add(sample, power_w=power_w):
+        done = reaction(event, one.policy, restarts=one.restarts, now=time.monotonic())
+        reason = f"{event.reason}; {done.note}" if done.note else event.reason
+        yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
+        yield from _hooked(one, event)
+        yield from _act(one, done, restart)
+
+
+def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[Line]:
+    if done.action == "report":
+        return
+    name = one.started.server.name
+    one.restarts.append(time.monotonic())
+    try:
+        restart(name, no_spec=done.action == "off")
+    except GemmaspecError as error:
+        yield _line(one, "failed", reason=error.message)
+        return
+    one.started, one.faults = stacks.find(name), Faults()
+    yield _line(one, "off" if done.action == "off" else "restarted")
+
+
+def _hooked(one: Watched, event: Event) -> Iterator[Line]:
+    """Run the profile's hook; it gets the event as JSON and none of its failures stops the watch."""
+    if not one.hook:
+        return
+    document = json.dumps({"stack": one.started.server.name, **dataclasses.asdict(event)})
+    try:
+        done = subprocess.run(
+            one.hook, input=document, text=True, capture_output=True, timeout=_HOOK_S, check=False, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = "took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
+        yield _line(one, "hook", reason=f"{one.hook[0]}: {said}")
+        return
+    if done.returncode:
+        yield _line(one, "hook", reason=f"{one.hook[0]} ended with exit code {done.returncode}")
+
+
+def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> Line:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Line(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
+
+
+def power() -> float | None:
+    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
+    with contextlib.suppress(EnvironmentMissing):
+        drawn = [one.power_w for one in nvidia.loads()]
+        if drawn and all(one is not None for one in drawn):
+            return sum(one for one in drawn if one is not None)
+    return None
+
+
+def log(line: Line, *, redact: Callable[[str], str]) -> None:
+    """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
+    file = stack_folder(line.stack) / LOG
+    with contextlib.suppress(OSError):
+        if file.exists() and file.stat().st_size > MOST_LOG:
+            file.replace(file.with_suffix(".log.1"))
+        opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        with os.fdopen(opened, "w", encoding="utf-8") as handle:
+            handle.write(redact(json.dumps(dataclasses.asdict(line))) + "\n")
+
+
+def unit(executable: Path, names: Sequence[str]) -> str:
+    """Return a systemd user unit that keeps `watch` running."""
+    command = " ".join(_quoted(word) for word in (str(executable), "watch", *names))
+    return f"""\
+[Unit]
+Description=gemmaspec watch {" ".join(names)}
+After=network.target
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+RestartSec=10
+NoNewPrivileges=true
+PrivateTmp=false
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for ExecStart: systemd expands % and $ inside quotes too."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'

@@ -1,0 +1,40 @@
+"""One checkpoint by itself: what is worth knowing before vLLM loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.stored import parts
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.loadable import load_findings
+from gemmaspec.inspect.quantized import quantization_findings
+
+
+def examine(checkpoint: Checkpoint, *, drafts: bool = False) -> tuple[Finding, ...]:
+    """Return every finding about one checkpoint, in reading order. `drafts`: it is looked at as a draft."""
+    can_load = load_findings(checkpoint, drafts=drafts)
+    return (*can_load, *quantization_findings(checkpoint), *_shape(checkpoint))
+
+
+def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """config.json against the parts that are stored, and forms that some releases misread."""
+    named = {part.name for part in parts(checkpoint.tensors)}
+    for modality, part in (("image", "vision"), ("audio", "audio")):
+        if modality in checkpoint.modalities and named and part not in named:
+            yield Finding(
+                code=f"{part}-tower-missing",
+                severity="warning",
+                says=f"config.json promises {modality}s, and no {part} tensors are stored",
+                causes="vLLM waits for weights that do not come: weights were not initialized from checkpoint",
+                mend="serve.language_model_only: true",
+            )
+    text = checkpoint.config.get("text_config")
+    if isinstance(text, dict) and text.get("per_layer_config") and "global_head_dim" not in text:
+        yield Finding(
+            code="per-layer-config",
+            severity="warning",
+            says="config.json says its head sizes layer by layer, as transformers 5.16 and later write them",
+            causes="transformers up to 5.15, which vLLM up to 0.31 may run with, takes its defaults for "
+            "full-attention layers instead.",
+        )

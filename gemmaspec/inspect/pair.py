@@ -1,0 +1,99 @@
+"""Does a draft go with a target? What does not match, what it will cause in vLLM, and what to do.
+
+Effects and releases are those of vLLM 0.19.0 to 0.33.0: config/speculative.py, v1/spec_decode, v1/core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.inspect.drafting import method_findings, own_cache_findings, own_head_findings
+from gemmaspec.inspect.finding import Finding, impossible
+from gemmaspec.inspect.similarity import likeness_findings
+from gemmaspec.inspect.vocabulary import vocabulary_findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPair:
+    """A pair that somebody has run, as a profile has it."""
+
+    target: str
+    draft: str
+    method: str
+    profile: str
+    source: str
+    """Where the figure of the profile was published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """What was found out about a target and a draft."""
+
+    method: str
+    """`speculative.method` that fits the draft, or the one that was asked for."""
+    findings: tuple[Finding, ...]
+    known: KnownPair | None
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing forbids it; patches may still be needed."""
+        return not impossible(self.findings)
+
+    @property
+    def patches(self) -> tuple[str, ...]:
+        """The patches without which it does not work, once each."""
+        needed = (finding.patches for finding in self.findings if finding.severity == "patch")
+        return tuple(dict.fromkeys(patch for some in needed for patch in some))
+
+
+def pair(
+    target: Checkpoint,
+    draft: Checkpoint,
+    *,
+    method: str | None = None,
+    words: tuple[int, int] | None = None,
+    known: Sequence[KnownPair] = (),
+) -> Pairing:
+    """Judge a pair; `method` is the one a profile names, else the one that the draft is made for.
+
+    `words`, where both tokenizers were read: how many tokens have the same number in both, and all of the target's.
+    """
+    fitting = draft.speculator.method if draft.speculator else "draft_model"
+    asked = method or fitting
+    matching = own_head_findings(target, draft) if draft.speculator else own_cache_findings(target, draft)
+    match = next((one for one in known if (one.target, one.draft) == (target.ref, draft.ref)), None)
+    findings = (
+        *method_findings(target, draft, fitting=fitting, asked=asked),
+        *vocabulary_findings(target, draft, words),
+        *matching,
+        *likeness_findings(target, draft),
+        *_known(match, target, draft, known),
+    )
+    return Pairing(method=asked, findings=findings, known=match)
+
+
+def _known(
+    match: KnownPair | None, target: Checkpoint, draft: Checkpoint, known: Sequence[KnownPair]
+) -> tuple[Finding, ...]:
+    if match:
+        return (
+            Finding(
+                code="known-pair",
+                severity="note",
+                says=f"this pair has been run: profile {match.profile}, published in {match.source}",
+            ),
+        )
+    others = [one for one in known if one.draft == draft.ref]
+    if not others:
+        return ()
+    return (
+        Finding(
+            code="other-target",
+            severity="note",
+            says=f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with "
+            f"{target.ref}",
+            causes="How much of what it drafts is accepted is not known.",
+        ),
+    )

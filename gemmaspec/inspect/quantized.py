@@ -1,0 +1,195 @@
+"""How a checkpoint declares that it is quantized, held against how its tensors are stored.
+
+Effects are those of vLLM's loaders (vllm/model_executor/layers/quantization/modelopt.py, kv_cache.py; 0.19.0 to
+0.33.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
+from gemmaspec.checkpoint.stored import Stored, part_of, stored
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.scales import scale_findings
+
+_PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
+_FAMILY: Final = {
+    "NVFP4": "NVFP4",
+    AWQ: "NVFP4",
+    WEIGHT_ONLY: "NVFP4",
+    "W4A16": "INT4",
+    "W8A8": "INT8",
+    "AWQ": "INT4",
+    "GPTQ": "INT4",
+}
+"""Declared algorithm → the format that its modules are stored in, where that is not the algorithm's own beginning."""
+_LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
+
+
+def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Every finding about a checkpoint's quantization."""
+    found = stored(checkpoint.tensors)
+    for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
+        yield from rule(checkpoint, found)
+    yield from scale_findings(checkpoint, found)
+
+
+def stored_as(algorithm: str) -> str:
+    """The format that an algorithm's modules are stored in."""
+    return _FAMILY.get(algorithm, next((one for one in _PACKED if algorithm.startswith(one)), algorithm))
+
+
+def is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern keeps a module unquantized: exact, a wildcard, a part of the name, or `re:` and an expression.
+
+    As vLLM's ModelOpt and compressed-tensors classes match them.
+    """
+    for pattern in patterns:
+        if pattern.startswith("re:"):
+            if _matches(pattern[3:], module):
+                return True
+        elif pattern in module or fnmatchcase(module, pattern):
+            return True
+    return False
+
+
+def _matches(expression: str, module: str) -> bool:
+    """A stranger's expression is taken only where it is a plain one: others could run for ever."""
+    if not re.fullmatch(r"[\w.*\\|^$-]{1,200}", expression) or expression.count("*") > 3:
+        return False
+    return re.match(expression, module) is not None
+
+
+def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    if found.count("NVFP4"):
+        types = ", ".join(sorted({tensor.dtype for tensor in checkpoint.tensors}))
+        yield Finding(
+            code="nvfp4-types",
+            severity="note",
+            says=f"stored types {types} are how NVFP4 looks in a file: U8 holds two 4-bit weights, F8_E4M3 the scale "
+            "of 16 of them, BF16 what is not quantized",
+            causes="A page that lists these types does not say that this is a BF16 or FP8 model.",
+        )
+
+
+def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    """Declared, and nothing of it stored."""
+    quantization = checkpoint.quantization
+    if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
+        return
+    kind = stored_as(quantization.algorithm)
+    if kind in _PACKED and not found.count(kind):
+        yield Finding(
+            code="declared-not-stored",
+            severity="error",
+            says=f"{quantization.declared_in} declares {quantization.algorithm}, and no module is stored as {kind} "
+            f"({_counts(found)})",
+            causes="vLLM makes packed parameters that nothing fills; from 0.30.0 on it says: NVFP4 weight_scale for "
+            "layer … was never loaded (still NaN)."
+            if kind == "NVFP4"
+            else "vLLM makes parameters whose scales nothing fills.",
+            mend="take the weights and the configuration from the same export",
+        )
+
+
+def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    """Each module of a MIXED_PRECISION checkpoint has its own algorithm."""
+    quantization = checkpoint.quantization
+    if quantization is None or quantization.algorithm != MIXED or quantization.method != "modelopt":
+        return
+    if not quantization.by_layer:
+        yield Finding(
+            code="mixed-without-layers",
+            severity="error",
+            says=f"{quantization.declared_in} declares {MIXED} and lists no quantized_layers",
+            causes="vLLM refuses it: MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
+        )
+    if AWQ in quantization.by_layer.values():
+        yield Finding(
+            code="mixed-awq",
+            severity="error",
+            says=f"some modules of a {MIXED} checkpoint are {AWQ}",
+            causes="vLLM takes them for unquantized, and their shapes do not fit; no patch covers it.",
+        )
+    is_stored = {module: kind for kind, modules in found.formats.items() for module in modules}
+    wrong = [
+        (module, algorithm, is_stored[module])
+        for module, algorithm in quantization.by_layer.items()
+        if module in is_stored and is_stored[module] != stored_as(algorithm)
+    ]
+    if wrong:
+        module, algorithm, kind = wrong[0]
+        yield Finding(
+            code="mixed-differs",
+            severity="error",
+            says=f"{len(wrong)} modules are stored otherwise than declared; {module} is declared {algorithm} and "
+            f"stored as {kind}",
+            causes="vLLM makes parameters of other shapes for them.",
+        )
+
+
+def _contradicted(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    quantization = checkpoint.quantization
+    if quantization and quantization.contradicted_by:
+        yield Finding(
+            code="declarations-differ",
+            severity="warning",
+            says=f"config.json declares {quantization.algorithm}, hf_quant_config.json {quantization.contradicted_by} "
+            f"({_counts(found)})",
+            causes="vLLM takes config.json's word.",
+        )
+
+
+def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    """Stored, and not declared."""
+    kinds = [kind for kind in _PACKED if found.count(kind)]
+    if checkpoint.quantization is None and kinds:
+        yield Finding(
+            code="stored-not-declared",
+            severity="error",
+            says=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, and neither config.json nor "
+            "hf_quant_config.json declares a quantization",
+            causes="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
+            "their scales are other weights.",
+            mend="the export's hf_quant_config.json, or quantization_config in config.json, was left behind: get it",
+        )
+
+
+def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+    """Linear layers of the decoder that are BF16 and that no pattern excludes."""
+    quantization = checkpoint.quantization
+    if quantization is None or quantization.algorithm == MIXED or not found.count(*_PACKED):
+        return
+    plain = [
+        module
+        for kind in ("BF16", "F16", "F32")
+        for module in found.formats.get(kind, ())
+        if part_of(module) == "decoder layers" and _LINEAR.search(module)
+    ]
+    wrong = [one for one in plain if not is_excluded(one, quantization.excluded) and not _unread(checkpoint, one)]
+    if wrong:
+        yield Finding(
+            code="unquantized-not-excluded",
+            severity="warning",
+            says=f"{len(wrong)} linear layers of the decoder are not quantized, and no pattern excludes them: "
+            f"{', '.join(wrong[:2])}{' …' if len(wrong) > 2 else ''}",
+            causes="vLLM expects them packed; from 0.30.0 on: NVFP4 weight_scale for layer … was never loaded.",
+            mend="add them to the excluded modules of the checkpoint's configuration",
+        )
+
+
+def _unread(checkpoint: Checkpoint, module: str) -> bool:
+    """Keys and values of a layer that shares another's cache: stored by some, used by nobody."""
+    match = re.search(r"\.layers\.(\d{1,4})\.self_attn\.[kv]_proj$", module)
+    layers = checkpoint.text.layers
+    return match is not None and int(match[1]) < len(layers) and layers[int(match[1])].shares_with is not None
+
+
+def _counts(found: Stored) -> str:
+    """The formats that are stored, with the number of their modules."""
+    return ", ".join(f"{len(names)} as {kind}" for kind, names in found.formats.items()) or "nothing is stored"

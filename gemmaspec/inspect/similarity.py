@@ -1,0 +1,78 @@
+"""Is the draft like the target, and is it worth it? What starts and answers, but does not pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.stored import part_of
+from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.kind import kind_of
+
+
+def likeness_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    """Base against instruct, context, size."""
+    yield from _kinds(target, draft)
+    yield from _context(target, draft)
+    yield from _size(target, draft)
+
+
+def step_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes of weights that one step of the decoder reads: its layers, of its experts those that a token asks for."""
+    text = checkpoint.text
+    share = text.experts_per_token / text.experts if text.experts else 1.0
+    layers = [tensor for tensor in checkpoint.tensors if part_of(tensor.name) == "decoder layers"]
+    return round(sum(tensor.nbytes * (share if ".experts." in tensor.name else 1.0) for tensor in layers))
+
+
+def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    """A head reads the target's own hidden states and has no kind of its own unless its card says so."""
+    mine, why_mine = kind_of(target)
+    other, why_other = kind_of(draft)
+    if mine is None or other is None or mine == other:
+        return
+    yield Finding(
+        code="base-and-instruct",
+        severity="warning",
+        says=f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
+        causes="A model that was not made for chats does not expect what one that was made for them says, and the "
+        "other way round. Published for such a pair (a base 26B-A4B in FP8 beside the assistant of the instruct "
+        "model, DGX Spark): 25 tokens/s, against 41 without a draft.",
+        mend=f"the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
+    )
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == "instruct" else f"a {kind}"
+
+
+def _context(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = target.text.max_position_embeddings, draft.text.max_position_embeddings
+    if other < mine and not draft.speculator:
+        yield Finding(
+            code="context",
+            severity="note",
+            says=f"the draft was made for {other} tokens of context, the target for {mine}",
+            causes=f"Requests longer than {other} tokens are answered without drafting.",
+        )
+
+
+def _size(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = step_bytes(target), step_bytes(draft)
+    if not mine or not other:
+        return
+    if other >= mine:
+        yield Finding(
+            code="draft-larger",
+            severity="warning",
+            says=f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} GB",
+            causes="Each drafted token costs more than a token of the target: speculation can only lose.",
+            mend="a smaller draft, or none (--no-spec)",
+        )
+    else:
+        yield Finding(
+            code="cost",
+            severity="note",
+            says=f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
+            f"{mine / 1e9:.2f} GB: {other / mine:.0%}",
+        )

@@ -1,0 +1,98 @@
+"""Do target and draft mean the same by a token's number?
+
+vLLM reads everything with the target's tokenizer (vllm/config/speculative.py gives the draft that one); nothing
+compares the two but the size of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.inspect.finding import Finding
+
+MOSTLY: Final = 0.99
+"""From this share of equal tokens on, a pair is worth trying."""
+_OTHER_WORDS: Final = "The draft's tokens are read as other words, without an error: almost nothing is accepted."
+
+
+def vocabulary_findings(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
+    """Vocabulary, tokenizer and control tokens; `words` as pair.py has them."""
+    yield from _sizes(target, draft)
+    if target.tokenizer_digest and draft.tokenizer_digest:
+        yield from _tokenizers(target, draft, words)
+    yield from _control_tokens(target, draft)
+
+
+def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = target.text.vocab_size, draft.text.vocab_size
+    if mine == other:
+        return
+    if draft.speculator:
+        yield Finding(
+            code="vocabulary-size",
+            severity="error",
+            says=f"the target knows {mine} tokens, the draft was made for {other}",
+            causes="Tokens that the draft proposes need not exist, or mean something else.",
+            mend="a draft that was made for this target",
+        )
+        return
+    yield Finding(
+        code="vocabulary-size",
+        severity="error",
+        says=f"the target knows {mine} tokens, the draft {other}",
+        causes="vLLM refuses: Target and draft model should have the same vocabulary size. Target model "
+        f"vocab_size={mine}. Draft model vocab_size={other}.",
+        mend="another draft; from vLLM 0.25.0 on speculative.use_heterogeneous_vocab: true drafts greedily over the "
+        "tokens that both know",
+    )
+
+
+def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
+    if target.tokenizer_digest == draft.tokenizer_digest:
+        yield Finding(code="tokenizer", severity="note", says="both bring the same tokenizer.json")
+    elif words is None:
+        yield Finding(
+            code="tokenizer-unknown",
+            severity="note",
+            says="their tokenizer.json are different files; whether the same words have the same numbers can be told "
+            "only from whole files on this machine",
+            mend=f"hf download {draft.ref} tokenizer.json, the same for {target.ref}, then ask again",
+        )
+    elif words[0] == words[1]:
+        says = "their tokenizer.json are written differently, and every token has the same number in both"
+        yield Finding(code="tokenizer", severity="note", says=says)
+    else:
+        share = words[0] / max(words[1], 1)
+        yield Finding(
+            code="tokenizer-differs",
+            severity="warning" if share >= MOSTLY else "error",
+            says=f"{words[1] - words[0]} of the target's {words[1]} tokens have another number in the draft, or none",
+            causes="What is drafted with them is never accepted." if share >= MOSTLY else _OTHER_WORDS,
+            mend="a draft with the target's tokenizer",
+        )
+
+
+def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = target.special_tokens, draft.special_tokens
+    moved = sorted(token for token in mine.keys() & other.keys() if mine[token] != other[token])
+    if moved:
+        first = moved[0]
+        yield Finding(
+            code="special-tokens",
+            severity="error",
+            says=f"{len(moved)} control tokens have other numbers; {first!r} is {mine[first]} in the target and "
+            f"{other[first]} in the draft",
+            causes=_OTHER_WORDS,
+            mend="a draft with the target's tokenizer",
+        )
+    alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
+    if alone:
+        shown = ", ".join(map(repr, alone[:4])) + (" …" if len(alone) > 4 else "")
+        yield Finding(
+            code="special-tokens-unshared",
+            severity="note",
+            says=f"{len(alone)} control tokens are known to one of them only: {shown}",
+            causes="Where they occur, the draft guesses badly.",
+        )

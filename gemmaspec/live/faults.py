@@ -1,0 +1,152 @@
+"""Faults that a server's counters show: a series of samples in, faults that begin and end out.
+
+Each rule has its false alarms in mind. No rule speaks of the first window after a start, of windows with too few
+drafts, or of a server without requests; a restart of the server begins anew; a fault ends after two good windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gemmaspec.live.sample import Sample
+from gemmaspec.live.window import Window, restarted, window
+
+WINDOW_S: Final = 30.0
+ENOUGH_DRAFTS: Final = 200
+DEAD_BELOW: Final = 0.05
+"""Accepted tokens per draft. Even a poor draft gets one token in five accepted."""
+BAD_WINDOWS: Final = 2
+GOOD_WINDOWS: Final = 2
+HANG_S: Final = 60.0
+HANG_WITHOUT_POWER_S: Final = 300.0
+"""Where the GPU's power is unknown, a long prefill looks like a hang for longer."""
+IDLE_POWER_W: Final = 30.0
+"""A GB10 that works draws about 45 W, and reports 95 % utilization either way."""
+DEEP: Final = 5
+"""Positions from here on fail together when a draft's sliding window is run as full attention."""
+
+
+class FaultKind(StrEnum):
+    """What can be wrong with a server that still answers /health."""
+
+    DEAD_DRAFT = "dead draft"
+    CUT_DRAFT = "draft cut off"
+    HANGS = "hangs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A fault that begins or ends."""
+
+    kind: FaultKind
+    begins: bool
+    reason: str
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """Consecutive windows that agree with a fault, or that do not."""
+
+    bad: int = 0
+    good: int = 0
+    active: bool = False
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """The faults of one server. Feed it every sample, with the GPU's power if it is known."""
+
+    _last: Sample | None = None
+    _edge: Sample | None = None
+    """Where the current window begins."""
+    _first: bool = True
+    _runs: dict[FaultKind, _Run] = field(default_factory=lambda: {kind: _Run() for kind in FaultKind})
+    _progress: Sample | None = None
+    """The last sample that had made a token, read a prompt, or had nothing to do."""
+
+    @property
+    def active(self) -> tuple[FaultKind, ...]:
+        """Return the faults that have begun and not ended."""
+        return tuple(kind for kind, run in self._runs.items() if run.active)
+
+    def add(self, sample: Sample, *, power_w: float | None = None) -> list[Event]:
+        """Return the faults that begin or end with this sample."""
+        last = self._last
+        if last is None or restarted(last, sample):
+            return self._anew(sample)
+        events = self._hang(last, sample, power_w)
+        self._last = sample
+        assert self._edge
+        if sample.at - self._edge.at >= WINDOW_S:
+            events += self._close(self._edge, sample)
+            self._edge = sample
+        return events
+
+    def _anew(self, sample: Sample) -> list[Event]:
+        ended = [Event(kind=kind, begins=False, reason="the server was restarted") for kind in self.active]
+        self._last, self._edge, self._progress, self._first = sample, sample, sample, True
+        self._runs = {kind: _Run() for kind in FaultKind}
+        return ended
+
+    def _close(self, before: Sample, now: Sample) -> list[Event]:
+        """Judge a whole window of drafting."""
+        first, self._first = self._first, False
+        found = window(before, now)
+        if first or found is None or found.drafts < ENOUGH_DRAFTS:
+            return []
+        return [
+            *self._count(FaultKind.DEAD_DRAFT, _dead(found)),
+            *self._count(FaultKind.CUT_DRAFT, _cut(found)),
+        ]
+
+    def _count(self, kind: FaultKind, reason: str | None) -> list[Event]:
+        run = self._runs[kind]
+        run.bad, run.good = (run.bad + 1, 0) if reason else (0, run.good + 1)
+        if reason and not run.active and run.bad >= BAD_WINDOWS:
+            run.active = True
+            return [Event(kind=kind, begins=True, reason=reason)]
+        if run.active and run.good >= GOOD_WINDOWS:
+            run.active = False
+            return [Event(kind=kind, begins=False, reason=f"{GOOD_WINDOWS} windows without it")]
+        return []
+
+    def _hang(self, last: Sample, now: Sample, power_w: float | None) -> list[Event]:
+        moved = (
+            now.generation_tokens > last.generation_tokens
+            or now.prompt_tokens > last.prompt_tokens
+            or now.running == 0
+            or self._progress is None
+            or (power_w is not None and power_w >= IDLE_POWER_W)
+        )
+        run = self._runs[FaultKind.HANGS]
+        if moved:
+            self._progress = now
+            if not run.active:
+                return []
+            run.active = False
+            return [Event(kind=FaultKind.HANGS, begins=False, reason="it makes tokens again")]
+        assert self._progress
+        still = now.at - self._progress.at
+        if run.active or still < (HANG_S if power_w is not None else HANG_WITHOUT_POWER_S):
+            return []
+        run.active = True
+        power = "" if power_w is None else f", and the GPU draws {power_w:.0f} W"
+        said = f"{now.running:.0f} running requests and no token for {still:.0f} s{power}"
+        return [Event(kind=FaultKind.HANGS, begins=True, reason=said)]
+
+
+def _dead(found: Window) -> str | None:
+    accepted = found.accepted_per_second * found.seconds
+    if accepted / found.drafts >= DEAD_BELOW:
+        return None
+    return f"{accepted:.0f} tokens accepted of {found.drafts} drafts in {found.seconds:.0f} s"
+
+
+def _cut(found: Window) -> str | None:
+    """Return why the draft is cut off: good at first, and never right from a position on."""
+    shares = found.by_position
+    if len(shares) <= DEEP or shares[0] < 0.5 or shares[DEEP - 2] < 0.05 or any(shares[DEEP - 1 :]):
+        return None
+    return f"position 1 is accepted in {shares[0]:.0%} of drafts and position {DEEP} and later never"

@@ -1,0 +1,46 @@
+"""What to do about a fault: the profile's wish, bounded by how often it was done lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemmaspec.live.faults import Event, FaultKind
+
+HOUR_S: Final = 3600.0
+Action = Literal["report", "off", "restart"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a profile lets `watch` do; see `watch:` in the profile."""
+
+    on_dead_draft: Action = "report"
+    on_hang: Action = "report"
+    most_restarts_per_hour: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaction:
+    """What is done, and why it is not more."""
+
+    action: Action
+    note: str = ""
+
+
+def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: float) -> Reaction:
+    """Return what to do about an event. `restarts` are the times, in seconds, of those that `watch` has done."""
+    if not event.begins:
+        return Reaction(action="report")
+    wished = _wish(event.kind, policy)
+    lately = sum(now - one < HOUR_S for one in restarts)
+    if wished == "report" or lately < policy.most_restarts_per_hour:
+        return Reaction(action=wished)
+    return Reaction(action="report", note=f"not restarted: {lately} restarts in the last hour are the most allowed")
+
+
+def _wish(kind: FaultKind, policy: Policy) -> Action:
+    if kind is FaultKind.DEAD_DRAFT:
+        return policy.on_dead_draft
+    return policy.on_hang if kind is FaultKind.HANGS else "report"

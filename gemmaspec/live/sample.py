@@ -1,0 +1,125 @@
+"""One reading of vLLM's /metrics: the counters that say how it speculates and what it is doing.
+
+Names are those of vLLM 0.19.0 to 0.33.0 (v1/metrics/loggers.py, v1/spec_decode/metrics.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+TTFT: Final = "vllm:time_to_first_token_seconds"
+TPOT: Final = "vllm:request_time_per_output_token_seconds"
+E2E: Final = "vllm:e2e_request_latency_seconds"
+STEPS: Final = "vllm:iteration_tokens_total"
+"""A histogram with one observation per engine step, so its count is the number of steps."""
+_HISTOGRAMS: Final = (TTFT, TPOT, E2E)
+_PER_POSITION: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+_START: Final = "process_start_time_seconds"
+_TOTALS: Final = {
+    "vllm:generation_tokens_total": "generation_tokens",
+    "vllm:prompt_tokens_total": "prompt_tokens",
+    "vllm:spec_decode_num_drafts_total": "drafts",
+    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
+    "vllm:prefix_cache_queries_total": "prefix_queries",
+    "vllm:prefix_cache_hits_total": "prefix_hits",
+    "vllm:num_preemptions_total": "preemptions",
+    f"{STEPS}_count": "steps",
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+}
+_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+_MOST_POSITIONS: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """Cumulative counts by upper bound, as Prometheus has them; the last bound is infinity."""
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Counters since the server's start and gauges of now, summed over its engines."""
+
+    at: float
+    """Seconds on a monotonic clock."""
+    started: float = 0.0
+    """When the server's process started, in seconds since 1970; 0 if it does not say."""
+    generation_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    drafts: float = 0.0
+    draft_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    accepted_by_position: tuple[float, ...] = ()
+    """Accepted tokens at position 1, 2, … of a draft."""
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    preemptions: float = 0.0
+    steps: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_usage: float = 0.0
+    """The fullest engine's share of its KV cache in use, 0 to 1."""
+    histograms: Mapping[str, Histogram]
+
+
+def read_sample(text: str, *, at: float) -> Sample:
+    """Return the sample that a /metrics page holds. Raises ValueError if it cannot be read."""
+    totals: dict[str, float] = defaultdict(float)
+    positions: dict[int, float] = defaultdict(float)
+    buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in _HISTOGRAMS}
+    usage, started = 0.0, 0.0
+    wanted = _wanted(text)
+    if not wanted.strip():
+        raise ValueError("the page has no counters of vLLM")
+    for family in text_string_to_metric_families(wanted):
+        for name, labels, value, *_ in family.samples:
+            if not math.isfinite(value) or value < 0:
+                raise ValueError(f"{name} is negative or not a number")
+            if field := _TOTALS.get(name):
+                totals[field] += value
+            elif name == _PER_POSITION:
+                positions[_position(labels)] += value
+            elif name == _KV_USAGE:
+                usage = max(usage, value)
+            elif name == _START:
+                started = max(started, value)
+            elif name.endswith("_bucket") and (found := buckets.get(name.removesuffix("_bucket"))) is not None:
+                found[float(labels.get("le", "nan"))] += value
+    return Sample(
+        at=at,
+        started=started,
+        kv_usage=usage,
+        accepted_by_position=tuple(positions[place] for place in range(max(positions, default=-1) + 1)),
+        histograms={name: _histogram(found) for name, found in buckets.items()},
+        **totals,
+    )
+
+
+def _wanted(text: str) -> str:
+    """Return the lines that are read: a page has thousands of others."""
+    names = (*_TOTALS, _PER_POSITION, _KV_USAGE, _START, *(f"{name}_bucket" for name in _HISTOGRAMS))
+    return "\n".join(line for line in text.splitlines() if line.startswith(names)) + "\n"
+
+
+def _position(labels: Mapping[str, str]) -> int:
+    place = int(labels.get("position", "-1"))
+    if not 0 <= place < _MOST_POSITIONS:
+        raise ValueError("a draft position is out of range")
+    return place
+
+
+def _histogram(buckets: Mapping[float, float]) -> Histogram:
+    if any(math.isnan(bound) for bound in buckets):
+        raise ValueError("a histogram bucket has no upper bound")
+    bounds = sorted(buckets)
+    return Histogram(bounds=tuple(bounds), counts=tuple(buckets[bound] for bound in bounds))

@@ -1,0 +1,126 @@
+"""What happened between two samples of one server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemmaspec.live.sample import E2E, TPOT, TTFT, Histogram, Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantiles:
+    """Of a latency, in seconds; None without an observation."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Rates and shares over some seconds. A share is None if nothing was counted that it could be a share of."""
+
+    seconds: float
+    tokens_per_second: float
+    prompt_tokens_per_second: float
+    drafts: int
+    drafted_per_second: float
+    accepted_per_second: float
+    acceptance_length: float | None
+    """Tokens per step of the target, its own one included: 1 + accepted / drafts."""
+    k: float | None
+    """Drafted tokens per draft: the k in use."""
+    by_position: tuple[float, ...]
+    """r_1, r_2, …: the share of drafts whose first i tokens were all accepted."""
+    step_ms: float | None
+    """Mean time of an engine step, while requests were running at both ends."""
+    prefix_hit_share: float | None
+    preemptions: int
+    ttft: Quantiles
+    tpot: Quantiles
+    e2e: Quantiles
+
+
+def window(before: Sample, now: Sample) -> Window | None:
+    """Return what happened from `before` to `now`; None if no time passed or the server was restarted between them."""
+    seconds = now.at - before.at
+    if seconds <= 0 or restarted(before, now):
+        return None
+    drafts = now.drafts - before.drafts
+    drafted = now.draft_tokens - before.draft_tokens
+    accepted = now.accepted_tokens - before.accepted_tokens
+    steps = now.steps - before.steps
+    queries = now.prefix_queries - before.prefix_queries
+    busy = steps > 0 and before.running > 0 and now.running > 0
+    return Window(
+        seconds=seconds,
+        tokens_per_second=(now.generation_tokens - before.generation_tokens) / seconds,
+        prompt_tokens_per_second=(now.prompt_tokens - before.prompt_tokens) / seconds,
+        drafts=int(drafts),
+        drafted_per_second=drafted / seconds,
+        accepted_per_second=accepted / seconds,
+        acceptance_length=1 + accepted / drafts if drafts else None,
+        k=drafted / drafts if drafts else None,
+        by_position=_by_position(before, now, drafts),
+        step_ms=1000 * seconds / steps if busy else None,
+        prefix_hit_share=(now.prefix_hits - before.prefix_hits) / queries if queries else None,
+        preemptions=int(now.preemptions - before.preemptions),
+        ttft=_quantiles(before, now, TTFT),
+        tpot=_quantiles(before, now, TPOT),
+        e2e=_quantiles(before, now, E2E),
+    )
+
+
+def restarted(before: Sample, now: Sample) -> bool:
+    """Return whether the server's counters began anew between two samples."""
+    if before.started and now.started and abs(now.started - before.started) > 1:
+        return True
+    pairs = (
+        (before.generation_tokens, now.generation_tokens),
+        (before.prompt_tokens, now.prompt_tokens),
+        (before.drafts, now.drafts),
+        (before.draft_tokens, now.draft_tokens),
+        (before.accepted_tokens, now.accepted_tokens),
+        (before.steps, now.steps),
+    )
+    return any(later < earlier for earlier, later in pairs)
+
+
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+    """Return a quantile of a cumulative histogram, as Prometheus' histogram_quantile does: linear within a bucket.
+
+    None without an observation. A quantile in the last, unbounded bucket is the largest finite bound.
+    """
+    total = counts[-1] if counts else 0
+    if total <= 0:
+        return None
+    rank = share * total
+    below, reached = 0.0, 0.0
+    for bound, count in zip(bounds, counts, strict=True):
+        if count >= rank and count > reached:
+            if bound == float("inf"):
+                return below
+            return below + (bound - below) * (rank - reached) / (count - reached)
+        below, reached = bound, count
+    return below
+
+
+def _by_position(before: Sample, now: Sample, drafts: float) -> tuple[float, ...]:
+    if not drafts:
+        return ()
+    earlier = (*before.accepted_by_position, *(0.0,) * len(now.accepted_by_position))
+    return tuple((later - first) / drafts for later, first in zip(now.accepted_by_position, earlier, strict=False))
+
+
+def _quantiles(before: Sample, now: Sample, name: str) -> Quantiles:
+    bounds, counts = _since(before.histograms.get(name, Histogram()), now.histograms.get(name, Histogram()))
+    return Quantiles(
+        p50=quantile(0.5, bounds, counts), p90=quantile(0.9, bounds, counts), p99=quantile(0.99, bounds, counts)
+    )
+
+
+def _since(before: Histogram, now: Histogram) -> tuple[Sequence[float], Sequence[float]]:
+    if before.bounds != now.bounds:
+        return now.bounds, now.counts
+    return now.bounds, [later - first for later, first in zip(now.counts, before.counts, strict=True)]

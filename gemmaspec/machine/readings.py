@@ -1,0 +1,81 @@
+"""What a doctor reads of this machine. Nothing is changed, and only a server's clock is asked over the network."""
+
+from __future__ import annotations
+
+import email.utils
+import resource
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.doctor.gpu import Gpus
+from gemmaspec.doctor.machine import Clock
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.machine import nvidia
+from gemmaspec.models.access import is_offline
+
+_HTTP_S: Final = 5
+
+
+def gpus() -> Gpus | None:
+    """Return the GPUs that nvidia-smi shows; None if it is missing, fails or shows none."""
+    try:
+        found = nvidia.gpus()
+        cuda = nvidia.newest_cuda() if found else None
+    except EnvironmentMissing:
+        return None
+    if not found:
+        return None
+    return Gpus(
+        names=tuple(one.name for one in found),
+        driver=found[0].driver,
+        cuda=cuda,
+        capabilities=tuple(one.capability for one in found if one.capability),
+    )
+
+
+def clock() -> Clock:
+    """The clocks now; a server's by the Date of its answer."""
+    day, even = time.time(), time.monotonic()
+    skew, against = _skew()
+    step = (time.time() - day) - (time.monotonic() - even)
+    return Clock(now=time.time(), step=step, skew=skew, against=against)
+
+
+def hard_open_files() -> int | None:
+    """The most files that a process may open; None for no limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def free_bytes(folder: Path | None) -> int | None:
+    """Free space where a folder is, or would be; None when that cannot be seen."""
+    if folder is None:
+        return None
+    try:
+        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        return shutil.disk_usage(there).free
+    except OSError:
+        return None
+
+
+def shm_free() -> int | None:
+    """Free shared memory; None where there is no /dev/shm."""
+    return free_bytes(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None  # noqa: S108 - looked at
+
+
+def _skew() -> tuple[float | None, str]:
+    """How far this machine is ahead of the Hub, and of whom that is said, or why it is not."""
+    import requests
+    from huggingface_hub import constants
+
+    if is_offline():
+        return None, "HF_HUB_OFFLINE is set"
+    before = time.time()
+    try:
+        answer = requests.head(constants.ENDPOINT, timeout=_HTTP_S, allow_redirects=False)
+        there = email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (requests.RequestException, KeyError, ValueError, TypeError):
+        return None, f"{constants.ENDPOINT} does not say what time it is"
+    return (before + time.time()) / 2 - there, constants.ENDPOINT

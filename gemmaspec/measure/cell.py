@@ -1,0 +1,182 @@
+"""Measuring one cell on a running server: warm-up, reference, load, reference."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemmaspec.bench.cells import Cell
+from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt
+from gemmaspec.bench.samples import Group, Measured, Sample
+from gemmaspec.engine.server import Server
+from gemmaspec.measure.counters import Counters, read_counters, settled
+from gemmaspec.measure.gpu import Watch
+from gemmaspec.measure.load import Load, run_load
+from gemmaspec.measure.stream import Broken, Stream
+
+WARM_TOKENS = 24
+REFERENCE_TOKENS = 40
+COUNTERS_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How a server is asked."""
+
+    server: Server
+    api_key: str | None
+    max_tokens: int
+    ignore_eos: bool
+    temperature: float | None
+    """None: as the server decides."""
+    timeout_s: float
+    """For the next bytes of an answer."""
+    calls_tools: bool = False
+    """Whether the server finds tool calls in answers; without, vLLM refuses requests that leave the choice to it."""
+
+    def body(self, prompt: Mapping[str, Any], *, tokens: int | None = None, fixed: bool | None = None) -> bytes:
+        """A request's JSON; its own salt keeps the prefix cache from knowing the prompt already."""
+        fixed = self.ignore_eos if fixed is None else fixed
+        own: dict[str, Any] = {
+            "model": self.server.model,
+            **prompt,
+            "max_tokens": tokens or self.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "cache_salt": uuid.uuid4().hex,
+        }
+        if "tools" in prompt and not self.calls_tools:
+            own["tool_choice"] = "none"
+        if self.temperature is not None:
+            own["temperature"] = self.temperature
+        if fixed:
+            own |= {"ignore_eos": True, "min_tokens": tokens or self.max_tokens}
+        return json.dumps(own).encode()
+
+    def run(self, bodies: Sequence[bytes], concurrency: int) -> Load:
+        """Send requests and wait for them."""
+        return run_load(
+            self.server.base_url, bodies, concurrency=concurrency, timeout_s=self.timeout_s, api_key=self.api_key
+        )
+
+    def counters(self) -> Counters:
+        """What the server has counted."""
+        return read_counters(self.server, timeout_s=COUNTERS_S, api_key=self.api_key)
+
+
+def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, drafts: bool) -> Measured:
+    """Measure a cell. `prompts` are asked in their order, one request each.
+
+    Alone, each category is a group with counters of its own; at a higher concurrency categories are mixed, since each
+    group's end, when the last requests finish one by one, would be time without load. Raises Broken and UsageError.
+    """
+    warm_up(asking, cell.concurrency)
+    before = reference_step(asking)
+    with Watch() as watch:
+        parts = [_group(asking, cell, part, category=category) for category, part in _groups(prompts, cell)]
+    after = reference_step(asking)
+    samples: list[Sample] = []
+    offset = 0.0
+    for part, load, _ in parts:
+        samples += [_sample(prompt, one, offset) for prompt, one in zip(part, load.streams, strict=True)]
+        offset += load.wall
+    if drafts and not any(group.drafts for _, _, group in parts):
+        raise Broken("the server was to speculate, and counted no draft in a whole cell")
+    return Measured(
+        samples=tuple(samples),
+        groups=tuple(group for _, _, group in parts),
+        wall=offset,
+        idle=sum(load.idle for _, load, _ in parts),
+        reference_before=before,
+        reference_after=after,
+        gpu=watch.summary(),
+    )
+
+
+def warm_up(asking: Asking, concurrency: int) -> None:
+    """Ask `concurrency` requests at once, twice, with prompts that are never measured."""
+    bodies = [
+        asking.body(_question(WARM_UP[n % len(WARM_UP)]), tokens=WARM_TOKENS, fixed=True)
+        for n in range(2 * concurrency)
+    ]
+    asking.run(bodies, concurrency)
+
+
+def reference_step(asking: Asking) -> float:
+    """Seconds of a step of the reference request, alone.
+
+    The median time between two chunks of its answer, where each step is a chunk; else its time over its steps, since
+    a server leaves out chunks without text, as dummy weights and parsers make them.
+    """
+    before = asking.counters()
+    load = asking.run([asking.body(_question(REFERENCE), tokens=REFERENCE_TOKENS, fixed=True)], 1)
+    (answer,) = load.streams
+    added = settled(
+        asking.server, before, tokens=answer.completion_tokens, timeout_s=COUNTERS_S, api_key=asking.api_key
+    )
+    steps = added.drafts or answer.completion_tokens - 1
+    if steps < 1 or answer.last <= answer.first:
+        raise Broken("the reference request's answer came in one piece, so its steps cannot be timed")
+    if abs(len(answer.gaps) - steps) <= 2:
+        return statistics.median(answer.gaps)
+    return (answer.last - answer.first) / steps
+
+
+def _question(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _groups(prompts: Sequence[Prompt], cell: Cell) -> list[tuple[str | None, list[Prompt]]]:
+    if cell.concurrency > 1:
+        return [(None, list(prompts))]
+    names = dict.fromkeys(one.category for one in prompts)
+    return [(name, [one for one in prompts if one.category == name]) for name in names]
+
+
+def _group(
+    asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, category: str | None
+) -> tuple[Sequence[Prompt], Load, Group]:
+    bodies = [asking.body(one.body()) for one in prompts]
+    before = asking.counters()
+    load = asking.run(bodies, cell.concurrency)
+    tokens = sum(one.completion_tokens for one in load.streams)
+    added = settled(asking.server, before, tokens=tokens, timeout_s=COUNTERS_S, api_key=asking.api_key)
+    group = Group(
+        category=category,
+        drafts=added.drafts,
+        drafted=added.drafted,
+        accepted=added.accepted,
+        by_position=added.by_position,
+        foreign_tokens=max(0, added.generated - tokens),
+    )
+    return prompts, load, group
+
+
+def _sample(prompt: Prompt, one: Stream, offset: float) -> Sample:
+    return Sample(
+        prompt=prompt.id,
+        category=prompt.category,
+        sent=one.sent + offset,
+        first=one.first + offset,
+        last=one.last + offset,
+        chunks=one.chunks,
+        prompt_tokens=one.prompt_tokens,
+        completion_tokens=one.completion_tokens,
+        finish_reason=one.finish_reason,
+        characters=one.characters,
+        accepted=_histogram(one.metrics),
+    )
+
+
+def _histogram(metrics: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """Steps that accepted 0 … k tokens (`acceptance_histogram`, vLLM 0.30.0 and later)."""
+    spec = metrics.get("speculative_decoding") if metrics else None
+    found = spec.get("acceptance_histogram") if isinstance(spec, dict) else None
+    if not isinstance(found, list) or len(found) > 1024:
+        return ()
+    counts = [one for one in found if isinstance(one, int) and not isinstance(one, bool) and one >= 0]
+    return tuple(counts) if len(counts) == len(found) else ()

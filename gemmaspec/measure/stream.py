@@ -1,0 +1,169 @@
+"""One streamed chat completion, timed chunk by chunk."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.ready.logline import printable
+
+MAX_EVENT: Final = 4 * 1024 * 1024
+"""Bytes of one event of a stream; vLLM's have some hundred."""
+MAX_STREAM: Final = 256 * 1024 * 1024
+PATH: Final = "/v1/chat/completions"
+_NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Trusts nobody: a server's address is always http. Loading certificates would cost each client 20 ms."""
+
+
+class Broken(GemmaspecError):
+    """The server broke off, or answered what is no stream of a chat completion."""
+
+
+@dataclass(kw_only=True)
+class Stream:
+    """What one request took; moments in seconds on the clock of its run."""
+
+    sent: float
+    first: float = 0.0
+    """The first chunk: the first token is there."""
+    last: float = 0.0
+    """The last chunk that belongs to the answer."""
+    ended: float = 0.0
+    """The end of the stream."""
+    chunks: int = 0
+    """Chunks of the answer after the first: as many as steps, where the server sends each step by itself."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between those chunks."""
+    characters: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    metrics: Mapping[str, Any] | None = None
+    """vLLM's own metrics of the request, where it sends them (--per-request-spec-decode-metrics, 0.30.0+)."""
+
+
+def connection(base_url: str, *, timeout_s: float, api_key: str | None) -> httpx.Client:
+    """A client that keeps one connection to one server and reaches nothing else."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    return httpx.Client(
+        base_url=base_url,
+        verify=_NO_TLS,
+        trust_env=False,
+        follow_redirects=False,
+        headers=headers,
+        timeout=timeout_s,
+        limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+    )
+
+
+def streamed(client: httpx.Client, body: bytes, *, origin: float) -> Stream:
+    """Send a request and read its stream to the end. `origin` is the run's zero on time.perf_counter.
+
+    Raises Broken when the server fails, UsageError when it refuses the request.
+    """
+    found = Stream(sent=time.perf_counter() - origin)
+    try:
+        with client.stream("POST", PATH, content=body) as response:
+            if response.status_code != 200:
+                raise _refused(response)
+            for event, moment in _events(response):
+                _take(found, event, moment - origin)
+    except httpx.TimeoutException:
+        raise Broken("the server sent nothing for longer than --request-timeout") from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise Broken(f"the server broke off in the middle of an answer ({_plain(error)})") from None
+    found.ended = time.perf_counter() - origin
+    if not found.completion_tokens:
+        raise Broken("the stream ended without its usage, so its tokens cannot be counted")
+    return found
+
+
+def _plain(error: Exception) -> str:
+    return printable(str(error))[:160] or "no reason given"
+
+
+def _events(response: httpx.Response) -> Iterator[tuple[Any, float]]:
+    """Each event's JSON and the moment at which its bytes were there."""
+    waiting, total = b"", 0
+    for part in response.iter_raw():
+        moment = time.perf_counter()
+        total += len(part)
+        waiting += part
+        if len(waiting) > MAX_EVENT or total > MAX_STREAM:
+            raise Broken("the server's stream is larger than any answer")
+        *whole, waiting = waiting.split(b"\n\n")
+        for event in whole:
+            if event.startswith(b"data: ") and event != b"data: [DONE]":
+                yield _json(event[6:]), moment
+
+
+def _json(event: bytes) -> Any:
+    try:
+        return json.loads(event)
+    except (ValueError, RecursionError):
+        raise Broken("the server's stream holds an event that is not JSON") from None
+
+
+def _take(found: Stream, event: Any, moment: float) -> None:
+    if not isinstance(event, dict):
+        raise Broken("the server's stream holds an event that is no chunk of an answer")
+    if error := event.get("error"):
+        raise Broken(f"the request failed inside the server{_said(error)}")
+    choices = event.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        _take_choice(found, choices[0], moment)
+    usage = event.get("usage")
+    if isinstance(usage, dict):
+        found.prompt_tokens = _count(usage.get("prompt_tokens"))
+        found.completion_tokens = _count(usage.get("completion_tokens"))
+    metrics = event.get("metrics")
+    if isinstance(metrics, dict):
+        found.metrics = metrics
+
+
+def _take_choice(found: Stream, choice: Mapping[str, Any], moment: float) -> None:
+    if not found.first:
+        found.first = moment
+    elif moment > found.last:
+        found.chunks += 1
+        found.gaps.append(moment - found.last)
+    found.last = moment
+    reason = choice.get("finish_reason")
+    found.finish_reason = reason[:40] if isinstance(reason, str) else found.finish_reason
+    delta = choice.get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else None
+    found.characters += len(text) if isinstance(text, str) else 0
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
+
+
+def _refused(response: httpx.Response) -> GemmaspecError:
+    body = b""
+    for part in response.iter_raw():
+        body += part
+        if len(body) > 65536:
+            break
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    said = _said(found.get("error") or found) if isinstance(found, dict) else ""
+    if response.status_code == 401:
+        return UsageError("the server refuses the API key", hint="export VLLM_API_KEY with the key of the server")
+    if response.status_code < 500:
+        return UsageError(f"the server refuses a request (HTTP {response.status_code}){said}")
+    return Broken(f"a request failed inside the server (HTTP {response.status_code}){said}")
+
+
+def _said(error: object) -> str:
+    message = error.get("message") if isinstance(error, dict) else error
+    return f": {printable(message)[:300]}" if isinstance(message, str) and message else ""

@@ -1,0 +1,86 @@
+"""Acceptance by position: curves of what was measured, and what they say about positions that were not.
+
+r_i is the share of drafts whose first i tokens were all accepted, so r_i / r_(i-1) is the probability that token i is
+accepted when all before it were. Measured curves are not geometric, but those conditional probabilities settle after
+the first positions: a curve goes on with the mean of its last ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Final
+
+from gemmaspec.predict.rows import Row
+
+LAST: Final = 3
+"""Conditional probabilities that a curve goes on with, after the first."""
+SPREAD: Final = 0.06
+"""Standard deviation of the conditional probability that a curve goes on with."""
+UNKNOWN: Final = (0.7, 0.15)
+"""Conditional probability of a pair of which nothing is known, and its standard deviation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """r_1 … r_k of one prediction."""
+
+    rates: tuple[float, ...]
+    measured: int
+    """Positions that were measured; the others are extrapolated."""
+    deviation: float
+    """Standard deviation of E(k), in tokens."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """E(k) = 1 + r_1 + … + r_k."""
+        return 1 + sum(self.rates)
+
+
+def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = None) -> Curve:
+    """The curve of one method at k, from rows of that method and one setting.
+
+    Rows of the same k are taken first, since a head that drafts a block in one pass may draft it worse when it is cut;
+    rows of the same context before others. `known` is a conditional probability from elsewhere, where no row is.
+    """
+    if k == 0:
+        return Curve(rates=(), measured=0, deviation=0)
+    drafted = [row for row in rows if row.k > 0]
+    drafted = [row for row in drafted if row.context == context] or drafted
+    same = [row for row in drafted if row.k == k]
+    rates = _mean(same or drafted, k)
+    if not rates:
+        mean, spread = (known, SPREAD) if known is not None else UNKNOWN
+        return _continued((), mean, spread, k)
+    return _continued(rates, _next(rates), SPREAD, k)
+
+
+def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
+    """The mean of each position, over the rows that have it."""
+    found: list[float] = []
+    for position in range(min(k, max((row.k for row in rows), default=0))):
+        values = [row.acceptance[position] for row in rows if row.k > position]
+        mean = sum(values) / len(values)
+        found.append(min(mean, found[-1]) if found else mean)
+    return tuple(found)
+
+
+def _next(rates: Sequence[float]) -> float:
+    """The conditional probability of the next position."""
+    steps = [after / before if before > 0 else 0.0 for before, after in zip((1.0, *rates), rates, strict=False)]
+    last = steps[1:][-LAST:] or steps
+    return sum(last) / len(last)
+
+
+def _continued(rates: tuple[float, ...], conditional: float, spread: float, k: int) -> Curve:
+    missing = k - len(rates)
+
+    def tail(probability: float) -> tuple[float, ...]:
+        start = rates[-1] if rates else 1.0
+        return tuple(accumulate([start, *[min(max(probability, 0.0), 1.0)] * missing], mul))[1:]
+
+    middle = tail(conditional)
+    spread_of_sum = (sum(tail(conditional + spread)) - sum(tail(conditional - spread))) / 2
+    return Curve(rates=(*rates, *middle), measured=len(rates), deviation=spread_of_sum)

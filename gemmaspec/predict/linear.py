@@ -1,0 +1,48 @@
+"""A little linear algebra: symmetric positive definite systems of some hundred unknowns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Vector = Sequence[float]
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """The scalar product."""
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+class Cholesky:
+    """L with L Lᵀ = matrix; `matrix` is symmetric and positive definite."""
+
+    def __init__(self, matrix: Sequence[Vector]) -> None:
+        self._rows: list[list[float]] = []
+        for i, source in enumerate(matrix):
+            row: list[float] = []
+            for j in range(i + 1):
+                known = sum(x * y for x, y in zip(row, self._rows[j] if j < i else row, strict=False))
+                rest = source[j] - known
+                row.append(math.sqrt(max(rest, 1e-18)) if i == j else rest / self._rows[j][j])
+            self._rows.append(row)
+
+    @property
+    def log_determinant(self) -> float:
+        """Of the matrix."""
+        return 2 * sum(math.log(row[-1]) for row in self._rows)
+
+    def half(self, right: Vector) -> list[float]:
+        """x with L x = right."""
+        found: list[float] = []
+        for row, value in zip(self._rows, right, strict=True):
+            found.append((value - sum(x * y for x, y in zip(row, found, strict=False))) / row[-1])
+        return found
+
+    def solve(self, right: Vector) -> list[float]:
+        """x with matrix x = right."""
+        found = self.half(right)
+        for i in reversed(range(len(found))):
+            found[i] /= self._rows[i][i]
+            for j in range(i):
+                found[j] -= self._rows[i][j] * found[i]
+        return found

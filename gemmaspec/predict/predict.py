@@ -1,0 +1,142 @@
+"""Predicted rows: E(k) from the acceptance curve over T(k, batch, context) from the fit, each with its uncertainty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.predict.acceptance import Curve, curve
+from gemmaspec.predict.rows import NONE, Row, Setting
+from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed
+
+QUANTILE: Final = 1.645
+"""Standard deviations of a normal distribution that hold 90 % between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Which cells."""
+
+    ks: tuple[int, ...]
+    concurrencies: tuple[int, ...]
+    contexts: tuple[int, ...] = ()
+    """Those that were measured, when empty."""
+    method: str | None = None
+    """The method of k > 0 where no row has one."""
+    conditional: float | None = None
+    """Acceptance of a token given those before it, from elsewhere; used where no row has an acceptance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """One predicted cell."""
+
+    method: str
+    k: int
+    concurrency: int
+    context: int
+    curve: Curve
+    step: StepTime
+    setting: Setting
+    measured: bool
+    """Whether this very cell was measured."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all requests together."""
+        return self.curve.tokens_per_step * self.concurrency / self.step.seconds
+
+    @property
+    def deviation(self) -> float:
+        """Relative standard deviation of a measurement around the prediction."""
+        accepted = self.curve.deviation / self.curve.tokens_per_step
+        return math.sqrt(self.step.deviation**2 + accepted**2 + NOISE**2)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Tokens per second that hold a measurement with 90 %."""
+        factor = math.exp(QUANTILE * self.deviation)
+        return self.tokens_per_second / factor, self.tokens_per_second * factor
+
+
+def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
+    """Every cell that is asked for, in each setting that was measured; settings and methods never explain each other.
+
+    Rows without speculation belong to every method of their setting: they are the step that a draft is added to.
+    """
+    settings = list(dict.fromkeys(row.setting for row in rows))
+    return tuple(one for setting in settings for one in _of_setting(rows, setting, asked))
+
+
+def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
+    """A predicted row, in the form of a measured one."""
+    own = {"vllm": one.setting.vllm} if one.setting.vllm else {}
+    return {
+        "method": one.method,
+        "k": one.k,
+        "concurrency": one.concurrency,
+        "context": one.context,
+        "acceptance": [round(rate, 6) for rate in one.curve.rates],
+        "acceptance_measured": one.curve.measured,
+        "step_ms": one.step.seconds * 1000,
+        "tokens_per_second": one.tokens_per_second,
+        "interval": list(one.interval),
+        "speedup": one.tokens_per_second / baseline.tokens_per_second if baseline else None,
+        "measured": one.measured,
+        "compile": one.setting.compile,
+        **own,
+    }
+
+
+def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
+    """The cell without speculation that a cell is compared with."""
+    for other in found:
+        same = (other.setting, other.concurrency, other.context) == (one.setting, one.concurrency, one.context)
+        if same and other.k == 0:
+            return other
+    return None
+
+
+def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator[Predicted]:
+    own = [row for row in rows if row.setting == setting]
+    alone = [row for row in own if row.k == 0]
+    methods = list(dict.fromkeys(row.method for row in own if row.k)) or [asked.method or ""]
+    fits = {method: Steps(method, _timed([*alone, *_of(own, method)])) for method in methods}
+    bare = Steps(NONE, _timed(alone)) if alone else None
+    contexts = asked.contexts or tuple(sorted({row.context for row in own}))
+    cells = [Cell(k, b, context) for context in contexts for b in asked.concurrencies for k in asked.ks]
+    known = {(row.method, row.k, row.concurrency, row.context) for row in own}
+
+    def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
+        found = curve(_of(own, method), k=cell.k, context=cell.context, known=asked.conditional)
+        return Predicted(
+            method=method,
+            k=cell.k,
+            concurrency=cell.batch,
+            context=cell.context,
+            curve=found,
+            step=step,
+            setting=setting,
+            measured=(method, cell.k, cell.batch, cell.context) in known,
+        )
+
+    for cell in cells:
+        if cell.k == 0:
+            yield row_of(NONE, cell, _surest([*([bare] if bare else []), *fits.values()], cell))
+        else:
+            yield from (row_of(method, cell, fit.at(cell)) for method, fit in fits.items() if method)
+
+
+def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
+    """The step by the fit that is the surest of it: rows of a draft also say how a step grows with its tokens."""
+    return min((fit.at(cell) for fit in fits), key=lambda one: one.deviation)
+
+
+def _of(rows: Iterable[Row], method: str) -> list[Row]:
+    return [row for row in rows if row.method == method]
+
+
+def _timed(rows: Iterable[Row]) -> list[Timed]:
+    return [Timed(Cell(row.k, row.concurrency, row.context), row.step) for row in rows]

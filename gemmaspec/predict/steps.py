@@ -1,0 +1,222 @@
+"""T(k, batch, context): the time of one step, fitted to few measured cells.
+
+    T = t_0 + t_1 N + t_2 b                                  the target verifies N = b (k + 1) tokens of b requests
+      + [k > 0] (j + j_b b)                                  what speculation costs before it drafts anything
+      + k (d + d_b b)                                        the draft, once for each token
+      + (c_0 b + [k > 0] (c_1 + c_2 b)) (context - c̄)        the cache, shared by the tokens that one request verifies
+
+t_0 … c_2 belong to the machine, the models, the vLLM and its settings. Each has a prior in units of the shortest
+measured step, so that one cell is enough to say something and ten to say it well (Bayesian linear regression,
+Rasmussen & Williams: Gaussian Processes for Machine Learning, 2006, chapter 2.1). What the equation leaves over is
+carried to nearby cells by a Gaussian process over relative residuals (the same, 2.2). How a step grows with N is one
+of three hypotheses, weighed by how well each explains the cells: in proportion, in the steps of vLLM's CUDA graphs
+(whose batches are padded), or with falling growth, as experts of a mixture are read once however many tokens want
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.predict.linear import Cholesky, dot
+
+MAX_CELLS: Final = 120
+"""Cells that a fit takes; more of them say nothing new and cost time with their third power."""
+NOISE: Final = 0.025
+"""Relative standard deviation of one measurement of a cell."""
+MISFIT: Final = 0.03
+"""Relative standard deviation of what the equation leaves over."""
+PARALLEL: Final = frozenset({"dflash", "dspark"})
+"""Methods that draft all tokens in one pass."""
+_FREE: Final = frozenset({"ngram", "suffix"})
+"""Methods without a model."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a step time was measured, or is asked for."""
+
+    k: int
+    batch: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A measured step."""
+
+    cell: Cell
+    seconds: float
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A predicted step."""
+
+    seconds: float
+    deviation: float
+    """Relative standard deviation."""
+
+
+class Steps:
+    """A fit of one method in one setting; `measured` holds its cells and those without speculation."""
+
+    def __init__(self, method: str, measured: Sequence[Timed]) -> None:
+        if not measured:
+            raise ValueError("nothing was measured")
+        merged = _merged(measured)[:MAX_CELLS]
+        fits = [_Fit(method, merged, growth) for growth in _GROWTHS]
+        best = max(fit.evidence for fit in fits)
+        weights = [math.exp(fit.evidence - best) for fit in fits]
+        self._fits = [(fit, weight / sum(weights)) for fit, weight in zip(fits, weights, strict=True)]
+
+    def at(self, cell: Cell) -> StepTime:
+        """The step of a cell: the mean over the hypotheses, each by its weight."""
+        found = [(fit.at(cell), weight) for fit, weight in self._fits]
+        mean = sum(one.seconds * weight for one, weight in found)
+        variance = sum(
+            ((one.seconds * one.deviation) ** 2 + (one.seconds - mean) ** 2) * weight for one, weight in found
+        )
+        return StepTime(mean, math.sqrt(variance) / mean)
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """One hypothesis about how a step grows with the tokens that it verifies."""
+
+    name: str
+    prior: float
+    of: Callable[[int], float]
+
+
+def graph_size(tokens: int) -> int:
+    """Tokens that a CUDA graph runs for `tokens`: 1, 2, 4, then multiples of 8, and of 16 above 256.
+
+    vllm/config/vllm.py `_set_cudagraph_sizes`, 0.26.0 and 0.32.0; above 512 no graph is captured.
+    """
+    if tokens <= 4:
+        return tokens if tokens < 3 else 4
+    step = 8 if tokens <= 256 else 16
+    return -(-tokens // step) * step if tokens <= 512 else tokens
+
+
+_EXPERTS: Final = 16
+_GROWTHS: Final = (
+    _Growth("in proportion", 0.5, float),
+    _Growth("padded", 0.4, lambda tokens: float(graph_size(tokens))),
+    _Growth("falling", 0.1, lambda tokens: _EXPERTS * (1 - (1 - 1 / _EXPERTS) ** tokens)),
+)
+
+_Term = tuple[float, float, float]
+"""A term of the equation: its value in a cell, and the prior of its coefficient in shortest steps (mean, deviation)."""
+
+
+def _drafting(method: str) -> tuple[float, float]:
+    """The prior of d: a pass of the draft over a step of the target."""
+    if method in PARALLEL or method in _FREE:
+        return 0.01, 0.02
+    return (0.25, 0.3) if method == "draft_model" else (0.06, 0.1)
+
+
+def _terms(method: str, cell: Cell, growth: _Growth, middle: float) -> list[_Term]:
+    k, b = cell.k, cell.batch
+    speculates = 1.0 if k else 0.0
+    beyond = (cell.context - middle) / 1000
+    return [
+        (1.0, 0.95, 1.0),
+        (growth.of(b * (k + 1)), 0.02, 0.025),
+        (float(b), 0.004, 0.01),
+        (speculates, 0.15, 0.3),
+        (speculates * b, 0.004, 0.01),
+        (float(k), *_drafting(method)),
+        (float(k * b), 0.003, 0.01),
+        (b * beyond, 0.003, 0.006),
+        (speculates * beyond, 0.003, 0.01),
+        (speculates * b * beyond, 0.001, 0.004),
+    ]
+
+
+class _Fit:
+    """The equation under one hypothesis."""
+
+    def __init__(self, method: str, measured: Sequence[Timed], growth: _Growth) -> None:
+        self._method, self._growth = method, growth
+        self._unit = min(one.seconds for one in measured)
+        self._middle = sum(one.cell.context for one in measured) / len(measured)
+        self._cells = [one.cell for one in measured]
+        self._fit_equation(measured)
+        self._fit_residuals(measured)
+
+    @property
+    def evidence(self) -> float:
+        """The logarithm of how probable the measured steps are, the hypothesis' own prior included."""
+        return math.log(self._growth.prior) - self._explained - self._system.log_determinant / 2
+
+    def at(self, cell: Cell) -> StepTime:
+        """The step of a cell."""
+        level, variance = self._equation(cell)
+        near = [_nearness(cell, other) for other in self._cells]
+        left = dot(near, self._residuals)
+        spread = 1 - dot(near, self._left_system.solve(near)) * MISFIT**2
+        relative = variance / level**2 + max(spread, 0.0) * MISFIT**2
+        return StepTime(level * (1 + left) * self._unit, math.sqrt(relative))
+
+    def _fit_equation(self, measured: Sequence[Timed]) -> None:
+        self._rows = [self._weighed(one.cell) for one in measured]
+        values = [one.seconds / self._unit for one in measured]
+        matrix = [[dot(a, b) for b in self._rows] for a in self._rows]
+        for i, (one, value) in enumerate(zip(measured, values, strict=True)):
+            matrix[i][i] += value**2 * (MISFIT**2 + NOISE**2 / one.repeats)
+        self._system = Cholesky(matrix)
+        off = [value - self._prior(one.cell) for one, value in zip(measured, values, strict=True)]
+        self._weights = self._system.solve(off)
+        self._explained = dot(off, self._weights) / 2
+
+    def _fit_residuals(self, measured: Sequence[Timed]) -> None:
+        left = [one.seconds / self._unit / self._equation(one.cell)[0] - 1 for one in measured]
+        matrix = [[MISFIT**2 * _nearness(a, b) for b in self._cells] for a in self._cells]
+        for i, one in enumerate(measured):
+            matrix[i][i] += NOISE**2 / one.repeats
+        self._left_system = Cholesky(matrix)
+        self._residuals = [MISFIT**2 * one for one in self._left_system.solve(left)]
+
+    def _equation(self, cell: Cell) -> tuple[float, float]:
+        """Its value in units, never below a third of the shortest step, and its variance."""
+        own = self._weighed(cell)
+        cross = [dot(own, row) for row in self._rows]
+        mean = self._prior(cell) + dot(cross, self._weights)
+        half = self._system.half(cross)
+        return max(mean, 1 / 3), max(dot(own, own) - dot(half, half), 0.0)
+
+    def _prior(self, cell: Cell) -> float:
+        return sum(value * mean for value, mean, _ in _terms(self._method, cell, self._growth, self._middle))
+
+    def _weighed(self, cell: Cell) -> list[float]:
+        return [value * spread for value, _, spread in _terms(self._method, cell, self._growth, self._middle)]
+
+
+def _nearness(a: Cell, b: Cell) -> float:
+    """How much of a residual two cells share, from 0 to 1."""
+    apart = (
+        (math.log2(a.batch / b.batch) / 1.5) ** 2
+        + (math.log2((a.k + 1) / (b.k + 1)) / 0.8) ** 2
+        + (math.log2((a.context + 512) / (b.context + 512)) / 1.5) ** 2
+    )
+    return math.exp(-apart / 2) * (1.0 if bool(a.k) == bool(b.k) else 0.3)
+
+
+def _merged(measured: Sequence[Timed]) -> list[Timed]:
+    """Repeated cells as one, by their geometric mean."""
+    logs: dict[Cell, list[tuple[float, int]]] = defaultdict(list)
+    for one in measured:
+        logs[one.cell].append((math.log(one.seconds), one.repeats))
+    merged = []
+    for cell, values in logs.items():
+        repeats = sum(times for _, times in values)
+        merged.append(Timed(cell, math.exp(sum(log * times for log, times in values) / repeats), repeats))
+    return merged

@@ -1,0 +1,109 @@
+"""A fake engine that starts nothing and writes down what it is asked to do, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gemmaspec.engine.server import Engine, EngineName, Runs, Server, State
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.ready.probe import Answer
+from gemmaspec.ready.wait import Ready
+
+ANSWER = Answer(
+    text="one two", reasoning="", finish_reason="stop", prompt_tokens=9, completion_tokens=2, seconds=0.1, drafts=1,
+    draft_tokens=4, accepted_tokens=2, acceptance_length=3.0, tokens_per_second=20.0,
+)  # fmt: skip
+
+
+class FakeMachine:
+    """What two fake engines run, and the transcript of what they were asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.running: dict[str, tuple[EngineName, Server]] = {}
+        self.fails: dict[str, BaseException] = {}
+        """What a call raises, by its word: `preflight`, `start`, `wait` or `stop`; each once."""
+        self.docker_is_away: GemmaspecError | None = None
+
+    def note(self, call: str, server: Server) -> None:
+        """Write a call down, and fail if it should."""
+        self.calls.append(f"{call} {server.name}:{server.port}")
+        self.fail(call.split()[-1])
+
+    def fail(self, word: str) -> None:
+        """Raise what this call shall raise, once."""
+        if error := self.fails.pop(word, None):
+            raise error
+
+    def engine(self, name: EngineName) -> Engine:
+        """The fake engine of that name."""
+        return FakeEngine(self, name)
+
+    def choose(self, forced: EngineName | None, *, runs_on: EngineName | None = None) -> tuple[Engine, str]:
+        """Choose as the real function does, with docker's daemon away or not."""
+        name: EngineName = forced or runs_on or ("process" if self.docker_is_away else "docker")
+        return self.engine(name), f"{name}: fake"
+
+    def wait_ready(self, engine: Engine, server: Server, **_: Any) -> Ready:
+        """Be ready at once."""
+        self.note(f"{engine.name} wait", server)
+        return Ready(answer=ANSWER, phases={}, seconds=1.0)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Take the place of both engines, of the daemon's images and of the wait."""
+        monkeypatch.setattr("gemmaspec.engine.choose.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.deploy.rollback.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.deploy.observe.choose_engine", self.choose)
+        monkeypatch.setattr("gemmaspec.deploy.observe.image_identity", lambda _: True)
+        monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", self.wait_ready)
+
+
+class FakeEngine:
+    """One engine of a fake machine."""
+
+    remote = False
+
+    def __init__(self, machine: FakeMachine, name: EngineName) -> None:
+        self.machine = machine
+        self.name: EngineName = name
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        from gemmaspec.engine import compose
+        from gemmaspec.engine.process import launch_args
+
+        return compose.up_args(server) if self.name == "docker" else launch_args(server)
+
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
+        self.machine.note(f"{self.name} preflight", server)
+
+    def start(self, server: Server) -> None:
+        self.machine.note(f"{self.name} start", server)
+        self.machine.running[server.name] = (self.name, server)
+
+    def stop(self, server: Server) -> bool:
+        self.machine.note(f"{self.name} stop", server)
+        return self.machine.running.pop(server.name, None) is not None
+
+    def ensure_answers(self, server: Server) -> None:
+        pass
+
+    def state(self, server: Server) -> State:
+        if self.name == "docker" and self.machine.docker_is_away:
+            raise self.machine.docker_is_away
+        engine, _ = self.machine.running.get(server.name, (None, None))
+        return State(status="running" if engine == self.name else "absent", detail="fake")
+
+    def runs(self, server: Server) -> Runs | None:
+        return Runs(command=("vllm",)) if self.state(server).status == "running" else None
+
+    def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        yield "a line of the log"
+
+    def report(self, server: Server) -> dict[str, Any] | None:
+        return None
+
+    def read(self, server: Server, path: str) -> bytes | None:
+        return None

@@ -1,0 +1,312 @@
+"""compare and the report: what they make of results, and of files that are none."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec.bench.compare import compare
+from gemmaspec.bench.report import page
+from gemmaspec.bench.svg import Chart, Line, svg
+from gemmaspec.cli.app import run
+
+
+def row(method: str, k: int, concurrency: int, speed: float, **other: Any) -> dict[str, Any]:
+    """A row of a result."""
+    own = {"method": method, "k": k, "concurrency": concurrency, "context": 256, "compile": "default"}
+    figures = {"tokens_per_second": speed, "output_tokens_per_second": speed, "step_ms": 12.0, "ttft_ms": 30.0}
+    rates = [round(0.7**i, 4) for i in range(1, k + 1)]
+    counted = {"acceptance": rates, "acceptance_length": 1 + sum(rates), "tpot_ms": 5.0, "spread": 0.01}
+    return own | figures | counted | {"rounds": 2, "steady": True} | other
+
+
+def cell(of: dict[str, Any], round_: int = 1) -> dict[str, Any]:
+    """The measured cell of a row."""
+    spread = {"median": 30.0, "p25": 29.0, "p75": 31.0, "min": 28.0, "max": 33.0}
+    categories = {"chat": of["acceptance"], "code": [min(1.0, r * 1.2) for r in of["acceptance"]]} if of["k"] else {}
+    return {
+        **of,
+        "key": f"{of['method']}/{of['k']}/{of['concurrency']}/0/{round_}",
+        "round": round_,
+        "context": None,
+        "prompt_tokens": 256,
+        "foreign_tokens": 0,
+        "ttft_ms": spread,
+        "tpot_ms": spread,
+        "acceptance_by_category": categories,
+        "reference": {"before_ms": 11.0, "after_ms": 11.1, "moved": 0.01, "steady": True, "repeated": 0},
+        "gpu": None,
+        "samples": [],
+    }
+
+
+def result(**speeds: float) -> dict[str, Any]:
+    """A result of two methods at two concurrencies; `speeds` by METHOD_K_CONCURRENCY."""
+    given = {"none_0_1": 90.0, "none_0_8": 600.0, "mtp_4_1": 160.0, "mtp_4_8": 720.0} | speeds
+    rows = []
+    for name, speed in given.items():
+        method, k, concurrency = name.rsplit("_", 2)
+        rows.append(row(method, int(k), int(concurrency), speed))
+    arms = {
+        "none/0": {"vllm": "0.32.0", "lock": {"image.digest": "sha256:aa"}, "serve": {"max_num_seqs": 8}},
+        "mtp/4": {
+            "vllm": "0.32.0",
+            "lock": {"image.digest": "sha256:aa"},
+            "speculative": {"num_speculative_tokens": 4},
+        },
+    }
+    return {
+        "schema": 1,
+        "kind": "gemmaspec bench",
+        "complete": True,
+        "date": "2026-11-22T04:00:00Z",
+        "gemmaspec": "0.1.0",
+        "profile": "nvidia-31b",
+        "settings": {"rounds": 2, "max_tokens": 128, "ignore_eos": False, "temperature": 0.0},
+        "provenance": {"machine": "h200", "gpu": ["NVIDIA H200"], "driver": "580.1", "arms": arms},
+        "rows": rows,
+        "cells": [cell(one) for one in rows],
+    }
+
+
+def write(path: Path, document: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_the_same_result_twice_is_the_same() -> None:
+    found = compare(result(), result())
+    assert not found.slower
+    assert found.differences == ()
+    assert [one.change for one in found.changes] == [0, 0, 0, 0]
+
+
+def test_a_slower_cell_is_exit_code_1_and_shows_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = result(mtp_4_8=650.0)
+    other["provenance"]["arms"]["mtp/4"]["lock"]["image.digest"] = "sha256:bb"
+    a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", other)
+    assert run(["compare", str(a), str(b)]) == 1
+    printed = capsys.readouterr().out
+    assert "lock.image.digest" in printed
+    assert "sha256:aa → sha256:bb" in printed
+    assert "slower in 1" in printed
+    assert run(["compare", str(b), str(a)]) == 0
+    assert "faster in 1" in capsys.readouterr().out
+    assert run(["compare", str(a), str(b), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is False
+    assert [one["verdict"] for one in document["cells"]] == ["same", "same", "same", "slower"]
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "code"),
+    [(["--tolerance", "10%"], 0), (["--tolerance", "0.1"], 0), (["--tolerance", "10"], 0), ([], 1)],
+)
+def test_the_tolerance_is_a_share(tolerance: list[str], code: int, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", result(mtp_4_8=680.0))
+    assert run(["compare", str(a), str(b), *tolerance]) == code
+
+
+def test_the_noise_of_the_rounds_is_no_change() -> None:
+    noisy = result(mtp_4_8=680.0)
+    noisy["rows"][3]["spread"] = 0.08
+    assert not compare(result(), noisy).slower
+
+
+def test_another_k_or_method_is_compared_where_each_has_one() -> None:
+    other = copy.deepcopy(result())
+    for one in other["rows"]:
+        if one["k"]:
+            one |= {"method": "draft_model", "k": 2}
+    found = compare(result(), other)
+    assert [(one.method, one.k) for one in found.changes if "→" in one.method] == [("mtp → draft_model", "4 → 2")] * 2
+
+
+def test_cells_of_one_only_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fewer = result()
+    fewer["rows"] = fewer["rows"][:3]
+    a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", fewer)
+    assert run(["compare", str(a), str(b)]) == 0
+    assert "only in A: mtp k=4, 8 at once, 256 tokens of prompt" in capsys.readouterr().out
+
+
+def test_nothing_in_common_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = result()
+    for one in other["rows"]:
+        one["concurrency"] = 3
+    a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", other)
+    assert run(["compare", str(a), str(b)]) == 2
+    assert "no cell in common" in capsys.readouterr().err
+
+
+def spoiled(**changes: Any) -> dict[str, Any]:
+    document = result()
+    document["rows"][0] |= changes
+    return document
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("{}", "is no result of gemmaspec bench"),
+        (json.dumps(result() | {"schema": 7}), "has the schema 7, and 1 is read"),
+        (json.dumps({k: v for k, v in result().items() if k != "cells"}), "cells is missing"),
+        (json.dumps(spoiled(tokens_per_second=None)), "rows, number 1: tokens_per_second is missing"),
+        (json.dumps(spoiled(tokens_per_second=float("nan"))), "rows, number 1: tokens_per_second is missing"),
+        (json.dumps(spoiled(tokens_per_second=-4.0)), "cannot have been measured"),
+        (json.dumps(spoiled(k=True)), "rows, number 1: k is missing"),
+        (json.dumps(spoiled(acceptance=["x"])), "rows, number 1: acceptance is missing"),
+        (json.dumps(result() | {"rows": [7]}), "rows, number 1 is no map"),
+        (json.dumps(result() | {"cells": [{}]}), "cells, number 1: method is missing"),
+    ],
+)
+def test_a_file_that_is_no_result_is_one_clear_sentence(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = write(tmp_path / "good.json", result()), tmp_path / "bad.json"
+    bad.write_text(text)
+    assert run(["compare", str(good), str(bad)]) == 2
+    said_here = capsys.readouterr().err
+    assert said in said_here
+    assert "Traceback" not in said_here
+    assert run(["compare", str(good), "/no/such.json"]) == 2
+    assert run(["compare", str(good), str(good), "--tolerance", "much"]) == 2
+
+
+def test_compare_is_quick(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.json", result())
+    taken = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        subprocess.run([sys.executable, "-m", "gemmaspec", "compare", str(a), str(a)], check=True, capture_output=True)
+        taken.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+    assert min(taken) < 1.0
+
+
+# The report
+
+
+class Outline(HTMLParser):
+    """The elements of a page, and what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def outline(document: dict[str, Any]) -> Outline:
+    found = Outline()
+    found.feed(page(document))
+    return found
+
+
+def test_the_report_is_whole_by_itself() -> None:
+    found = outline(result())
+    assert found.loads == []
+    assert "script" not in found.tags
+    assert found.tags.count("figure") == 4
+    assert "Fastest at 1: mtp k=4 with 160.0 tok/s, 1.78 times no speculation" in found.text
+    assert "sha256:aa" in found.text
+    assert "prefers-color-scheme:dark" in page(result())
+
+
+def test_a_hostile_result_puts_no_markup_into_the_report() -> None:
+    document = result()
+    document["profile"] = "<script>alert(1)</script>"
+    document["cells"][2]["acceptance_by_category"] = {'"><img src=x onerror=alert(1)>': [0.5, 0.4, 0.3, 0.2]}
+    document["provenance"]["gpu"] = ["<b>GPU</b>"]
+    found = outline(document)
+    assert not {"script", "img", "b"} & set(found.tags)
+    assert found.loads == []
+
+
+def test_a_large_report_stays_small() -> None:
+    document = result()
+    document["rows"] = [
+        row(m, k, c, 50.0 + k + c, context=x)
+        for m in ("mtp", "eagle3", "draft_model")
+        for k in range(1, 9)
+        for c in (1, 2, 4, 8, 16, 32)
+        for x in (256, 1024, 8192, 32768)
+    ]
+    assert len(page(document).encode()) < 500_000
+
+
+def test_a_partial_result_and_nothing_at_all_have_a_report() -> None:
+    partial = result() | {"complete": False}
+    assert "Partial: not every cell was measured." in outline(partial).text
+    assert "Nothing was measured." in outline(partial | {"rows": [], "cells": []}).text
+
+
+def test_synthetic_acceptance_is_said() -> None:
+    document = result()
+    document["rows"][2]["acceptance_by"] = "synthetic"
+    assert "drawn by lot" in outline(document).text
+
+
+def test_a_chart_survives_values_that_are_missing_or_zero() -> None:
+    lines = [Line(name="a", values=[None, 0.0, 3.0]), Line(name="b", values=[None, None, None])]
+    drawn = svg(Chart(title="t", x_title="x", y_title="y", places=["1", "2", "3"], lines=lines))
+    assert drawn.count("<circle") == 2
+    assert "nan" not in drawn
+
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is here (tools/setup-chromium.sh installs it on Debian)")
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_real_browser_draws_it_without_scrolling_sideways(width: int, tmp_path: Path) -> None:
+    """The page is put into a frame as wide as a screen, and says how wide it has become and how large its pictures."""
+    (tmp_path / "report.html").write_text(page(result()))
+    (tmp_path / "ask.html").write_text(
+        f'<iframe id="f" src="report.html" style="width:{width}px;height:900px;border:0"></iframe><pre id="said"></pre>'
+        "<script>f.onload=()=>{const d=f.contentDocument;said.textContent=JSON.stringify({"
+        "wide:d.documentElement.scrollWidth,figures:[...d.querySelectorAll('figure>svg')]"
+        ".map(s=>Math.round(s.getBoundingClientRect().width)),drawn:d.querySelectorAll('polyline').length,"
+        "size:Math.min(...[...d.querySelectorAll('figure text')].map(t=>t.getBoundingClientRect().height))})}</script>"
+    )
+    said = subprocess.run(
+        [
+            str(CHROMIUM),
+            *("--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"),
+            *("--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom"),
+            (tmp_path / "ask.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    ).stdout
+    found = json.loads(said.split('<pre id="said">')[1].split("</pre>")[0])
+    assert found["wide"] <= width
+    assert len(found["figures"]) == 4
+    assert all(size > min(width, 600) / 2.5 for size in found["figures"])
+    assert found["drawn"] >= 8
+    assert found["size"] >= 9

@@ -1,0 +1,136 @@
+"""Reading an address; the server is a stand-in on this machine, which behaves as badly as it is asked to."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from gemmaspec.errors import EnvironmentMissing, UsageError
+from gemmaspec.index.address import MOST_REDIRECTS, fetch
+
+
+class StandIn(BaseHTTPRequestHandler):
+    """What a path does is its name."""
+
+    def do_GET(self) -> None:
+        name = self.path.partition("?")[0].strip("/").replace("-", "_")
+        getattr(self, name, self.missing)()
+
+    def missing(self) -> None:
+        self.send_error(404)
+
+    def good(self) -> None:
+        self.answer(b"a diff")
+
+    def answer(self, body: bytes, **headers: str) -> None:
+        self.send_response(200)
+        for key, value in headers.items():
+            self.send_header(key.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def huge(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"x" * 65536)
+        except OSError:
+            self.server.stopped_reading = True  # type: ignore[attr-defined]
+
+    def slow(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            for _ in range(200):
+                self.wfile.write(b"x" * 70_000)
+                time.sleep(0.05)
+        except OSError:
+            pass
+
+    def packed(self) -> None:
+        self.answer(gzip.compress(b"0" * 1_000_000), Content_Encoding="gzip")
+
+    def cut(self) -> None:
+        self.answer(b"half", Content_Length="100")
+
+    def to(self, place: str) -> None:
+        self.send_response(302)
+        self.send_header("Location", place)
+        self.end_headers()
+
+    def once(self) -> None:
+        self.to("/good")
+
+    def loop(self) -> None:
+        self.to("/loop")
+
+    def to_file(self) -> None:
+        self.to("file:///etc/passwd")
+
+    def to_ftp(self) -> None:
+        self.to("ftp://127.0.0.1/x")
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as standing:
+        threading.Thread(target=standing.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{standing.server_port}"
+        standing.shutdown()
+
+
+def test_what_is_there_is_read_over_a_redirect_too(server: str) -> None:
+    assert fetch(f"{server}/good") == b"a diff"
+    assert fetch(f"{server}/once") == b"a diff"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nothing", "is not to be had: 404"),
+        ("huge", "is larger than 5242880 bytes"),
+        ("packed", "is sent compressed"),
+        ("cut", "could not be read"),
+        ("loop", f"is redirected more than {MOST_REDIRECTS} times"),
+        ("to-file", "file:///etc/passwd: only http and https are read"),
+        ("to-ftp", "ftp://127.0.0.1/x: only http and https are read"),
+    ],
+)
+def test_a_server_that_misbehaves_is_told_apart(server: str, path: str, said: str) -> None:
+    with pytest.raises(EnvironmentMissing) as caught:
+        fetch(f"{server}/{path}")
+    assert said in caught.value.message
+
+
+def test_a_slow_server_is_not_waited_for(server: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(EnvironmentMissing, match="takes too long"):
+        fetch(f"{server}/slow", largest=10**9, deadline_s=0.3)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://x/y", "data:text/plain,x", "://x", "HTTPX://x"])
+def test_no_other_scheme_is_read(address: str) -> None:
+    with pytest.raises(UsageError, match="only http and https are read"):
+        fetch(address)
+
+
+def test_a_server_that_is_not_there_is_said() -> None:
+    with pytest.raises(EnvironmentMissing, match="could not be read"):
+        fetch("http://127.0.0.1:9/x")
+
+
+def test_https_is_not_left_for_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmaspec.index.address._ask", lambda *_: ("http://127.0.0.1:9/", b""))
+    with pytest.raises(EnvironmentMissing, match="is redirected from https to http"):
+        fetch("https://127.0.0.1:9/x")

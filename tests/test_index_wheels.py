@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import os
+import shutil
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.index import wheels
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Sets pip's environment variables, without this machine's own settings and with an empty cache."""
+    monkeypatch.setattr(wheels, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CERT"):
+        monkeypatch.delenv(f"PIP_{name}", raising=False)
+
+    def configure(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"PIP_{name}", value)
+        forget()
+
+    forget()
+    yield configure
+    forget()
+
+
+def forget() -> None:
+    wheels.pip_settings.cache_clear()
+    wheels._project_files.cache_clear()
+
+
+def make_wheel(folder: Path, name: str = "toy-1.0-py3-none-any.whl", text: str = "x = 1\n") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        archive.writestr("toy/__init__.py", text)
+        archive.writestr("toy/data.bin", b"\x00\xff")
+    return folder / name
+
+
+def make_index(root: Path, wheel: Path) -> str:
+    """A simple index of one project on disk, with the wheel's sha256; its address."""
+    page = root / "simple" / "toy" / "index.html"
+    page.parent.mkdir(parents=True)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    page.write_text(f'<a href="../../{wheel.relative_to(root)}#sha256={sha256}">{wheel.name}</a>')
+    return (root / "simple").as_uri()
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A web server over tmp_path that does not know range requests; its address."""
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_request(self, *args: object) -> None:
+        """Keeps the requests out of the test's output."""
+
+
+def test_without_settings_the_index_is_pips_own(pip: Callable[..., None]) -> None:
+    assert wheels.simple_index_urls() == [wheels.PYPI_SIMPLE_ENDPOINT]
+
+
+def test_the_users_indexes_are_asked_main_one_first(pip: Callable[..., None]) -> None:
+    pip(
+        INDEX_URL="https://one.example/simple",
+        EXTRA_INDEX_URL="https://two.example/a\nhttps://three.example/b",
+    )
+    assert wheels.simple_index_urls() == [
+        "https://one.example/simple",
+        "https://two.example/a",
+        "https://three.example/b",
+    ]
+
+
+def test_pips_configuration_file_counts_and_the_environment_goes_first(
+    pip: Callable[..., None], tmp_path: Path
+) -> None:
+    file = tmp_path / "pip.conf"
+    file.write_text(
+        "[global]\nindex-url = https://file.example/simple\nextra-index-url = https://file.example/x\n"
+        "cert = /global.pem\n[install]\ncert = /install.pem\n"
+    )
+    pip(CONFIG_FILE=str(file), EXTRA_INDEX_URL="https://environment.example/x")
+    assert wheels.simple_index_urls() == ["https://file.example/simple", "https://environment.example/x"]
+    with wheels.open_session() as session:
+        assert session.verify == "/install.pem"
+
+
+def test_the_environment_alone_counts_where_there_is_no_pip(
+    pip: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip(EXTRA_INDEX_URL="https://two.example/a")
+    monkeypatch.setattr(wheels.sys, "executable", shutil.which("false"))
+    monkeypatch.setenv("PATH", "")
+    assert wheels.simple_index_urls() == [wheels.PYPI_SIMPLE_ENDPOINT, "https://two.example/a"]
+
+
+def test_no_index_leaves_only_find_links(pip: Callable[..., None], tmp_path: Path) -> None:
+    make_wheel(tmp_path / "wheels")
+    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
+    assert wheels.simple_index_urls() == []
+    assert [file.filename for file in wheels.release_files("Toy", "1.0.0")] == ["toy-1.0-py3-none-any.whl"]
+    assert wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
+
+
+def test_an_index_on_disk_is_read_and_its_parts_are_kept(pip: Callable[..., None], tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "files")
+    pip(INDEX_URL=make_index(tmp_path, wheel))
+    wanted = {"toy/__init__.py": b"x = 1\n", "toy/data.bin": b"\x00\xff"}
+    assert wheels.read_from_wheel("toy", "1.0", wanted) == wanted
+    wheel.unlink()
+    assert wheels.read_from_wheel("toy", "1.0", wanted) == wanted
+    assert not [path for path in tmp_path.rglob("tmp*") if path.is_file()]
+
+
+def test_an_index_on_the_web_is_read(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
+    make_index(tmp_path, make_wheel(tmp_path / "files"))
+    pip(INDEX_URL=f"{web}/simple")
+    (file,) = wheels.release_files("toy", "1.0")
+    assert file.url == f"{web}/files/toy-1.0-py3-none-any.whl"
+
+
+def test_a_server_without_range_requests_is_named(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
+    make_index(tmp_path, make_wheel(tmp_path / "files"))
+    pip(INDEX_URL=f"{web}/simple")
+    with pytest.raises(EnvironmentMissing, match=r"toy-1\.0-py3-none-any\.whl.*range requests"):
+        wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
+
+
+def test_a_page_of_links_on_the_web_counts_as_find_links(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
+    make_wheel(tmp_path / "files")
+    make_wheel(tmp_path / "files", "other-1.0-py3-none-any.whl")
+    pip(NO_INDEX="1", FIND_LINKS=f"{web}/files/")
+    assert [file.filename for file in wheels.release_files("toy", "1.0")] == ["toy-1.0-py3-none-any.whl"]
+
+
+def test_an_index_that_does_not_answer_does_not_hide_another(
+    pip: Callable[..., None], tmp_path: Path, web: str
+) -> None:
+    make_wheel(tmp_path / "wheels")
+    pip(
+        INDEX_URL="http://127.0.0.1:9/simple",
+        EXTRA_INDEX_URL=f"{web}/simple",
+        FIND_LINKS=str(tmp_path / "wheels"),
+    )
+    assert len(wheels.release_files("toy", "1.0")) == 1
+
+
+def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
+    pip: Callable[..., None],
+) -> None:
+    pip(INDEX_URL="http://user:secret@127.0.0.1:9/simple")
+    with pytest.raises(EnvironmentMissing) as caught:
+        wheels.release_files("toy", "2.0")
+    assert "toy 2.0: no released file was found (asked: http://127.0.0.1:9/simple)" in caught.value.message
+    assert "ConnectionError" in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_a_member_that_the_wheel_lacks_is_left_out(pip: Callable[..., None], tmp_path: Path) -> None:
+    make_wheel(tmp_path / "wheels")
+    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
+    assert wheels.read_from_wheel("toy", "1.0", ["toy/none.py"]) == {}
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "toy/../../x", "a\\b", ""])
+def test_a_path_that_leaves_the_wheel_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="not a path inside a wheel"):
+        wheels.read_from_wheel("toy", "1.0", [path])
+
+
+def test_a_broken_wheel_is_named(pip: Callable[..., None], tmp_path: Path) -> None:
+    (tmp_path / "toy-1.0-py3-none-any.whl").write_bytes(b"no zip")
+    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path))
+    with pytest.raises(EnvironmentMissing, match="BadZipFile"):
+        wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
+
+
+def test_the_newest_build_for_this_processor_is_read(
+    pip: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("1.0-py3-none-linux_x86_64", "1.0-1-py3-none-linux_x86_64", "1.0-2-py3-none-linux_aarch64"):
+        make_wheel(tmp_path / "wheels", f"toy-{name}.whl", text=name)
+    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
+    monkeypatch.setattr(wheels.platform, "machine", lambda: "x86_64")
+    read = wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
+    assert read == {"toy/__init__.py": b"1.0-1-py3-none-linux_x86_64"}
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(pip: Callable[..., None], tmp_path: Path) -> None:
+    pip(INDEX_URL=make_index(tmp_path, make_wheel(tmp_path / "files")))
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
+
+
+@pytest.mark.network
+@pytest.mark.skipif(os.environ.get("GEMMASPEC_OFFLINE") == "1", reason="GEMMASPEC_OFFLINE=1")
+def test_two_small_files_of_a_real_release_are_read_in_part_and_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(wheels, "cache_dir", lambda: tmp_path)
+    wanted = ["vllm/_version.py", "vllm/version.py"]
+    first = wheels.read_from_wheel("vllm", "0.33.0", wanted)
+    assert b"0.33.0" in first["vllm/_version.py"]
+    assert b"__version__" in first["vllm/version.py"]
+    monkeypatch.setattr(wheels, "opened", lambda *_: pytest.fail("the cache was not used"))
+    assert wheels.read_from_wheel("vllm", "0.33.0", wanted) == first

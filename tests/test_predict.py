@@ -1,0 +1,388 @@
+"""Predicting speed: the rows it takes, and how near it comes to cells that it has not seen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.errors import UsageError
+from gemmaspec.predict.acceptance import curve
+from gemmaspec.predict.linear import Cholesky
+from gemmaspec.predict.predict import Asked, Predicted, predict
+from gemmaspec.predict.rows import Row, parse_rows
+from gemmaspec.predict.steps import Cell, Steps, Timed, graph_size
+
+H200 = Path(__file__).parent / "data" / "speed-h200-31b.json"
+
+
+def row(**other: Any) -> dict[str, Any]:
+    """A row of a target alone, or what is asked for."""
+    own = {"method": "none", "k": 0, "concurrency": 1, "context": 256, "acceptance": [], "tokens_per_second": 90.0}
+    return own | {"compile": "default"} | other
+
+
+def drafted(k: int = 2, **other: Any) -> dict[str, Any]:
+    """A row with speculation."""
+    return row(**{"method": "mtp", "k": k, "acceptance": [0.7**i for i in range(1, k + 1)], **other})
+
+
+def rows(*given: dict[str, Any]) -> tuple[Row, ...]:
+    return parse_rows(json.dumps({"rows": list(given)}), file="measured.json")
+
+
+def synthetic(k: int, b: int, context: int = 256) -> dict[str, Any]:
+    """A row of a machine whose step is known: 10 ms, 0.2 for each token, 2 for speculating, 0.5 for each draft."""
+    step = 0.010 + 0.0002 * b * (k + 1) + (0.002 + 0.0005 * k if k else 0) + 1e-8 * b * (context - 256)
+    return (drafted if k else row)(k=k, concurrency=b, context=context, tokens_per_second=None, step_ms=step * 1000)
+
+
+def test_a_row_says_its_step_by_either_figure() -> None:
+    by_speed, by_step = rows(
+        drafted(concurrency=4, tokens_per_second=365.0), drafted(tokens_per_second=None, step_ms=24)
+    )
+    assert by_speed.step == pytest.approx(4 * 2.19 / 365)
+    assert by_step.tokens_per_second == pytest.approx(2.19 / 0.024)
+
+
+BAD: list[tuple[str, str]] = [
+    ("{", "is not JSON: line 1, column 2"),
+    ("[]", 'holds no list "rows"'),
+    ('{"rows": []}', "holds no row: nothing was measured"),
+    ('{"rows": 3}', 'holds no list "rows"'),
+    ('{"rows": [7]}', "row 1 is 7, and must be a map"),
+    (json.dumps({"rows": [row(tokens_per_second=float("nan"))]}), "holds NaN"),
+    (json.dumps({"rows": [row(tokens_per_second=float("inf"))]}), "holds Infinity"),
+    (json.dumps({"rows": [row()]}).replace("90.0", "1e999"), "tokens_per_second is inf"),
+    ("[" * 100_000, "nested too deep"),
+    (json.dumps({"rows": [row()]}).replace("90.0", "9" * 5000), "a number that is too long"),
+    (json.dumps({"rows": [row(step_ms=-3.0, tokens_per_second=None)]}), "row 1: step_ms is -3.0, and must be a number"),
+    (json.dumps({"rows": [row(tokens_per_second=0)]}), "row 1: tokens_per_second is 0"),
+    (json.dumps({"rows": [row(tokens_per_second="fast")]}), 'tokens_per_second is "fast"'),
+    (json.dumps({"rows": [row(tokens_per_second=None)]}), "tokens_per_second and step_ms are missing"),
+    (json.dumps({"rows": [row(acceptance=[0.5])]}), "row 1: has k 0 and an acceptance"),
+    (json.dumps({"rows": [row(method="mtp")]}), "row 1: has the method mtp with k 0"),
+    (json.dumps({"rows": [row(k=2)]}), "row 1: has the method none with k 2"),
+    (
+        json.dumps({"rows": [row(method="magic", k=2)]}),
+        'row 1: method is "magic", and must be one of none, draft_model',
+    ),
+    (json.dumps({"rows": [row(k=True)]}), "row 1: k is true"),
+    (json.dumps({"rows": [row(k=-1)]}), "row 1: k is -1"),
+    (json.dumps({"rows": [row(), row(concurrency=0)]}), "row 2: concurrency is 0"),
+    (json.dumps({"rows": [row(concurrency=1.5)]}), "row 1: concurrency is 1.5"),
+    (json.dumps({"rows": [row(context=None)]}), "row 1: context is missing"),
+    (json.dumps({"rows": [drafted(acceptance=None)]}), "row 1: acceptance is missing"),
+    (json.dumps({"rows": [drafted(acceptance=[0.7])]}), "row 1: acceptance has 1 positions, and k is 2"),
+    (json.dumps({"rows": [drafted(acceptance=[0.7, 0.8])]}), "row 1: acceptance grows with the position"),
+    (json.dumps({"rows": [drafted(acceptance=[70, 49])]}), "each must be a share between 0 and 1"),
+    (json.dumps({"rows": [drafted(acceptance="high")]}), "must be a list of numbers"),
+    (json.dumps({"rows": [row(machine="h200"), row(machine="dgx-spark")]}), "mixes rows of dgx-spark and h200"),
+    (json.dumps({"rows": [row(gpu="A"), row(gpu="B")]}), "mixes rows of A and B"),
+    (json.dumps({"rows": [row(), {k: v for k, v in row().items() if k != "compile"}]}), "row 2: compile is missing"),
+    (json.dumps({"rows": [row(compile=[1])]}), "row 1: compile is [1]"),
+    (json.dumps({"rows": [row()] * 10_001}), "holds 10001 rows; at most 10000"),
+    *(
+        (
+            json.dumps({"rows": [{key: value for key, value in row().items() if key != missing}]}),
+            f"row 1: {missing} is missing",
+        )
+        for missing in ("method", "k", "concurrency", "context")
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD, ids=[said[:40] for _, said in BAD])
+def test_bad_input_is_one_clear_sentence(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "measured.json"
+    file.write_text(text)
+    assert run(["predict", "tiny-cpu", "--measured", str(file), "--json"]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
+    assert len(printed.err.strip().splitlines()) <= 2
+    assert json.loads(printed.out)["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--measured", "/no/such/file.json"], "there is no file /no/such/file.json"),
+        (["--measured", "/dev/zero"], "/dev/zero: is not a file"),
+        (["--k", "two"], "--k is a list of whole numbers"),
+        (["--k", "-1"], "--k is a list of whole numbers"),
+        (["--k", "65"], "from 0 to 64"),
+        (["--concurrency", "0"], "from 1 to"),
+        (["--context", "1,,2"], "--context is a list of whole numbers"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["predict", "tiny-cpu", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "measured.json"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert run(["predict", "tiny-cpu", "--measured", str(file)]) == 2
+    assert "is not UTF-8 text" in capsys.readouterr().err
+
+
+def test_the_answer_has_the_form_of_what_it_was_asked_with(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]
+    assert run(["predict", "spark-31b-e2b", "--measured", str(H200), *asked]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["basis"] == "measured"
+    found = {(r["compile"], r["method"], r["k"], r["concurrency"]): r for r in document["rows"]}
+    expected = {
+        (compiled, method if k else "none", k, c)
+        for compiled, method in (("default", "draft_model"), ("none", "mtp"))
+        for k in (0, 1, 2, 6)
+        for c in (1, 4, 8)
+    }
+    assert set(found) == expected
+    for one in found.values():
+        low, high = one["interval"]
+        assert low < one["tokens_per_second"] < high
+        assert one["context"] == 256
+        assert len(one["acceptance"]) == one["k"]
+        steps = (1 + sum(one["acceptance"])) * one["concurrency"] / one["step_ms"] * 1000
+        assert one["tokens_per_second"] == pytest.approx(steps, rel=1e-5)
+    again = parse_rows(json.dumps(document), file="predicted")
+    assert len(again) == len(document["rows"])
+
+
+def test_an_unknown_profile_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", "spark-31b-e2", "--measured", str(H200)]) == 2
+    assert "did you mean spark-31b-e2b" in capsys.readouterr().err
+
+
+# How near it comes
+
+
+def cells(of: Iterable[Row]) -> dict[tuple[Any, ...], float]:
+    """Mean tokens per second of each measured cell."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for one in of:
+        groups.setdefault((one.setting, one.method, one.k, one.concurrency), []).append(one.tokens_per_second)
+    return {key: statistics.mean(values) for key, values in groups.items()}
+
+
+def errors(measured: tuple[Row, ...], seen: Callable[[Row], bool]) -> list[float]:
+    """Relative errors on every cell that was not seen."""
+    known = tuple(one for one in measured if seen(one))
+    unseen = cells(one for one in measured if not seen(one))
+    found = []
+    for (setting, method, k, concurrency), speed in unseen.items():
+        asked = Asked(ks=(k,), concurrencies=(concurrency,))
+        (one,) = [p for p in predict(known, asked) if p.setting == setting and p.method == method]
+        found.append(one.tokens_per_second / speed - 1)
+    return found
+
+
+def test_each_cell_of_the_h200_is_predicted_from_the_others() -> None:
+    measured = parse_rows(H200.read_text(), file="h200")
+    left_out = [
+        error
+        for key in cells(measured)
+        for error in errors(measured, lambda one: (one.setting, one.method, one.k, one.concurrency) != key)  # noqa: B023
+    ]
+    assert len(left_out) == 17
+    assert max(map(abs, left_out)) < 0.10
+    assert statistics.median(map(abs, left_out)) < 0.05
+
+
+@pytest.mark.parametrize("k", [1, 4, 8])
+def test_a_k_that_was_not_measured_is_predicted_from_the_other_two(k: int) -> None:
+    measured = tuple(one for one in parse_rows(H200.read_text(), file="h200") if one.setting.compile == "none")
+    found = errors(measured, lambda one: one.k != k)
+    assert len(found) == 2
+    assert max(map(abs, found)) < 0.10
+
+
+def test_five_cells_predict_the_rest_of_a_grid() -> None:
+    measured = tuple(one for one in parse_rows(H200.read_text(), file="h200") if one.setting.compile == "none")
+    five = {(0, 1), (0, 8), (1, 1), (8, 1), (4, 8)}
+    found = errors(measured, lambda one: (one.k, one.concurrency) in five)
+    assert len(found) == 3
+    assert max(map(abs, found)) < 0.10
+    assert statistics.median(map(abs, found)) < 0.05
+
+
+def test_the_interval_holds_what_was_measured() -> None:
+    measured = parse_rows(H200.read_text(), file="h200")
+    inside = []
+    for key, speed in cells(measured).items():
+        known = tuple(one for one in measured if (one.setting, one.method, one.k, one.concurrency) != key)
+        setting, method, k, concurrency = key
+        (one,) = [
+            p
+            for p in predict(known, Asked(ks=(k,), concurrencies=(concurrency,)))
+            if p.setting == setting and p.method == method
+        ]
+        inside.append(one.interval[0] <= speed <= one.interval[1])
+    assert sum(inside) >= 0.85 * len(inside)
+
+
+def grid(ks: Iterable[int], concurrencies: Iterable[int], contexts: Iterable[int] = (256,)) -> tuple[Row, ...]:
+    return rows(*(synthetic(k, b, context) for k, b, context in itertools.product(ks, concurrencies, contexts)))
+
+
+def one_of(found: tuple[Predicted, ...], k: int, concurrency: int, context: int = 256) -> Predicted:
+    (one,) = [p for p in found if (p.k, p.concurrency, p.context) == (k, concurrency, context)]
+    return one
+
+
+def test_a_known_machine_is_found_again_between_and_beyond_its_cells() -> None:
+    measured = grid((0, 1, 4), (1, 8))
+    found = predict(measured, Asked(ks=(0, 1, 2, 3, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
+    for one in found:
+        true = rows(synthetic(one.k, one.concurrency))[0].tokens_per_second
+        assert one.tokens_per_second == pytest.approx(true, rel=0.05), one
+
+
+def test_context_is_learned_where_it_was_measured() -> None:
+    measured = grid((0, 4), (1, 8), (256, 8192))
+    found = predict(measured, Asked(ks=(0, 2, 4), concurrencies=(4,), contexts=(4096,)))
+    for one in found:
+        true = rows(synthetic(one.k, 4, 4096))[0].tokens_per_second
+        assert one.tokens_per_second == pytest.approx(true, rel=0.05)
+
+
+def test_settings_and_methods_never_explain_each_other() -> None:
+    own = [synthetic(k, b) for k in (0, 2, 4) for b in (1, 8)]
+    slow = [one | {"compile": "eager", "step_ms": one["step_ms"] * 9} for one in own]
+    other = [one | {"method": "eagle3", "step_ms": one["step_ms"] * 5} for one in own if one["k"]]
+    asked = Asked(ks=(0, 3), concurrencies=(4,))
+
+    def speeds(found: tuple[Predicted, ...]) -> list[tuple[str, float]]:
+        return [(p.method, p.tokens_per_second) for p in found if p.setting.compile == "default" and p.method == "mtp"]
+
+    alone = speeds(predict(rows(*own), asked))
+    assert len(alone) == 1
+    assert speeds(predict(rows(*own, *slow), asked)) == alone
+    assert speeds(predict(rows(*own, *other), asked)) == alone
+
+
+def test_the_order_of_rows_and_a_repeated_row_change_nothing_that_matters() -> None:
+    measured = grid((0, 2, 4), (1, 8))
+    asked = Asked(ks=(3,), concurrencies=(4,))
+    (one,), (turned,), (twice,) = (
+        predict(given, asked) for given in (measured, measured[::-1], (*measured, *measured))
+    )
+    assert turned.tokens_per_second == pytest.approx(one.tokens_per_second)
+    assert twice.tokens_per_second == pytest.approx(one.tokens_per_second, rel=0.01)
+
+
+def test_one_row_alone_gives_a_wide_interval_and_many_a_narrow_one() -> None:
+    asked = Asked(ks=(4,), concurrencies=(8,))
+    few = predict(rows(synthetic(0, 1)), Asked(ks=(4,), concurrencies=(8,), method="mtp"))[0]
+    many = predict(grid((0, 1, 2, 6), (1, 4, 16)), asked)[0]
+    assert few.deviation > 0.2
+    assert many.deviation < 0.06
+
+
+def test_without_rows_of_a_draft_the_notes_say_what_is_guessed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "measured.json"
+    file.write_text(json.dumps({"rows": [row(), row(concurrency=8, tokens_per_second=600.0)]}))
+    assert run(["predict", "tiny-cpu", "--measured", str(file), "--k", "0,4", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {r["method"] for r in document["rows"]} == {"none", "draft_model"}
+    assert any("the draft's cost is a guess" in note for note in document["notes"])
+    assert any("no acceptance was measured" in note for note in document["notes"])
+
+
+def test_a_curve_goes_on_with_its_conditional_probabilities() -> None:
+    measured = rows(drafted(4, acceptance=[0.844, 0.599, 0.385, 0.271], tokens_per_second=55.6))
+    found = curve(measured, k=8, context=256)
+    assert found.measured == 4
+    assert found.rates[:4] == (0.844, 0.599, 0.385, 0.271)
+    conditional = statistics.mean([0.599 / 0.844, 0.385 / 0.599, 0.271 / 0.385])
+    assert found.rates[4] == pytest.approx(0.271 * conditional)
+    assert all(after < before for before, after in itertools.pairwise(found.rates))
+    assert found.deviation > 0
+    assert curve(measured, k=2, context=256).rates == (0.844, 0.599)
+    assert curve(measured, k=2, context=256).deviation == 0
+
+
+@pytest.mark.parametrize("rates", [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
+def test_curves_at_the_edge_stay_shares(rates: list[float]) -> None:
+    found = curve(rows(drafted(2, acceptance=rates)), k=6, context=256)
+    assert all(0 <= rate <= 1 for rate in found.rates)
+
+
+def test_rows_of_the_same_k_say_what_a_block_draft_accepts() -> None:
+    measured = rows(
+        drafted(2, method="dflash", acceptance=[0.5, 0.4]), drafted(4, method="dflash", acceptance=[0.9, 0.8, 0.7, 0.6])
+    )
+    assert curve(measured, k=2, context=256).rates == (0.5, 0.4)
+
+
+def test_graph_sizes_are_vllms() -> None:
+    assert [graph_size(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 256, 257, 512, 513)] == [
+        *(1, 2, 4, 4, 8, 8, 16, 16, 24, 256, 272, 512, 513)
+    ]
+
+
+def test_steps_of_a_cell_that_was_measured_are_near_it() -> None:
+    fit = Steps("mtp", [Timed(Cell(2, 1, 256), 0.02), Timed(Cell(0, 1, 256), 0.01)])
+    assert fit.at(Cell(2, 1, 256)).seconds == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_system_is_solved() -> None:
+    system = Cholesky([[4.0, 1.0], [1.0, 3.0]])
+    assert system.solve([1.0, 2.0]) == pytest.approx([1 / 11, 7 / 11])
+    assert system.log_determinant == pytest.approx(2.397895, abs=1e-5)
+
+
+def test_steps_need_a_measurement() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        Steps("mtp", [])
+
+
+def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--set", "machine=h200", "--k", "0,2", "--concurrency", "1", "--json"]
+    assert run(["predict", "spark-31b-e2b", *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["basis"] == "shipped"
+    assert "one NVIDIA H200, vLLM 0.26.0" in document["why"]
+    assert {r["compile"] for r in document["rows"]} == {"default"}
+
+
+def test_a_thousand_rows_take_a_moment() -> None:
+    measured = grid((0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32, 64), (256, 8192))
+    began = time.process_time()
+    predict(measured, Asked(ks=(0, 1, 2, 3, 4, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
+    assert time.process_time() - began < 3
+
+
+def test_the_command_is_quick() -> None:
+    """Half a second on a machine that does nothing else; time of the processor is counted, since tests share it."""
+    command = [sys.executable, "-m", "gemmaspec", "predict", "tiny-cpu", "--measured", str(H200), "--json"]
+    taken = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        subprocess.run([*command, "--k", "0,1,2,6", "--concurrency", "1,4,8"], check=True, capture_output=True)
+        taken.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+    assert min(taken) < 1.0
+
+
+def test_an_error_is_a_usage_error() -> None:
+    with pytest.raises(UsageError):
+        rows()

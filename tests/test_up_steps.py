@@ -1,0 +1,338 @@
+"""The order in which `up`, `restart`, `rollback` and `down` do things, as transcripts of a fake engine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.deploy import claims, stacks
+from gemmaspec.deploy.decide import UpRequest, decide
+from gemmaspec.deploy.observe import load_request, observe
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.files import state_dir
+from tests.fake_engine import FakeMachine
+
+PYTHON = ("--set", f"runtime.python={sys.executable}")
+OTHER = ("--set", "serve.max_num_seqs=3")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
+    for name in ("tiny-target", "tiny-draft"):
+        (state_dir() / "tiny" / name).mkdir(parents=True)
+        (state_dir() / "tiny" / name / "config.json").write_text("{}")
+    for name, port in (("mine", 8601), ("other", 8601)):
+        (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    machine = FakeMachine()
+    machine.install(monkeypatch)
+    return machine
+
+
+def up(*arguments: str, name: str = "mine", engine: str = "process") -> int:
+    return run(["up", name, "--engine", engine, *PYTHON, *arguments])
+
+
+def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make what runs known good, which a fake engine cannot: there is no vLLM to take versions from."""
+    from dataclasses import replace
+
+    from gemmaspec.deploy import knowngood
+    from gemmaspec.lock.model import Lock, LockedModel, Versions
+    from gemmaspec.stack.build import STACK_FILES
+    from gemmaspec.stack.folder import read_file
+
+    started = stacks.find(name)
+    facts = Lock(
+        profile=name, engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
+        versions=Versions(vllm="unknown", torch="unknown", transformers="unknown"),
+    )  # fmt: skip
+    monkeypatch.setattr("gemmaspec.deploy.rollback.check_good", lambda _: None)
+    folder = stacks.stack_folder(name)
+    files = {file: read_file(folder / file) for file in STACK_FILES if (folder / file).is_file()}
+    key = knowngood._store(started, files, facts)
+    stacks.save(replace(started, known_good=key))
+    return key
+
+
+def test_up_starts_a_stack(machine: FakeMachine) -> None:
+    assert up() == 0
+    assert machine.calls == [
+        "process preflight mine:8601",
+        "process start mine:8601",
+        "process wait mine:8601",
+    ]
+    assert stacks.find("mine").outcome == "ready"
+    assert claims.claimed_by(8601) == "mine"
+
+
+def test_up_joins_a_stack_that_runs_as_it_would_be_rendered(machine: FakeMachine) -> None:
+    up()
+    machine.calls.clear()
+    assert up() == 0
+    assert machine.calls == ["process wait mine:8601"]
+
+
+def test_up_replaces_a_running_stack(machine: FakeMachine) -> None:
+    up()
+    machine.calls.clear()
+    assert up(*OTHER) == 0
+    assert machine.calls == [
+        "process preflight mine:8601",
+        "process stop mine:8601",
+        "process start mine:8601",
+        "process wait mine:8601",
+    ]
+
+
+def test_up_checks_the_other_engine_before_it_stops_this_one(machine: FakeMachine) -> None:
+    up()
+    machine.calls.clear()
+    assert up(engine="docker") == 0
+    assert machine.calls == [
+        "docker preflight mine:8601",
+        "process stop mine:8601",
+        "docker start mine:8601",
+        "docker wait mine:8601",
+    ]
+
+
+def test_a_replacement_that_cannot_be_started_leaves_what_runs(machine: FakeMachine) -> None:
+    up()
+    machine.calls.clear()
+    machine.fails["preflight"] = EnvironmentMissing("port 8602 is taken")
+    assert up("--set", "serve.port=8602") == 4
+    assert machine.calls == ["process preflight mine:8602"]
+    assert stacks.find("mine").server.port == 8601
+    assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)
+
+
+def test_a_missing_model_leaves_what_runs(machine: FakeMachine, tmp_path: Path) -> None:
+    up()
+    machine.calls.clear()
+    assert up("--set", f"target.model={tmp_path}/nowhere") == 4
+    assert machine.calls == []
+    assert machine.running["mine"]
+
+
+def test_what_cannot_be_stopped_keeps_its_files_and_its_record(machine: FakeMachine) -> None:
+    up()
+    before, plan = stacks.find("mine"), (stacks.stack_folder("mine") / "plan.json").read_bytes()
+    machine.calls.clear()
+    machine.fails["stop"] = GemmaspecError("killed, but still there: pid 7")
+    assert up(*OTHER) == 1
+    assert machine.calls == ["process preflight mine:8601", "process stop mine:8601"]
+    assert stacks.find("mine") == before
+    assert (stacks.stack_folder("mine") / "plan.json").read_bytes() == plan
+
+
+def test_a_refused_start_stops_nothing(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fails["start"] = StartFailed("mine is already running (pid 7)")
+    assert up() == 6
+    assert machine.calls == ["process preflight mine:8601", "process start mine:8601"]
+    assert "already running (pid 7)" in capsys.readouterr().err
+    assert claims.claimed_by(8601) is None
+
+
+def test_a_start_that_fails_is_stopped_and_its_log_kept_to_its_owner(machine: FakeMachine) -> None:
+    machine.fails["wait"] = StartFailed("it exited")
+    assert up() == 6
+    assert machine.calls == [
+        "process preflight mine:8601",
+        "process start mine:8601",
+        "process wait mine:8601",
+        "process stop mine:8601",
+    ]
+    log = stacks.stack_folder("mine") / "failed.log"
+    assert log.read_text() == "a line of the log\n"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert stacks.find("mine").outcome == "failed"
+
+
+def test_ctrl_c_stops_what_was_started(machine: FakeMachine) -> None:
+    machine.fails["wait"] = KeyboardInterrupt()
+    assert up() == 130
+    assert machine.calls[-1] == "process stop mine:8601"
+    assert machine.running == {}
+
+
+def test_a_failed_replacement_says_what_runs_now(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    known_good("mine", monkeypatch)
+    machine.calls.clear()
+    machine.fails["wait"] = StartFailed("it exited")
+    assert up(*OTHER, "--no-rollback-on-failure") == 6
+    assert machine.calls[-2:] == ["process wait mine:8601", "process stop mine:8601"]
+    err = capsys.readouterr().err
+    assert "mine does not run now: what ran before was stopped for this start." in err
+    assert "gemmaspec rollback mine" in err
+    machine.calls.clear()
+    assert run(["rollback", "mine"]) == 0
+    assert machine.calls == ["process preflight mine:8601", "process start mine:8601", "process wait mine:8601"]
+
+
+def test_a_failed_replacement_goes_back_to_what_ran(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    key = known_good("mine", monkeypatch)
+    machine.calls.clear()
+    machine.fails["wait"] = StartFailed("it exited")
+    assert up(*OTHER, "--set", "serve.port=8602") == 6
+    assert machine.calls == [
+        "process preflight mine:8602",
+        "process stop mine:8601",
+        "process start mine:8602",
+        "process wait mine:8602",
+        "process stop mine:8602",
+        "process preflight mine:8601",
+        "process start mine:8601",
+        "process wait mine:8601",
+    ]
+    assert "mine runs again as it did before" in capsys.readouterr().err
+    started = stacks.find("mine")
+    assert (started.outcome, started.known_good, started.server.port) == ("ready", key, 8601)
+    assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)
+
+
+def test_ctrl_c_does_not_go_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    up()
+    known_good("mine", monkeypatch)
+    machine.calls.clear()
+    machine.fails["wait"] = KeyboardInterrupt()
+    assert up(*OTHER) == 130
+    assert machine.calls[-1] == "process stop mine:8601"
+    assert machine.running == {}
+
+
+def test_restart_checks_before_it_stops(machine: FakeMachine) -> None:
+    up(*OTHER)
+    machine.calls.clear()
+    assert run(["restart", "mine"]) == 0
+    assert machine.calls == [
+        "process preflight mine:8601",
+        "process stop mine:8601",
+        "process start mine:8601",
+        "process wait mine:8601",
+    ]
+    assert "3" in stacks.find("mine").server.command
+
+
+def test_rollback_replaces_what_runs(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    up()
+    key = known_good("mine", monkeypatch)
+    up(*OTHER)
+    machine.calls.clear()
+    assert run(["rollback", "mine"]) == 0
+    assert machine.calls == [
+        "process preflight mine:8601",
+        "process stop mine:8601",
+        "process start mine:8601",
+        "process wait mine:8601",
+    ]
+    assert stacks.find("mine").known_good == key
+
+
+def test_down_stops_and_releases_the_port(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up()
+    machine.calls.clear()
+    assert run(["down", "mine"]) == 0
+    assert machine.calls == ["process stop mine:8601"]
+    assert claims.claimed_by(8601) is None
+    assert stacks.find("mine").outcome == "stopped"
+    assert run(["down", "mine"]) == 0
+    assert "mine was not running" in capsys.readouterr().err
+
+
+def test_a_port_belongs_to_one_stack(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up()
+    machine.calls.clear()
+    assert up(name="other") == 4
+    assert machine.calls == []
+    err = capsys.readouterr().err
+    assert "port 8601 belongs to the stack mine, which runs there" in err
+    assert "gemmaspec down mine" in err
+    run(["down", "mine"])
+    assert up(name="other") == 0
+
+
+def test_a_claim_that_was_left_behind_does_not_count(machine: FakeMachine) -> None:
+    up()
+    machine.running.clear()  # it ended by itself
+    assert up(name="other") == 0
+    assert claims.claimed_by(8601) == "other"
+    (state_dir() / "ports" / "8601.json").write_text("{")
+    run(["down", "other"])
+    assert up() == 0
+
+
+def test_the_options_of_a_failed_start_are_not_those_it_was_started_with(machine: FakeMachine) -> None:
+    up()
+    machine.fails["wait"] = StartFailed("it exited")
+    assert up("--set", "serve.port=8602") == 6
+    assert run(["restart", "mine"]) == 0
+    assert stacks.find("mine").server.port == 8601
+
+
+def test_what_runs_stays_on_its_engine(machine: FakeMachine) -> None:
+    up()
+    machine.calls.clear()
+    assert run(["up", "mine", *PYTHON]) == 0
+    assert machine.calls == ["process wait mine:8601"], "docker answers, but it runs as a process"
+    run(["down", "mine"])
+    machine.calls.clear()
+    assert run(["up", "mine", *PYTHON]) == 0
+    assert machine.calls[-1] == "docker wait mine:8601", "stopped, it is chosen anew"
+
+
+def test_a_server_that_may_run_is_not_started_again(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    up(engine="docker")
+    machine.docker_is_away = EnvironmentMissing("docker is not answering", hint="sudo systemctl start docker")
+    machine.calls.clear()
+    assert run(["up", "mine", *PYTHON]) == 4
+    assert "cannot tell whether mine runs (docker): docker is not answering" in capsys.readouterr().err
+    assert machine.calls == []
+    assert up() == 0, "naming the other engine says that it is gone"
+
+
+def test_a_dry_run_prints_what_up_then_does(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    for engine in ("process", "docker"):
+        assert up("--dry-run", "--json", engine=engine) == 0
+        plan: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert plan["command"] == shlex.join(machine.engine(engine).start_command(_server(engine)))  # type: ignore[arg-type]
+        assert machine.calls == []
+    assert "--speculative-config" in plan["command"] or engine == "docker"
+
+
+def _server(engine: str) -> Any:
+    request = UpRequest(profile="mine", overrides=(PYTHON[1],), engine=engine)  # type: ignore[arg-type]
+    observed, _ = observe(request, load_request(request), lambda _: None)
+    return observed.server
+
+
+def test_nothing_that_decides_asks_the_disk(machine: FakeMachine) -> None:
+    up()
+    request = UpRequest(profile="mine", overrides=(PYTHON[1], "serve.port=8602"), engine="process")
+    observed, _ = observe(request, load_request(request), lambda _: None)
+    asked: list[str] = []
+    listening = True
+
+    def hear(event: str, _: tuple[Any, ...]) -> None:
+        if listening and event.split(".")[0] in ("open", "os", "socket", "subprocess", "glob", "shutil"):
+            asked.append(event)
+
+    sys.addaudithook(hear)
+    start = decide(request, observed)
+    listening = False
+    assert asked == []
+    assert start.replaces
+    assert start.server.port == 8602
+    assert not start.port_is_free

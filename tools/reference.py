@@ -1,0 +1,312 @@
+"""Write the parts of README.md and docs/ that are made from the code; `make reference` runs this.
+
+    .venv/bin/python tools/reference.py            # write them again
+    .venv/bin/python tools/reference.py --check    # name the files that are out of date; exit code 1 if any is
+
+A part stands between `<!-- NAME: made from the code -->` and `<!-- end -->`. PARTS says which names there are.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import typer.main
+
+from gemmaspec import data, errors
+from gemmaspec.cli.app import app
+from gemmaspec.lint.check import CODES
+from gemmaspec.patching.patch import Patch, Shelf, Upstream
+from gemmaspec.profile.find import profile_names
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.model import Measured, Profile
+from gemmaspec.profile.schema import profile_schema
+from gemmaspec.ready.known import KILLED, KNOWN
+from gemmaspec.ready.phases import MARKS
+
+ROOT: Final = Path(__file__).parent.parent
+_PART: Final = re.compile(r"(<!-- ([a-z-]+): made from the code -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check; return the exit code."""
+    stale = [(file, made) for file in documents() if (made := with_parts(text := file.read_text())) != text]
+    if "--check" in arguments:
+        for file, _ in stale:
+            print(f"{file.relative_to(ROOT)} is not what the code says: make reference", file=sys.stderr)
+        return 1 if stale else 0
+    for file, made in stale:
+        file.write_text(made)
+        print(file.relative_to(ROOT))
+    return 0
+
+
+def documents() -> list[Path]:
+    """Return the files that may hold a part."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def with_parts(text: str) -> str:
+    """Return `text` with its parts made anew. Raises KeyError for a name that PARTS does not have."""
+    return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]().strip()}\n\n{found[3]}", text)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(head), *([_cell(cell) for cell in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def code(text: object) -> str:
+    """Return text in code marks; nothing for nothing.
+
+    A bar would end a table's cell, and not everybody takes the backslash away that keeps it: such text is HTML.
+    """
+    if "|" in str(text):
+        return (
+            f"<code>{html.escape(str(text)).replace('|', '&#124;').replace('*', '&#42;').replace('_', '&#95;')}</code>"
+        )
+    return f"`{text}`" if text not in (None, "") else ""
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+# Commands
+
+
+def commands() -> str:
+    """Return every command with its arguments and options."""
+    return "\n\n".join(_command(path, command) for path, command in _leaves("gemmaspec", typer.main.get_command(app)))
+
+
+def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its whole name, in the order of the help text."""
+    if not (inner := getattr(command, "commands", None)):
+        yield path, command
+        return
+    for name, one in inner.items():
+        if not one.hidden:
+            yield from _leaves(f"{path} {name}", one)
+
+
+def _command(path: str, command: Any) -> str:
+    shown = [parameter for parameter in command.params if not parameter.hidden]
+    arguments = [one for one in shown if one.param_type_name == "argument"]
+    usage = " ".join(
+        [path, *(_usage(one) for one in arguments), *(["[OPTIONS]"] if len(shown) > len(arguments) else [])]
+    )
+    rows = [(code(_written(one)), _explained(one)) for one in shown]
+    parts = [
+        f"## {path}",
+        inspect.cleandoc(command.help or ""),
+        f"```text\n{usage}\n```",
+        table(("argument or option", "meaning"), rows) if rows else "",
+        f"```text\n{inspect.cleandoc(command.epilog)}\n```" if command.epilog else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _usage(argument: Any) -> str:
+    name = (argument.metavar or argument.name.upper()).strip("[]{}")
+    several = "…" if argument.nargs == -1 else ""
+    return f"{name}{several}" if argument.required else f"[{name}{several}]"
+
+
+def _written(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return _usage(parameter)
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    return names if parameter.is_flag or not parameter.metavar else f"{names} {parameter.metavar}"
+
+
+def _explained(parameter: Any) -> str:
+    text = str(parameter.help or "")
+    default = parameter.default
+    plain = isinstance(default, int | float | str) and not isinstance(default, bool) and default != ""
+    return f"{text} Default: `{default}`." if plain and parameter.param_type_name == "option" else text
+
+
+# Profiles
+
+
+def profile_keys() -> str:
+    """Return every key of a profile file, section by section."""
+    properties = profile_schema()["properties"]
+    plain = {key: one for key, one in properties.items() if not _fields(one)}
+    sections = [f"## At the top\n\n{_keys(plain)}"]
+    for key, one in properties.items():
+        if fields := _fields(one):
+            sections.append(f"## {key}\n\n{one.get('description', '')}\n\n{_keys(fields)}")
+    return "\n\n".join(sections)
+
+
+def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys below a key: of a map, or of each item of a list."""
+    for one in (schema, *schema.get("anyOf", ()), schema.get("items") or {}):
+        if one.get("properties"):
+            return dict(one["properties"])
+    return {}
+
+
+def _keys(fields: Mapping[str, Any]) -> str:
+    rows = [(code(key), _kind(one), code(_default(one)), one.get("description", "")) for key, one in fields.items()]
+    return table(("key", "value", "default", "meaning"), rows)
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    default = schema.get("default")
+    if default in (None, [], {}):
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """What a key takes, in words."""
+    if values := [value for value in schema.get("enum", ()) if value is not None]:
+        return ", ".join(code(value) for value in values)
+    if "const" in schema:
+        return code(schema["const"])
+    kinds = schema.get("type") or [_kind(one) for one in schema.get("anyOf", ())]
+    words = [_WORDS.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    return " or ".join(word for word in dict.fromkeys(words) if word and word != "null") + _bounds(schema)
+
+
+_WORDS: Final = {
+    "string": "text",
+    "integer": "whole number",
+    "array": "list",
+    "object": "map",
+    "boolean": "`true`, `false`",
+}
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    found = [f"{sign} {schema[key]}" for key, sign in words.items() if key in schema]
+    return f" {', '.join(found)}" if found else ""
+
+
+def shipped_profiles() -> str:
+    """Return the shipped profiles with what was published about each."""
+    profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
+    rows = [(code(one.name), one.machine, one.target.model, _draft(one), *_published(one)) for one in profiles]
+    return table(("profile", "machine", "target", "draft", "tokens/s", "source"), rows)
+
+
+def profiles_in_short() -> str:
+    """Return the shipped profiles, one line each, for README.md."""
+    profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
+    rows = [(code(one.name), one.summary, *_published(one)) for one in profiles]
+    return table(("profile", "what it serves", "tokens/s", "source"), rows)
+
+
+def _draft(profile: Profile) -> str:
+    spec = profile.speculative
+    if not spec:
+        return "none"
+    model = profile.draft.model if profile.draft else spec.method
+    return f"{model}, {spec.num_speculative_tokens} tokens" if spec.num_speculative_tokens else str(model)
+
+
+def _published(profile: Profile) -> tuple[str, str]:
+    figures = "; ".join(text for one in profile.measured if (text := _figure(one)))
+    sources = dict.fromkeys(
+        one.source if "not" in one.date else f"{one.source}, {one.date}" for one in profile.measured
+    )
+    return figures or "none", "; ".join(sources)
+
+
+def _figure(one: Measured) -> str:
+    if one.tokens_per_second is None:
+        return f"{one.speedup} times no speculation, as claimed" if one.speedup else ""
+    without = f" ({one.baseline:g} without)" if one.baseline else ""
+    return f"{one.tokens_per_second:g}{without}" + (f" for {one.concurrency} requests" if one.concurrency > 1 else "")
+
+
+# Lint, patches, failures
+
+
+def lint_codes() -> str:
+    """Return every rule of lint, linked to its section."""
+    rows = [
+        (f"[{rule.code}](#{rule.code.lower()})", rule.severity, inspect.getdoc(rule.check) or "")
+        for rule in sorted(CODES.values(), key=lambda one: one.code)
+    ]
+    return table(("code", "severity", "what it checks"), rows)
+
+
+def patches() -> str:
+    """Return every shipped patch: what it fixes, for which releases, who needs it."""
+    return "\n\n".join(_patch(one) for one in Shelf((data.PATCHES,)).values())
+
+
+def _patch(patch: Patch) -> str:
+    text = patch.text
+    facts = {
+        "vLLM": "; ".join(code(one.versions) for one in text.variants),
+        "methods": ", ".join(code(method) for method in text.required_by.methods),
+        "needed when": text.required_by.when,
+        "model runner": text.runner,
+        "error without it": "; ".join(code(one) for one in text.errors),
+        "upstream": "; ".join(_thread(one) for one in text.upstream),
+        "drop it when": text.drop_when,
+    }
+    lines = "\n".join(f"- **{name}**: {value}" for name, value in facts.items() if value)
+    return f"## {patch.id}\n\n{text.title}.\n\n{' '.join(text.hole.split())}\n\n{lines}"
+
+
+def _thread(one: Upstream) -> str:
+    return f"[{one.url.partition('.com/')[2]}]({one.url}) ({one.state}, {one.seen})"
+
+
+def failures() -> str:
+    """Return every known failure of a start."""
+    rows = [(code(one.code), one.says, one.do, one.exit_code) for one in (*KNOWN, KILLED)]
+    return table(("failure", "what it is", "what to do", "exit code"), rows)
+
+
+def failure_texts() -> str:
+    """Return the text by which each known failure is recognised."""
+    return table(("failure", "the log has"), [(code(one.code), code(one.pattern.pattern)) for one in KNOWN])
+
+
+def phases() -> str:
+    """Return which line of the log begins which phase, and who prints it."""
+    rows = [(mark.phase, code(mark.pattern.pattern), mark.source, mark.releases) for mark in MARKS]
+    return table(("phase", "begins with a line that matches", "printed by", "vLLM"), rows)
+
+
+def exit_codes() -> str:
+    """Return the exit codes, as the tree at the head of errors.py has them."""
+    found: dict[str, list[str]] = {"0": ["success"]}
+    for name, number, text in _ERROR.findall(errors.__doc__ or ""):
+        assert getattr(errors, name).exit_code == int(number), f"errors.py draws {name} with another exit code"
+        found.setdefault(number, []).append(text)
+    return table(("code", "meaning"), [(number, "; ".join(texts)) for number, texts in found.items()])
+
+
+_ERROR: Final = re.compile(r"^(?:[├└]─ )?(\w+) +(\d+)  (.+)$", re.MULTILINE)
+
+PARTS: Final[Mapping[str, Callable[[], str]]] = {
+    "commands": commands,
+    "profile-keys": profile_keys,
+    "shipped-profiles": shipped_profiles,
+    "profiles-in-short": profiles_in_short,
+    "lint-codes": lint_codes,
+    "patches": patches,
+    "failures": failures,
+    "failure-texts": failure_texts,
+    "phases": phases,
+    "exit-codes": exit_codes,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
