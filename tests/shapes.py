@@ -13,16 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec.checkpoint.published.configs import (
+    assistant_config,
+    config,
+    eagle3_config,
+    per_layer_form,
     text_of,
 )
 from gemmaspec.checkpoint.published.shapes import (
     Shapes,
+    assistant_tensors,
+    eagle3_tensors,
+    is_decoder_linear,
+    nvfp4,
+    single_experts,
+    tensors,
 )
 from tests.hub import Body, Zeros
 
 __all__ = [
-    *("assistant_config", "config", "eagle3_config", "per_layer_form", "text_of"),
-    *("Shapes", "assistant_tensors", "eagle3_tensors", "is_decoder_linear", "nvfp4", "single_experts", "tensors"),
+    "Shapes",
+    "assistant_config",
+    "assistant_tensors",
+    "config",
+    "eagle3_config",
+    "eagle3_tensors",
+    "is_decoder_linear",
+    "nvfp4",
+    "per_layer_form",
+    "single_experts",
+    "tensors",
+    "text_of",
 ]
 
 SIZES = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.finding import Found, Severity, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.speculation import Speculative
@@ -51,7 +51,7 @@ def made_for_another_method(subject: Subject) -> Iterator[Found]:
     if head and asked != head.method:
         does = f"; vLLM {subject.vllm} drafts with {head.method} all the same" if runs_anyway else ""
         why = f"{subject.name('draft')} is made for {head.method}{does}"
-        severity = "note" if runs_anyway else "error"
+        severity: Severity = "note" if runs_anyway else "error"
         yield Found(path=path, why=why, mend=f"write method: {head.method}", severity=severity)
     elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
         does = "drafts with mtp all the same" if runs_anyway else "has no model for it and stops"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, Path, rule
+from gemmaspec.lint.finding import Found, Path, Severity, rule
 from gemmaspec.lint.subject import Subject
 
 _FROM_FILE: Final = frozenset(
@@ -95,7 +95,7 @@ def experts_of_a_dense_model(subject: Subject) -> Iterator[Found]:
     if not given or given.negated or subject.has_experts is not False:
         return
     why = "the target has no experts: Number of experts in the model must be greater than 0"
-    severity = None if subject.target else "warning"
+    severity: Severity | None = None if subject.target else "warning"
     yield Found(path=given.path, why=why, mend="take it out", severity=severity)
 
 
