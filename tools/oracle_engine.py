@@ -199,7 +199,8 @@ def parser() -> Any:
     """The parser that `vllm serve` makes."""
     serve = importlib.import_module("vllm.entrypoints.cli.serve")
     argparse_utils = importlib.import_module(serve.FlexibleArgumentParser.__module__)
-    return serve.make_arg_parser(argparse_utils.FlexibleArgumentParser(prog="vllm serve"))
+    commands = argparse_utils.FlexibleArgumentParser(prog="vllm").add_subparsers()
+    return serve.ServeSubcommand().subparser_init(commands)
 
 
 def flags() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec import data
@@ -72,11 +73,19 @@ def lint(request: Request) -> tuple[Linted, ...]:
 def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
     """Tell the warnings of a profile; raise ProfileError with its errors, if there are any."""
     findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release_of(loaded), notes=False)
-    for one in _of(findings, "warning"):
+    told = [one for one in _of(findings, "warning") if not _ships(one)]
+    for one in told:
         tell(str(one))
+    if kept := sum(1 for _ in _of(findings, "warning")) - len(told):
+        tell(f"{kept} warning{'s' * (kept > 1)} of the shipped profile itself: gemmaspec profile lint {loaded.typed}")
     errors = [str(one) for one in _of(findings, "error")]
     if errors:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
+
+
+def _ships(finding: Finding) -> bool:
+    """Return whether what is blamed stands in a file of gemmaspec, which nobody edits before a start."""
+    return Path(finding.file).resolve().is_relative_to(data.PROFILES.resolve())
 
 
 def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> Linted:

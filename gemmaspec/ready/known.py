@@ -109,6 +109,13 @@ _HOLES: Final = (
         "vLLM 0.19 cannot speculate on a CPU.",
         "Take vLLM 0.21 or later in runtime.vllm.",
     ),
+    _known(
+        "mtp-embeddings",  # v1/spec_decode/llm_base_proposer.py, 0.25.0-0.26.0
+        r"a and b must have same reduction dim"
+        r"|mat1 and mat2 shapes cannot be multiplied \(\d{1,6}x\d{1,6} and 5632x1024\)",
+        "The MTP head lost the target's embeddings under model runner v1.",
+        "Add the patch mtp-share-embeddings to patches.required, or run vLLM 0.27 or later.",
+    ),
 )
 
 _CONFIGURATION: Final = (
@@ -278,6 +285,12 @@ _MACHINE: Final = (
         r"\[Errno 30\]",
         "This image writes outside of its caches, and the container's root is read-only.",
         "Set container.read_only: false.",
+    ),
+    _known(
+        "illegal-address",  # CUDA; seen with MTP and DFlash on two GPUs, and after hours with MTP (#41190, #42261)
+        r"cudaErrorIllegalAddress|CUDA error: an illegal memory access|device-side assert triggered",
+        "A CUDA kernel read or wrote memory that is not its own; which one, CUDA does not say at that place.",
+        "Start again; if it comes back, try --no-spec, then another attention backend, and report it with the log.",
     ),
 )
 
