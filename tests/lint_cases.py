@@ -263,6 +263,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.22.1", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
         case("0.24.0", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
     ),
+    "GS314": (
+        case("0.33.0", extra("--disable-sliding-window")),
+        case("0.33.0", extra("--disable-sliding-window"), "serve.max_model_len=1024"),
+    ),
     "GS505": (
         case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=8"),
         case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=1"),

@@ -31,7 +31,7 @@ MACHINES: Final = {"dgx-spark": "gb10", "h200": "h200", "a100": "a100"}
 EXPECTED: Final = (
     (r"Arctic Inference", "the oracle's Python has no arctic-inference; GS709 warns of it"),
     (r"Failed to import Ray|ray", "the oracle's Python has no Ray"),
-    (r"[Cc]u[Mm]em|sleep mode", "the oracle has no compiled allocator"),
+    (r"[Cc]u[Mm]em|sleep mode|libcudart", "the oracle has no compiled allocator"),
     (r"GS401|GS402|GS404", "patches play after configuration"),
     (r"GS309", "the engine refuses later, when it plans the encoder's budget"),
     (r"GS301|GS307|GS313|GS108", "the engine refuses later, when it chooses kernels or plans the cache"),

@@ -90,11 +90,21 @@ def quantization_not_there(subject: Subject) -> Iterator[Found]:
 
 @rule("GS224", "error")
 def experts_of_a_dense_model(subject: Subject) -> Iterator[Found]:
-    """Expert parallelism without experts (ModelConfig._verify_with_expert_parallelism, every release)."""
-    given = subject.argument("--enable-expert-parallel")
+    """Expert parallelism without experts (ModelConfig._verify_with_expert_parallelism, every release), and more."""
+    yield from _for_experts(
+        subject, "--enable-expert-parallel", "Number of experts in the model must be greater than 0"
+    )
+    if subject.runs(">=0.31"):
+        yield from _for_experts(
+            subject, "--enable-return-routed-experts", "AuxOutput Connector only supports MoE models"
+        )
+
+
+def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Found]:
+    given = subject.argument(flag)
     if not given or given.negated or subject.has_experts is not False:
         return
-    why = "the target has no experts: Number of experts in the model must be greater than 0"
+    why = f"the target has no experts: {words}"
     severity: Severity | None = None if subject.target else "warning"
     yield Found(path=given.path, why=why, mend="take it out", severity=severity)
 
@@ -144,6 +154,18 @@ def batch_below_context(subject: Subject) -> Iterator[Found]:
         why = f"is {batch}, and without chunked prefill a batch must hold max_model_len, {length}"
         mend = f"write {length} or more, or leave enable_chunked_prefill out"
         yield Found(path=given.path, why=why, mend=mend)
+
+
+@rule("GS314", "error")
+def no_window(subject: Subject) -> Iterator[Found]:
+    """Without sliding windows the longest context is one window (ModelConfig.get_and_verify_max_len, every release)."""
+    given, windows, length = subject.argument("--disable-sliding-window"), subject.windows("target"), subject.length
+    if not given or given.negated or not windows or subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
+        return
+    window = min(windows)
+    if subject.argument("--max-model-len") and length and length > window:
+        why = f"max_model_len is {length}, and without the sliding window vLLM takes {window} for the longest context"
+        yield Found(path=given.path, why=why, mend=f"take it out, or write serve.max_model_len: {window}")
 
 
 @rule("GS312", "warning")
@@ -205,6 +227,7 @@ RULES: Final = (
     batch_below_sequences,
     batch_below_context,
     fp8_with_mtp_on_hopper,
+    no_window,
     dflash_attention,
     several_requests,
     streamed_tool_calls,
