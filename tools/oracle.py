@@ -138,9 +138,10 @@ def model_folders() -> Path:
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()
     for name, config in wanted.items():
         (out / name).mkdir(exist_ok=True)
-        (out / name / "config.json").write_text(json.dumps(config))
+        write_whole(out / name / "config.json", json.dumps(config))
         for file in ("tokenizer.json", "tokenizer_config.json", "processor_config.json", "generation_config.json"):
-            shutil.copyfile(tiny / file, out / name / file)
+            if not (out / name / file).exists():
+                shutil.copyfile(tiny / file, out / name / file)
     return out
 
 

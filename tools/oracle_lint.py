@@ -36,6 +36,11 @@ EXPECTED: Final = (
     (r"GS309", "the engine refuses later, when it plans the encoder's budget"),
     (r"GS301|GS307|GS313|GS108", "the engine refuses later, when it chooses kernels or plans the cache"),
     (r"GS222.*dspark", "the engine refuses later, when it loads the weights"),
+    (
+        r"Fault tolerance requires|use-replayssm|torch_shm is known",
+        "flags of other setups; `up` tells vLLM's own words",
+    ),
+    (r"not a valid JSON file", "two runs of the oracle wrote the same folder at once"),
     (r"GS105", "a variable that --fail-on-environ-validation makes fatal is read in another process"),
 )
 """What the two may say differently, by lint's code and words or the engine's, and why."""

@@ -128,7 +128,7 @@ def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
 
 def _for_text_only(subject: Subject) -> Iterator[Need]:
     spec = subject.profile.speculative
-    drafts = spec is not None and (spec.method == "draft_model" or bool(spec.parallel_drafting))
+    drafts = spec is not None and (subject.method == "draft_model" or bool(spec.parallel_drafting))
     if drafts and subject.runner == "v1" and subject.takes_images is not False:
         does = "vLLM refuses the pair" if subject.runs("<0.21") else "the first request kills the server"
         why = f"the target takes images, and a draft model beside such a one cannot: {does}"

@@ -18,9 +18,11 @@ _FROM_FILE: Final = frozenset(
 
 _PARTNERS: Final = {
     "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
+    "--enable-eplb": ("--enable-expert-parallel", "--enable-expert-parallel"),
+    "--enable-elastic-ep": ("--enable-eplb", "--enable-eplb and --enable-expert-parallel"),
     "--enable-log-outputs": ("--enable-log-requests", "--enable-log-requests"),
 }
-"""Flags that stop the start without another (validate_parsed_serve_args in every release)."""
+"""Flags that stop the start without another (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
 
 _HEADS: Final = frozenset({"mtp", "eagle", "eagle3", "dflash", "dspark"})
 _PLAIN_STOPS: Final = {"mtp": "NotImplementedError: Unsupported speculative method: 'mtp'"}

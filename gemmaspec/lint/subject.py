@@ -14,7 +14,7 @@ from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases.batch import batch_defaults
 from gemmaspec.releases.facts import Facts
-from gemmaspec.releases.media import wants_whole_items
+from gemmaspec.releases.media import ITEMS, wants_whole_items
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -210,12 +210,10 @@ class Subject:
 
     @property
     def _default_batch(self) -> int | None:
-        """What vLLM takes for this machine; None where nobody knows the machine, or an image may raise it."""
+        """What vLLM takes for this machine and, from 0.22 on, for the largest image; None on a machine that nobody knows."""
         machine = self.machine
         if machine.memory_gb is None or self.argument("--performance-mode"):
             return None
-        if self.runs(">=0.22") and self.wants_whole_items is not False:
-            return None  # raised to the largest item
         found = batch_defaults(
             self.vllm,
             memory=round(machine.memory_gb * 10**9),
@@ -223,7 +221,8 @@ class Subject:
             capability=machine.compute_capability,
             cpu=not machine.gpus,
         )
-        return found.tokens
+        whole = self.runs(">=0.22") and self.wants_whole_items is not False
+        return max(found.tokens, ITEMS[0].tokens) if whole else found.tokens
 
     @property
     def length(self) -> int | None:
