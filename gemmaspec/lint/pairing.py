@@ -83,7 +83,7 @@ def head_missing(subject: Subject) -> Iterator[Found]:
 def vocabulary(subject: Subject) -> Iterator[Found]:
     """A draft model with another vocabulary than the target's."""
     spec, target, draft = subject.profile.speculative, subject.target, subject.draft
-    if not spec or spec.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
+    if not spec or subject.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
         return
     if target.text.vocab_size != draft.text.vocab_size:
         why = f"its vocabulary has {draft.text.vocab_size} tokens, the target's {target.text.vocab_size}"

@@ -164,10 +164,10 @@ class Subject:
             return "it cannot do kv_sharing_fast_prefill"
         if not spec:
             return None
-        if spec.method in rule.v1_methods:
-            return f"it cannot do {spec.method}"
+        if self.method in rule.v1_methods:
+            return f"it cannot do {self.method}"
         stages = self.number("--pipeline-parallel-size") or 1
-        if spec.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
+        if self.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
             return "it cannot do eagle3 with pipeline parallelism"
         for key in ("parallel_drafting", "use_heterogeneous_vocab"):
             if getattr(spec, key) and key in rule.v1_when:
@@ -210,7 +210,7 @@ class Subject:
 
     @property
     def _default_batch(self) -> int | None:
-        """What vLLM takes for this machine and, from 0.22 on, for the largest image; None on a machine that nobody knows."""
+        """What vLLM takes for this machine and, from 0.22 on, the largest image; None on an unknown machine."""
         machine = self.machine
         if machine.memory_gb is None or self.argument("--performance-mode"):
             return None
