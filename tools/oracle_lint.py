@@ -41,6 +41,7 @@ EXPECTED: Final = (
         "flags of other setups; `up` tells vLLM's own words",
     ),
     (r"not a valid JSON file", "two runs of the oracle wrote the same folder at once"),
+    (r"[Mm]amba|nsight", "flags for other models, and for a profiler of Ray"),
     (r"GS105", "a variable that --fail-on-environ-validation makes fatal is read in another process"),
 )
 """What the two may say differently, by lint's code and words or the engine's, and why."""
