@@ -8,7 +8,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import platformdirs
 
@@ -49,18 +49,13 @@ def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) ->
     Never waits and never reads more than `limit` bytes. Raises UnreadableFile for a folder, a pipe, a device, a
     file that is longer or may not be read, and for a link unless `follow`.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        file = open_regular(path, follow=follow)
     except FileNotFoundError:
         if path.is_symlink():
             raise UnreadableFile(path, "it is a link to a file that does not exist") from None
         return None
-    except OSError as error:
-        raise UnreadableFile(path, _kind(path) or str(error.strerror)) from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UnreadableFile(path, _kind(path) or "it is not a file")
+    with file:
         try:
             content = file.read(limit + 1)
         except OSError as error:
@@ -68,6 +63,21 @@ def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) ->
     if len(content) > limit:
         raise UnreadableFile(path, f"it is longer than {limit} bytes")
     return content
+
+
+def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
+    """Open a regular file to read it, without ever waiting. Raises FileNotFoundError, and else UnreadableFile."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnreadableFile(path, _kind(path) or str(error.strerror)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnreadableFile(path, _kind(path) or "it is not a file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _kind(path: Path) -> str:

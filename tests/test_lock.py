@@ -95,7 +95,7 @@ def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None
 def test_a_pipe_is_no_lock_and_is_not_waited_for(profiles: Path) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
     os.mkfifo(profiles / "mine.lock")
-    with pytest.raises(ProfileError, match="is not a file"):
+    with pytest.raises(ProfileError, match="it is a named pipe, not a file"):
         lockfile.read_lock(load_profile(str(profiles / "mine.yaml")))
 
 
@@ -339,3 +339,22 @@ def test_an_environment_without_vllm_cannot_be_locked(
     assert run(["lock", str(file), "--engine", "process"]) == 4
     assert "no vllm package was found in" in capsys.readouterr().err
     assert not file.with_name("own.lock").exists()
+
+
+def test_a_damaged_lock_is_replaced(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    monkeypatch.setattr("gemmaspec.deploy.lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"}))
+    for damaged in (b"schema: 'x", b"\xff\xfe", b"", b"schema: 1\n"):
+        (profiles / "mine.lock").write_bytes(damaged)
+        assert run(["up", str(profiles / "mine.yaml"), "--locked", "--dry-run", "--engine", "process"]) == 2
+        assert "gemmaspec lock" in capsys.readouterr().err
+        assert run(["lock", str(profiles / "mine.yaml"), "--engine", "process"]) == 0
+        told = capsys.readouterr()
+        assert "this lock is damaged and replaced" in told.err
+        assert "mine is locked" in told.out
+        assert "vllm " in told.out
+    (profiles / "mine.lock").unlink()
+    os.mkfifo(profiles / "mine.lock")
+    assert run(["lock", str(profiles / "mine.yaml"), "--engine", "process"]) == 2

@@ -20,6 +20,7 @@ from gemmaspec.errors import ProfileError
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
+from gemmaspec.stack.folder import MANIFEST
 
 GOLDEN = Path(__file__).parent / "golden"
 PROFILES = list(profile_names([data.PROFILES]))
@@ -107,7 +108,7 @@ def test_rendering_needs_neither_docker_nor_network(tmp_path: Path, monkeypatch:
 def test_render_writes_the_stack_and_check_then_finds_no_difference(tmp_path: Path) -> None:
     out = tmp_path / "stack"
     assert run(["render", "tiny-cpu", "--out", str(out)]) == 0
-    names = {file.name for file in out.iterdir()}
+    names = {file.name for file in out.iterdir()} - {MANIFEST}
     assert names == {
         "compose.yaml",
         "plan.json",
@@ -148,7 +149,7 @@ def test_a_stack_without_speculation_drops_the_file_of_an_earlier_one(tmp_path: 
 @needs_compose
 def test_the_single_file_carries_every_file_of_the_stack(tmp_path: Path) -> None:
     assert run(["render", "tiny-cpu", "--single-file", "--out", str(tmp_path)]) == 0
-    assert [file.name for file in tmp_path.iterdir()] == ["compose.yaml"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [MANIFEST, "compose.yaml"]
     document = compose_config(tmp_path / "compose.yaml")
     carried = {
         config["target"]: document["configs"][config["source"]]["content"]
@@ -260,8 +261,42 @@ def test_a_full_disk_leaves_the_old_stack_whole(tmp_path: Path, capsys: pytest.C
         out.mkdir()
         (out / "compose.yaml").write_text("old")
         (disk / "filler").write_bytes(b"x" * 50_000)
-        assert run(["render", "tiny-cpu", "--out", str(out)]) == 4
+        assert run(["render", "tiny-cpu", "--out", str(out), "--force"]) == 4
         assert "no space left" in capsys.readouterr().err
         assert {file.name: file.read_text() for file in out.iterdir()} == {"compose.yaml": "old"}
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_render_loses_no_file_that_it_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("compose.yaml", "plan.json", "launch.py"):
+        (tmp_path / name).write_text("mine")
+    command = ["render", "tiny-cpu", "--out", str(tmp_path)]
+    for how in ((), ("--single-file",)):
+        assert run([*command, *how]) == 2
+        err = capsys.readouterr().err
+        assert f"gemmaspec did not write {tmp_path}/compose.yaml, {tmp_path}/plan.json, {tmp_path}/launch.py" in err
+        assert "--force" in err
+        assert sorted(file.read_text() for file in tmp_path.iterdir()) == ["mine"] * 3
+    assert run([*command, "--force"]) == 0
+    assert run([*command, "--set", "serve.port=8601"]) == 0, "its own files it replaces"
+    assert run([*command, "--single-file"]) == 0, "and removes"
+    (tmp_path / "compose.yaml").write_text((tmp_path / "compose.yaml").read_text() + "# tuned by hand\n")
+    assert run(command) == 2
+    assert "# tuned by hand" in (tmp_path / "compose.yaml").read_text()
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_file_that_cannot_be_written_is_the_one_that_is_named(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.mkdir() if kind == "folder" else os.mkfifo(plan) if kind == "pipe" else plan.symlink_to("/dev/zero")
+    assert run(["render", "tiny-cpu", "--out", str(tmp_path)]) == 2
+    assert str(plan) in capsys.readouterr().err
+    code = run(["render", "tiny-cpu", "--out", str(tmp_path), "--force"])
+    err = capsys.readouterr().err
+    if kind == "folder":
+        assert (code, f"cannot write {plan}: a folder is in its place" in err) == (4, True)
+    else:
+        assert code == 0, err

@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `--version`, `--help` and 
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import traceback
@@ -112,6 +113,10 @@ def run(arguments: Sequence[str]) -> int:
         return output.failure(_forbidden(error), as_json=wants_json)
     except BrokenPipeError:
         return output.broken_pipe()
+    except OSError as error:
+        if error.filename or error.errno not in (errno.ENOSPC, errno.EIO):
+            return _other(error, as_json=wants_json)
+        return output.failure(output.unwritten(error), as_json=wants_json)  # the help's own print
     except Exception as error:
         return _other(error, as_json=wants_json)
     return result if isinstance(result, int) else 0

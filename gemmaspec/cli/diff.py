@@ -27,5 +27,5 @@ def diff(profile: options.Profile, set_: options.Set = None, json: options.Json 
     else:
         for text in (found.files, found.command, str(found.image) if found.image else ""):
             output.data(text) if text else None
-        output.progress(f"{found.name} runs as it would be rendered now") if found.same else None
+        output.progress(f"{found.name} runs as it would be rendered now ({found.engine})") if found.same else None
     raise typer.Exit(0 if found.same else 3)

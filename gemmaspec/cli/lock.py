@@ -20,12 +20,9 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
     The lock lies beside the profile, as NAME.lock; a shipped profile's in your own profile folder.
     `up --locked` then runs this and nothing else.
     """
-    from gemmaspec.deploy.lock import write_lock
-    from gemmaspec.engine.choose import choose_engine
-    from gemmaspec.profile.load import load_profile
+    from gemmaspec.deploy.lock import lock_profile
 
-    chosen, _ = choose_engine(options.engine_name(engine))
-    written = write_lock(load_profile(profile), chosen.name, output.progress)
+    written = lock_profile(profile, options.engine_name(engine), output.progress)
     if json:
         changes = [dataclasses.asdict(change) for change in written.moved]
         content = written.lock.model_dump(by_alias=True)
@@ -35,3 +32,8 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
         output.data(str(change))
     state = "locked" if written.first else "locked again" if written.moved else "locked already, nothing moved"
     output.data(f"{written.lock.profile} is {state}: {written.file}")
+    output.data(f"  engine    {written.lock.engine}")
+    if written.lock.image:
+        output.data(f"  image     {written.lock.image.ref}")
+    versions = written.lock.versions
+    output.data(f"  versions  vllm {versions.vllm}, torch {versions.torch}, transformers {versions.transformers}")

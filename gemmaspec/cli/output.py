@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.redact import redact
 
 _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 """Control characters that JSON lets stand."""
 
-_USERINFO: Final = re.compile(r"(?<=://)[^/\s@\"']*:[^/\s@\"']+(?=@)")
-"""user:password of a URL, as proxies and mirrors have it in their variables."""
-
-SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-"""Variables whose values are never printed, whatever a text has picked up on its way."""
-
-
-def hidden(text: str) -> str:
-    """A text without this user's secrets, and without passwords in URLs; values too short to be one are left alone."""
-    for secret in (*(os.environ.get(name, "").strip() for name in SECRETS), _stored_token()):
-        if len(secret) >= 6:
-            text = text.replace(secret, "***")
-    return _USERINFO.sub("***", text)
-
-
-@functools.cache
-def _stored_token() -> str:
-    """The token that `hf auth login` has kept."""
-    caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    file = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
-    try:
-        with file.open(encoding="utf-8", errors="replace") as opened:
-            return opened.read(4096).strip()
-    except OSError:
-        return ""
+hidden = redact
+"""A text without this user's secrets."""
 
 
 def data(text: str) -> None:
     """What the command was asked for."""
     text = hidden(text)
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from None
 
 
 def json_data(value: dict[str, Any]) -> None:
@@ -57,16 +38,20 @@ def json_data(value: dict[str, Any]) -> None:
 
 
 def progress(text: str) -> None:
-    """What is going on meanwhile."""
-    sys.stderr.write(hidden(text) + "\n")
-    sys.stderr.flush()
+    """What is going on meanwhile. Nobody has to hear it: a reader that left, or a full disk, ends no command."""
+    try:
+        sys.stderr.write(hidden(text) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _let_go(sys.stderr)
 
 
 def failure(error: GemmaspecError, *, as_json: bool) -> int:
     """Tell an expected failure and return its exit code."""
     if as_json:
         kind = type(error).__name__
-        json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
+        with contextlib.suppress(GemmaspecError, BrokenPipeError):
+            json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
     progress(_red("error: ") + error.message)
     if error.hint:
         progress(f"  try: {error.hint}")
@@ -84,8 +69,20 @@ def usage(error: Any, *, as_json: bool) -> int:
 
 def broken_pipe() -> int:
     """The reader of stdout left, as `| head` does: nothing more can be said there."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _let_go(sys.stdout)
     return 1
+
+
+def unwritten(error: OSError) -> GemmaspecError:
+    """The error for standard output on a full disk."""
+    _let_go(sys.stdout)
+    return GemmaspecError(f"cannot write standard output: {error.strerror}")
+
+
+def _let_go(stream: TextIO) -> None:
+    """Send what is still to come nowhere, so that Python does not fail over it again at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _red(text: str) -> str:

@@ -25,9 +25,13 @@ def render(
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     locked: options.Locked = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace and remove files that gemmaspec did not write.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template."""
+    from gemmaspec.deploy import render as use_case
     from gemmaspec.deploy.lint import stop_on_errors
     from gemmaspec.profile.load import load_profile
     from gemmaspec.stack import folder
@@ -47,7 +51,7 @@ def render(
         if json:
             output.json_data({"ok": not difference, "folder": str(out), "difference": difference})
         raise typer.Exit(3 if difference else 0)
-    written = folder.write(stack, out)
+    written = use_case.render(loaded, stack, out, force=force)
     if json:
         output.json_data({"ok": True, "folder": str(out), "files": written})
         return

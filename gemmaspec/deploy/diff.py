@@ -15,8 +15,8 @@ from gemmaspec.deploy.prepare import prepare
 from gemmaspec.deploy.up import again
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.record import without_key
-from gemmaspec.engine.server import Engine, Runs, Server
-from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.engine.server import Engine, EngineName, Runs, Server
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.lock.model import NONE
 from gemmaspec.lock.moved import Moved
 from gemmaspec.profile.find import find_profile, profile_folders
@@ -29,6 +29,8 @@ class Drift:
     """What a restart would change; all empty when nothing."""
 
     name: str
+    engine: EngineName
+    """Where it runs, and where a restart would start it."""
     files: str
     """A unified diff, from the running stack's files to the rendered ones."""
     command: str
@@ -50,6 +52,8 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     started = stacks.find(name)
     engine = stacks.engine_of(started)
     runs = engine.runs(started.server)
+    if runs is None and (state := stacks.look(started, engine)).status == "unknown":
+        raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if runs is None:
         raise GemmaspecError(f"{name} is not running, so there is nothing to compare", hint=f"gemmaspec up {profile}")
     request = again(name, timeout_s=0)
@@ -59,6 +63,7 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     server, stack = prepare(loaded, engine=started.engine, remote=engine.remote)
     return Drift(
         name=name,
+        engine=started.engine,
         files=stack_files.difference(stack, started.server.folder),
         command=_difference(runs.command, _command(engine, server, stack)),
         image=_image(runs, server),

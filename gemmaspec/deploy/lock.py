@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.deploy.lockfile import lock_file, read_lock
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.lockfile import DamagedLock, lock_file, read_lock
 from gemmaspec.deploy.models import Model, models_of
-from gemmaspec.deploy.resolve import cached, known_now, resolve, runtime_versions
+from gemmaspec.deploy.owner import owned
+from gemmaspec.deploy.resolve import Commit, cached, known_now, resolve, runtime_versions
+from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import write_whole
@@ -18,7 +21,7 @@ from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import lock_text
 from gemmaspec.models import access
 from gemmaspec.models.hub import Unreachable
-from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.load import Loaded, load_profile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +35,53 @@ class Written:
     """What the lock that was there said otherwise."""
 
 
-def write_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Written:
-    """Resolve what a profile would run now, and write its lock.
+def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], None]) -> Written:
+    """Resolve what a profile runs now, or would run, and write its lock.
+
+    A stack that runs is pinned as it runs: on its engine, unless another one is named, and with its image. Raises
+    EnvironmentMissing for what is not on this machine, and when it cannot be told whether the stack runs.
+    """
+    loaded = load_profile(profile)
+    name = loaded.profile.name
+    with owned(name, "lock", note=note):
+        started = stacks.read_stack(name)
+        state = stacks.look(started) if started else None
+        if started and state and state.status == "unknown" and not engine:
+            why = f"cannot tell whether {name} runs ({started.engine}): {state.detail}"
+            raise EnvironmentMissing(why, hint=state.hint)
+        runs_on = started.engine if started and state and state.status in ("running", "restarting") else None
+        chosen, why = choose_engine(engine, runs_on=runs_on)
+        note(f"engine {why}")
+        runs = chosen.runs(started.server) if started and runs_on == chosen.name else None
+        return write_lock(loaded, chosen.name, note, running_image=runs.image if runs else None)
+
+
+def write_lock(
+    loaded: Loaded, engine: EngineName, note: Callable[[str], None], *, running_image: str | None = None
+) -> Written:
+    """Resolve what a profile would run now, and write its lock; `running_image` is the id of the image that runs.
 
     Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
-    cache can tell.
+    cache can tell. A lock that is damaged is replaced.
     """
-    before = read_lock(loaded)
+    before = _replaced(loaded, note)
     from_cache = cached(loaded.profile, engine)
-    lock = resolve(loaded, engine, lambda model: _commit(model, from_cache(model), note))
+    commit: Commit = lambda model: _commit(model, from_cache(model), note)  # noqa: E731 - a closure with a type
+    lock = resolve(loaded, engine, commit, running_image=running_image)
     file = lock_file(loaded)
     write_whole(file, lock_text(lock))
     return Written(
         file=file, lock=lock, first=before is None, moved=moved(before.facts(), lock.facts()) if before else ()
     )
+
+
+def _replaced(loaded: Loaded, note: Callable[[str], None]) -> Lock | None:
+    """Return the lock that will be replaced; None when there is none, or it is damaged, which is noted."""
+    try:
+        return read_lock(loaded)
+    except DamagedLock as error:
+        note(f"{error.message}\nthis lock is damaged and replaced")
+        return None
 
 
 def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:

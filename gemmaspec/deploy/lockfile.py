@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec import data
 from gemmaspec.errors import GemmaspecError, ProfileError
+from gemmaspec.files import UnreadableFile, read_regular
 from gemmaspec.profile.find import own_folder
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.runs import vllm_of
 
 if TYPE_CHECKING:
     from gemmaspec.lock.model import Lock
+
+
+class DamagedLock(ProfileError):
+    """A lock that is no lock: locking again replaces it."""
+
 
 SUFFIX: Final = ".lock"
 
@@ -50,15 +55,17 @@ def read_lock(loaded: Loaded) -> Lock | None:
 
     file = lock_file(loaded)
     try:
-        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever
-            raise ProfileError(f"{file}: is not a file", hint=f"ls -l {file}")
-        with file.open(encoding="utf-8") as opened:
-            text = opened.read(MAX_CHARACTERS + 1)
-    except FileNotFoundError:
+        content = read_regular(file, limit=4 * MAX_CHARACTERS, follow=True)
+    except UnreadableFile as error:
+        raise ProfileError(f"{file}: cannot be read: {error.why}", hint=error.hint) from None
+    if content is None:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{file}: cannot be read ({type(error).__name__})", hint=f"ls -l {file}") from None
-    lock = parse_lock(text, file=str(file))
+    try:
+        lock = parse_lock(content.decode("utf-8"), file=str(file))
+    except UnicodeDecodeError:
+        raise DamagedLock(f"{file}: is not UTF-8 text", hint=f"gemmaspec lock {loaded.typed}") from None
+    except ProfileError as error:
+        raise DamagedLock(error.message, hint=f"gemmaspec lock {loaded.typed}    # replaces it") from None
     if lock.profile != loaded.profile.name:
         raise ProfileError(f"{file}: is the lock of {lock.profile}, not of {loaded.profile.name}")
     return lock

@@ -72,7 +72,7 @@ def observe_stack(name: str, note: Callable[[str], None]) -> Seen | None:
     where nobody can tell.
     """
     try:
-        started = stacks.read_record(stacks.stack_folder(name) / stacks.RECORD)
+        started = stacks.read_stack(name)
     except UnreadableFile as error:
         stacks.ensure_nothing_runs(name, error)
         note(f"{error.message}; it is written anew")

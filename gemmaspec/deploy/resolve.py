@@ -27,13 +27,15 @@ Commit = Callable[[Model], "str | None"]
 """From a model of the Hub to the commit that its revision means; None when that is not known."""
 
 
-def resolve(loaded: Loaded, engine: EngineName, commit: Commit) -> Lock:
+def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image: str | None = None) -> Lock:
     """Everything that decides what runs. Starts nothing, and reads an image without running it.
+
+    `running_image` is the id of the image that runs, whatever the profile's name of it means by now.
 
     Raises EnvironmentMissing for an image, a runtime or a model's folder that is not there.
     """
     profile = loaded.profile
-    image = _locked_image(loaded) if engine == "docker" else None
+    image = _locked_image(loaded, running_image) if engine == "docker" else None
     models = [_locked_model(model, commit) for model in models_of(profile)]
     return Lock(
         profile=profile.name,
@@ -79,11 +81,11 @@ def runtime_versions(loaded: Loaded) -> Versions:
     return Versions(**{name: str(found.facts.get(name, "unknown")) for name in Versions.model_fields})
 
 
-def _locked_image(loaded: Loaded) -> LockedImage:
+def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
     name = loaded.profile.image
     if not name:
         raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
-    found = image_identity(name)
+    found = image_identity(running or name, named=name)
     if found is None:
         raise EnvironmentMissing(
             f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"

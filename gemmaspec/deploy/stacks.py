@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,8 +99,7 @@ def find(name: str) -> Started:
 
     Raises UsageError when nothing of that name was started here, UnreadableFile when its record is damaged.
     """
-    started = read_record(stack_folder(name) / RECORD)
-    if started:
+    if started := read_stack(name):
         return started
     names = ", ".join(names_of_stacks()) or "none"
     raise UsageError(
@@ -108,12 +108,28 @@ def find(name: str) -> Started:
     )
 
 
+def read_stack(name: str) -> Started | None:
+    """Return the record of a stack; None when there is none.
+
+    Raises UnreadableFile when it is damaged, and when it is missing although a process was started.
+    """
+    record = stack_folder(name) / RECORD
+    started = read_record(record)
+    if started is None and _has_process(name):
+        raise UnreadableFile(record, "it is missing, though a server was started")
+    return started
+
+
 def names_of_stacks() -> Sequence[str]:
-    """Return the names of all stacks that have a record, readable or not."""
+    """Return the names of all stacks that were started, whether their records can be read or not."""
     folder = state_dir() / "stacks"
     with contextlib.suppress(OSError):
-        return sorted(one.name for one in folder.iterdir() if (one / RECORD).exists() or (one / RECORD).is_symlink())
+        return sorted(one.name for one in folder.iterdir() if os.path.lexists(one / RECORD) or _has_process(one.name))
     return []
+
+
+def _has_process(name: str) -> bool:
+    return os.path.lexists(stack_folder(name) / "run" / "process.json")
 
 
 def started_stacks() -> Sequence[Started]:

@@ -21,6 +21,7 @@ from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
+from gemmaspec.ready.logline import without_secrets
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.probe import probe
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
@@ -297,7 +298,8 @@ def _exported(name: str, value: str | None) -> Iterator[None]:
 def _keep_log(engine: Engine, server: Server) -> Path | None:
     target = server.folder / FAILED_LOG
     try:
-        write_whole(target, "\n".join(engine.logs(server, tail=20_000)) + "\n", mode=0o600)
+        lines = (without_secrets(line) for line in engine.logs(server, tail=20_000))
+        write_whole(target, "".join(f"{line}\n" for line in lines), mode=0o600)
     except (GemmaspecError, OSError):
         return None
     return target

@@ -25,19 +25,21 @@ class Identity:
     """What it sets for every container; fit to be printed."""
 
 
-def image_identity(ref: str) -> Identity | None:
+def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
     """The image that `ref` names on the daemon; None when it has none of that name.
+
+    Where `ref` is an id, `named` is the name whose repository the digest is of.
 
     Raises EnvironmentMissing when docker does not answer, or does not take this for a name.
     """
     client = endpoint.connect(endpoint.find())
     try:
-        return identity(client, ref)
+        return identity(client, ref, named=named)
     finally:
         client.close()
 
 
-def identity(client: docker.DockerClient, ref: str) -> Identity | None:
+def identity(client: docker.DockerClient, ref: str, *, named: str | None = None) -> Identity | None:
     """The same by a client that is at hand."""
     try:
         attributes = client.images.get(ref).attrs
@@ -51,7 +53,7 @@ def identity(client: docker.DockerClient, ref: str) -> Identity | None:
     config = attributes.get("Config") or {}
     return Identity(
         id=str(attributes["Id"]),
-        digest=digest_of(ref, attributes.get("RepoDigests") or ()),
+        digest=digest_of(named or ref, attributes.get("RepoDigests") or ()),
         environment=dict(clean(str(entry)).partition("=")[::2] for entry in config.get("Env") or ()),
     )
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from gemmaspec.files import open_regular
+
 _BLOCK: Final = 64 * 1024
 _POLL_S: Final = 0.1
 
@@ -16,10 +18,10 @@ def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = Non
     """The file's bytes from its start, or from its last `tail` lines; nothing when there is no file.
 
     With `alive`, more of them as they come, until `alive()` says no and all is read. A file that became
-    shorter, or another one of the same name, is read from its start.
+    shorter, or another one of the same name, is read from its start. Raises UnreadableFile for what is no file.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except FileNotFoundError:
         return
     try:
@@ -33,7 +35,7 @@ def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = Non
             if _replaced(file, path):
                 yield from _rest(file)
                 file.close()
-                file = path.open("rb")
+                file = open_regular(path)
             time.sleep(_POLL_S)
     finally:
         file.close()

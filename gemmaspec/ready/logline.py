@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from gemmaspec.redact import redact
+
 MAX_LINE: Final = 2000
 """Characters of a line that are looked at; vLLM prints whole configurations on one line."""
 
@@ -44,4 +46,9 @@ def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
     text = "".join(char if char.isprintable() else " " for char in text)
     for secret in secrets:
         text = text.replace(secret, "***")
-    return _SECRETS.sub(lambda found: f"{found['keep'] or ''}***", text)
+    return without_secrets(text)
+
+
+def without_secrets(text: str) -> str:
+    """Return a line, however long, without this user's secrets and without what looks like a key or a token."""
+    return _SECRETS.sub(lambda found: f"{found['keep'] or ''}***", redact(text))

@@ -4,20 +4,59 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from gemmaspec.errors import UsageError
-from gemmaspec.files import UnreadableFile, read_regular, unwritable
+from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whole
 from gemmaspec.stack.build import STACK_FILES, Stack
+
+MANIFEST: Final = ".gemmaspec-rendered.json"
+"""The sha256 of each file that was rendered into a folder of the user's, by name."""
 
 
 def write(stack: Stack, folder: Path) -> list[str]:
-    """Write the stack into `folder` and return the names of its files; see write_files."""
-    return write_files(stack.files, folder)
+    """Write the stack into a folder of the user's, remember what was written, and return the names of its files."""
+    written = write_files(stack.files, folder)
+    sums = {name: _sha256(text.encode("utf-8")) for name, text in sorted(stack.files.items())}
+    write_whole(folder / MANIFEST, json.dumps({"schema": 1, "files": sums}, indent=1) + "\n")
+    return written
+
+
+def strangers(stack: Stack, folder: Path) -> list[Path]:
+    """Return the files in `folder` that writing the stack would lose: not gemmaspec's, or changed since."""
+    ours = _manifest(folder)
+    found = []
+    for name in STACK_FILES:
+        file = folder / name
+        if not os.path.lexists(file):
+            continue
+        try:
+            content = read_regular(file)
+        except UnreadableFile:
+            content = None
+        same = content is not None and content == stack.files.get(name, "").encode("utf-8")
+        if content is None or not (same or ours.get(name) == _sha256(content)):
+            found.append(file)
+    return found
+
+
+def _manifest(folder: Path) -> Mapping[str, str]:
+    try:
+        found = json.loads(read_regular(folder / MANIFEST) or b"{}")
+        return {str(name): str(sum_) for name, sum_ in found.get("files", {}).items()}
+    except (UnreadableFile, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.files import UnreadableFile, read_regular
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict
 
@@ -40,12 +42,15 @@ def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[
 def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]:
     """The plan against its own hash and against the one the server was started with."""
     path = str(folder / "plan.json")
-    if not (folder / "plan.json").exists() and _is_single_file(folder):
+    if not os.path.lexists(folder / "plan.json") and _is_single_file(folder):
         return
     try:
-        plan = json.loads((folder / "plan.json").read_bytes())
+        plan = json.loads(read_regular(folder / "plan.json") or b"")
         sha256 = launch.plan_digest(plan)
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except UnreadableFile as error:
+        yield Finding(path=path, place="stack", detail=f"it cannot be read: {error.why}")
+        return
+    except (ValueError, AttributeError, RecursionError) as error:
         yield Finding(path=path, place="stack", detail=f"it cannot be read: {error}")
         return
     if plan.get("sha256") != sha256:
@@ -57,8 +62,8 @@ def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]
 def _is_single_file(folder: Path) -> bool:
     """Whether the stack carries its plan inside compose.yaml, as one for a remote engine does."""
     try:
-        return "plan-json" in (folder / "compose.yaml").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return b"plan-json" in (read_regular(folder / "compose.yaml") or b"")
+    except UnreadableFile:
         return False
 
 

@@ -50,11 +50,13 @@ class TerminalProgress:
         self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(output.hidden(text), markup=False)
+        with contextlib.suppress(OSError):  # a terminal that is closed meanwhile ends no start
+            self._console.print(output.hidden(text), markup=False)
 
     def phase(self, phase: Phase, elapsed: float) -> None:
-        self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
-        self._bar.update(self._task, description=str(phase))
+        with contextlib.suppress(OSError):
+            self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
+            self._bar.update(self._task, description=str(phase))
 
 
 @contextlib.contextmanager
@@ -179,9 +181,13 @@ def _status(one: Status) -> None:
     exit_code = f", exit code {one.state.exit_code}" if one.state.exit_code is not None else ""
     detail = one.state.detail or "nothing there"
     output.data(f"{server.name}  {one.state.status}{exit_code}  ({one.started.engine}; {detail})")
+    if one.state.hint:
+        output.progress(f"  try: {one.state.hint}")
     if not one.running:
         return
     output.data(f"  address   {server.base_url}/v1   model {server.model}")
+    if one.problem:
+        output.data(f"  WARNING   {one.problem}")
     _report_lines(one.report)
     for finding in one.findings:
         output.data(f"  CHANGED   {finding}")
@@ -194,19 +200,26 @@ def _status(one: Status) -> None:
 
 
 def _report_lines(report: dict[str, Any] | None) -> None:
-    if not report:
-        return
+    try:
+        lines = list(_of_report(report)) if report else []
+    except (KeyError, TypeError, AttributeError, ValueError):
+        lines = ["  WARNING   the launcher's report is damaged"]
+    for line in lines:
+        output.data(line)
+
+
+def _of_report(report: dict[str, Any]) -> Iterator[str]:
     vllm = report["vllm"]
     overlay = f"overlay built in {report['overlay_ms']:.0f} ms" if report["overlay"] else "no overlay"
-    output.data(f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}")
+    yield f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}"
     for need in report["requires"]:
-        output.data(f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})")
+        yield f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})"
     for index, patch in enumerate(report["patches"]):
         where = ", ".join(_file_place(file) for file in patch["files"])
-        output.data(f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}")
+        yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}"
     edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
     for path in sorted(edited):
-        output.data(f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it")
+        yield f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it"
 
 
 def _file_place(file: dict[str, Any]) -> str:
@@ -223,8 +236,9 @@ def _status_json(one: Status) -> dict[str, Any]:
         "exit_code": one.state.exit_code,
         "restarts": one.state.restarts,
         "detail": one.state.detail,
-        "address": f"{server.base_url}/v1",
-        "model": server.model,
+        "address": None if one.damaged else f"{server.base_url}/v1",
+        "model": server.model or None,
+        "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "report": one.report,
         "changed": [dataclasses.asdict(finding) for finding in one.findings],

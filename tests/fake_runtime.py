@@ -1,0 +1,171 @@
+"""A fake vLLM that the process engine starts with the real launcher: an HTTP server, for faults that a real one is too
+slow for, or cannot be made to show.
+
+The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, FAKE_VLLM_EXIT to leave with a code instead,
+FAKE_VLLM_SAYS to print. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec.files import state_dir
+from tests.launching import make_place
+
+PROGRAM = """\
+import json, os, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+args = sys.argv[1:]
+host, port, model = (args[args.index(flag) + 1] for flag in ("--host", "--port", "--served-model-name"))
+print(os.environ.get("FAKE_VLLM_SAYS", "fake vllm"), flush=True)
+time.sleep(float(os.environ.get("FAKE_VLLM_SECONDS", "0")))
+if "FAKE_VLLM_EXIT" in os.environ:
+    sys.exit(int(os.environ["FAKE_VLLM_EXIT"]))
+
+
+class Server(ThreadingHTTPServer):
+    allow_reuse_port = True
+    drafts = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
+        lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n * self.server.drafts}.0' for name, n in rows]
+        self.answer(200, "\\n".join(lines).encode() + b"\\n" if self.path == "/metrics" else b"")
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if asked["model"] != model:
+            said = f"The model `{asked['model']}` does not exist. Valid aliases: {model}"
+            return self.answer(404, json.dumps({"error": {"message": said}}).encode())
+        self.server.drafts += 5
+        choice = {"index": 0, "message": {"role": "assistant", "content": "one two"}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}
+        self.answer(200, json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
+
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+Server((host, int(port)), Handler).serve_forever()
+"""
+
+RACE = """\
+import contextlib, json, os, sys, tempfile
+import gemmaspec.cli.up, gemmaspec.deploy.up, gemmaspec.deploy.down, gemmaspec.deploy.status, gemmaspec.cli.text.stack
+from gemmaspec.cli.app import run
+
+commands = json.loads(sys.argv[1])
+gate, opened = os.pipe()
+files, children = [], []
+for command in commands:
+    out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+    child = os.fork()
+    if not child:
+        os.close(opened)
+        os.dup2(out.fileno(), 1); os.dup2(err.fileno(), 2)
+        os.read(gate, 1)
+        code = 70
+        with contextlib.suppress(BaseException):
+            code = run(command)
+        sys.stdout.flush(); sys.stderr.flush()
+        os._exit(code)
+    files.append((out, err)); children.append(child)
+os.close(opened)
+done = []
+for child, (out, err) in zip(children, files):
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    out.seek(0); err.seek(0)
+    done.append([code, out.read(), err.read()])
+print(json.dumps(done))
+"""
+"""Runs several commands at the same moment, with everything imported before."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Fake:
+    """A machine whose only vLLM is the fake one."""
+
+    python: Path
+    profiles: Path
+
+    def profile(self, name: str, port: int) -> None:
+        """Write a profile that runs the fake on a port, and serves it as model-NAME."""
+        text = (
+            f"extends: tiny-cpu\nname: {name}\nruntime: {{python: {self.python}, vllm: null}}\npatches: {{required: []}}\n"
+            f"serve: {{port: {port}, served_model_name: model-{name}}}\ncontainer: {{stop_grace_seconds: 5}}\n"
+        )
+        (self.profiles / f"{name}.yaml").write_text(text)
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of a command; no daemon is asked."""
+        own = {"GEMMASPEC_PROFILES": str(self.profiles), "GEMMASPEC_STATE": str(state_dir())}
+        return {**os.environ, **own, "DOCKER_HOST": "unix:///nonexistent/docker.sock", **(extra or {})}
+
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Begin `gemmaspec …`."""
+        command = [sys.executable, "-m", "gemmaspec", *arguments]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment(env)
+        )
+
+    def run(self, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 120) -> Done:
+        """Run `gemmaspec …` to its end."""
+        with self.start(*arguments, env=env) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            finally:
+                process.kill()
+        return Done(process.returncode, out, err)
+
+    def race(self, *commands: Sequence[str], env: Mapping[str, str] | None = None) -> list[Done]:
+        """Run several commands at the same moment."""
+        harness = [sys.executable, "-c", RACE, json.dumps(commands)]
+        done = subprocess.run(
+            harness, capture_output=True, text=True, env=self.environment(env), timeout=300, check=True
+        )
+        return [Done(*one) for one in json.loads(done.stdout)]
+
+
+def install(root: Path) -> Fake:
+    """Make an environment with the fake, tiny models that are configurations alone, and a folder for profiles."""
+    place = make_place(root)
+    (place.python.parent / "vllm").write_text(f"#!{place.python}\n{PROGRAM}")
+    (place.package / "__init__.py").write_text("")
+    for name, version in (("transformers", "5.19.0"), ("torch", "2.13.0"), ("vllm", "0.32.0")):
+        told = place.site / f"{name}-{version}.dist-info" / "METADATA"
+        told.parent.mkdir()
+        told.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (root / "profiles").mkdir()
+    return Fake(place.python, root / "profiles")
+
+
+def make_models() -> None:
+    """Put the configurations of the tiny pair where they would have been made."""
+    for name in ("tiny-target", "tiny-draft"):
+        folder = state_dir() / "tiny" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text("{}")

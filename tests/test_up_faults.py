@@ -1,0 +1,363 @@
+"""What goes wrong around a start, with the fake vLLM: races, kills, ports, damaged files. Both ends are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gemmaspec.deploy import claims, owner, stacks
+from gemmaspec.engine.record import MARKER
+from gemmaspec.files import state_dir
+from tests import fake_runtime
+from tests.docker_support import free_port, wait_for
+from tests.fake_runtime import Fake
+
+RACES = int(os.environ.get("GEMMASPEC_TEST_RACES", "5"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    return fake_runtime.install(tmp_path_factory.mktemp("fake"))
+
+
+@pytest.fixture
+def fake(place: Fake) -> Iterator[Fake]:
+    fake_runtime.make_models()
+    yield place
+    for name in ("pa", "pb"):
+        shutil.rmtree(state_dir() / "stacks" / name / stacks.RECORD, ignore_errors=True)
+    for process in servers():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(10)
+
+
+def servers(name: str = "") -> list[psutil.Process]:
+    """The living processes of this test's stacks."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            ours = environment.get("GEMMASPEC_STATE") == str(state_dir())
+            if ours and environment.get(MARKER, "").startswith(name) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return [process for process in found if MARKER in process.environ()]
+
+
+def test_two_ups_of_one_profile_share_one_start(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    for _ in range(RACES):
+        command = ("up", "pa", "--engine", "process")
+        done = fake.race(command, command, env={"FAKE_VLLM_SECONDS": "0.3"})
+        assert [one.code for one in done] == [0, 0], done
+        assert sum("is starting it; waiting" in one.err for one in done) == 1, done
+        assert len(servers("pa")) == 1
+        assert fake.run("down", "pa").code == 0
+        assert servers() == []
+
+
+def test_two_different_ups_of_one_stack_do_not_mix(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    done = fake.race(
+        ("up", "pa", "--engine", "process"),
+        ("up", "pa", "--engine", "process", "--set", "serve.max_num_seqs=3"),
+        env={"FAKE_VLLM_SECONDS": "1"},
+    )
+    assert sorted(one.code for one in done) == [0, 1], done
+    refused = next(one for one in done if one.code)
+    assert "pa is held by gemmaspec up (pid " in refused.err
+    assert "gemmaspec down pa" in refused.err
+    assert len(servers("pa")) == 1
+
+
+def test_two_profiles_on_one_port_do_not_both_run(fake: Fake) -> None:
+    port = free_port()
+    for name in ("pa", "pb"):
+        fake.profile(name, port)
+    for _ in range(RACES):
+        up = [("up", name, "--engine", "process") for name in ("pa", "pb")]
+        done = fake.race(*up, env={"FAKE_VLLM_SECONDS": "0.3"})
+        assert sorted(one.code for one in done) == [0, 4], done
+        winner, loser = ("pa", "pb") if done[0].code == 0 else ("pb", "pa")
+        assert f"port {port} belongs to the stack {winner}" in done[loser == "pb"].err
+        assert len(servers()) == 1
+        assert fake.run("down", winner).code == 0
+
+
+def test_another_server_that_shares_the_port_is_seen(fake: Fake) -> None:
+    """Of another state folder, and so without a claim: it begins to listen after the check of the port."""
+    port = free_port()
+    fake.profile("pa", port)
+    with fake.start("up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "3"}) as starting:
+        wait_for(lambda: servers("pa"))
+        code = (
+            "import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); "
+            f"s.bind(('127.0.0.1', {port})); s.listen(1); print('listens', flush=True); time.sleep(99)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as stranger:
+            assert stranger.stdout
+            stranger.stdout.readline()
+            wait_for(lambda: len(_listeners(port)) == 2)
+            stranger.send_signal(signal.SIGSTOP)  # it takes connections and never answers
+            stranger.send_signal(signal.SIGCONT)
+            _, err = starting.communicate(timeout=90)
+            stranger.kill()
+    assert starting.returncode == 6, err
+    assert "is shared with" in err
+    assert f"pid {stranger.pid}" in err
+    assert servers() == []
+
+
+def _listeners(port: int) -> list[int | None]:
+    found = psutil.net_connections(kind="tcp")
+    return [one.pid for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port]
+
+
+def test_a_taken_port_leaves_the_running_server(fake: Fake) -> None:
+    port, taken = free_port(), free_port()
+    fake.profile("pa", port)
+    assert fake.run("up", "pa", "--engine", "process").code == 0
+    (before,) = servers("pa")
+    with socket.create_server(("127.0.0.1", taken)):
+        done = fake.run("up", "pa", "--set", f"serve.port={taken}")
+    assert done.code == 4, done.err
+    assert f"port {taken} on 127.0.0.1 is taken by" in done.err
+    assert servers("pa") == [before]
+    assert (claims.claimed_by(port), claims.claimed_by(taken)) == ("pa", None)
+    assert fake.run("restart", "pa").code == 0
+    assert stacks.find("pa").server.port == port
+
+
+def test_a_failed_replacement_goes_back_to_what_ran(fake: Fake) -> None:
+    port = free_port()
+    fake.profile("pa", port)
+    done = fake.run("up", "pa", "--engine", "process")
+    assert done.code == 0, done.err
+    good = stacks.find("pa").known_good
+    assert good, done.err
+    done = fake.run("up", "pa", "--set", "serve.max_num_seqs=3", "--set", "env.FAKE_VLLM_EXIT='3'")
+    assert done.code == 6, done.err
+    assert "pa runs again as it did before" in done.err
+    assert len(servers("pa")) == 1
+    assert stacks.find("pa").known_good == good
+    done = fake.run("up", "pa", "--set", "env.FAKE_VLLM_EXIT='3'", "--no-rollback-on-failure")
+    assert done.code == 6, done.err
+    assert "gemmaspec rollback pa" in done.err
+    assert servers() == []
+    assert fake.run("rollback", "pa").code == 0
+
+
+def test_the_dry_run_prints_the_command_that_runs(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    plan = json.loads(fake.run("up", "pa", "--engine", "process", "--dry-run", "--json").out)
+    assert not (stacks.stack_folder("pa")).exists(), "it writes nothing"
+    assert fake.run("up", "pa", "--engine", "process").code == 0
+    record = json.loads((stacks.stack_folder("pa") / "run" / "process.json").read_text())
+    assert shlex.split(plan["command"]) == record["command"]
+    assert "--speculative-config" in record["command"]
+
+
+MOMENTS: dict[str, Callable[[], object]] = {
+    "held": lambda: owner.holder("pa"),
+    "checking": lambda: _phase("checking"),
+    "written": lambda: (stacks.stack_folder("pa") / stacks.RECORD).exists(),
+    "started": lambda: (stacks.stack_folder("pa") / "run" / "process.json").exists(),
+    "running": lambda: servers("pa"),
+    "serving": lambda: (stacks.stack_folder("pa") / "run" / "report.json").exists(),
+}
+
+
+def _phase(name: str) -> bool:
+    found = owner.holder("pa")
+    return bool(found and found.phase == name)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "term"])
+def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
+    fake: Fake, moment: str, number: signal.Signals
+) -> None:
+    port = free_port()
+    fake.profile("pa", port)
+    with fake.start("up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "1"}) as starting:
+        _busy_wait(lambda: MOMENTS[moment]() or starting.poll() is not None)
+        starting.send_signal(number)
+        starting.communicate(timeout=60)
+    if number == signal.SIGTERM:
+        assert starting.returncode == 130
+        assert servers() == []
+    status = fake.run("status", "pa")
+    assert status.code in ((1, 2) if not servers("pa") else (0,)), (moment, status)
+    done = fake.run("up", "pa", "--engine", "process")
+    assert done.code == 0, (moment, done.err)
+    assert len(servers("pa")) == 1
+    assert fake.run("down", "pa").code == 0
+    assert servers() == []
+    assert claims.claimed_by(port) is None
+
+
+def _busy_wait(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_down_gives_up_a_start_in_progress(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    with fake.start("up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "60"}) as starting:
+        wait_for(lambda: servers("pa"))
+        done = fake.run("down", "pa")
+        assert done.code == 0, done.err
+        assert "stopping gemmaspec up (pid" in done.err
+        _, err = starting.communicate(timeout=60)
+    assert starting.returncode == 130, err
+    assert servers() == []
+    assert stacks.find("pa").outcome == "failed"
+
+
+def test_a_reader_that_leaves_does_not_end_the_start(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    with fake.start("up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "1"}) as starting:
+        assert starting.stdout
+        assert starting.stderr
+        starting.stderr.readline()
+        starting.stdout.close()
+        starting.stderr.close()
+        starting.wait(60)
+    assert "Traceback" not in fake.run("status", "pa").err
+    assert len(servers("pa")) == 1
+    assert stacks.find("pa").outcome == "ready"
+
+
+def test_a_full_disk_on_standard_output_is_told_and_ends_nothing(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    command = [sys.executable, "-m", "gemmaspec", "up", "pa", "--engine", "process"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=fake.environment(), check=False, timeout=90
+        )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == "error: cannot write standard output: No space left on device"
+    assert len(servers("pa")) == 1
+    assert stacks.find("pa").outcome == "ready"
+
+
+def damage(file: Path, how: str) -> None:
+    """Put something else in the place of a file."""
+    content = file.read_bytes() if file.is_file() else b"{}"
+    if file.is_dir():
+        shutil.rmtree(file)
+    else:
+        file.unlink(missing_ok=True)
+    if how == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "garbage":
+        file.write_bytes(os.urandom(4096))
+    elif how == "folder":
+        file.mkdir()
+    elif how == "pipe":
+        os.mkfifo(file)
+    elif how == "link":
+        file.symlink_to("/dev/zero")
+    elif how == "device":
+        file.symlink_to("/dev/full")
+    elif how == "huge":
+        with file.open("wb") as opened:
+            opened.truncate(20 * 1024**3)
+
+
+HOWS = ("truncated", "garbage", "folder", "pipe", "link", "huge")
+FILES = ("record.json", "run/process.json", "run/report.json", "plan.json")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_file_is_named_hides_nothing_and_keeps_nothing_alive(fake: Fake, file: str) -> None:
+    fake.profile("pa", free_port())
+    fake.profile("pb", free_port())
+    assert fake.run("up", "pb", "--engine", "process").code == 0
+    for how in HOWS:
+        assert fake.run("up", "pa", "--engine", "process").code == 0, how
+        target = stacks.stack_folder("pa") / file
+        before = servers("pa")
+        damage(target, how)
+        status = fake.run("status", timeout=30)
+        assert "pb  running" in status.out, (how, status)
+        assert "Traceback" not in status.err + status.out, (how, status)
+        assert "pa  absent" not in status.out, (how, status)
+        if file == "record.json":
+            assert status.code == 4, (how, status)
+            assert f"cannot read {target}" in status.out, (how, status)
+            again = fake.run("up", "pa", timeout=30)
+            assert again.code == 4, (how, again.err)
+            assert "gemmaspec down pa" in again.err, (how, again.err)
+            assert servers("pa") == before, "what the advice is about was not stopped"
+        down = fake.run("down", "pa", timeout=30)
+        assert down.code == 0, (how, down.err)
+        assert "pa is stopped" in down.err, (how, down.err)
+        assert servers("pa") == [], how
+        if how == "folder" and target.is_dir():
+            told = fake.run("up", "pa", "--engine", "process", timeout=30)
+            assert told.code in (0, 4), (how, told.err)
+            assert told.code == 0 or str(target) in told.err, (how, told.err)
+            if told.code == 4:
+                target.rmdir()
+    assert fake.run("up", "pa", "--engine", "process").code == 0
+    assert fake.run("down", "pb").code == 0
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_damaged_known_good_stack_is_passed_over(fake: Fake, how: str) -> None:
+    fake.profile("pa", free_port())
+    assert fake.run("up", "pa", "--engine", "process").code == 0
+    (good,) = (state_dir() / "known-good" / "pa").glob("[0-9]*")
+    damage(good / "record.json", how)
+    done = fake.run("rollback", "pa", timeout=30)
+    assert done.code == 2, done.err
+    assert "pa has no known good stack" in done.err
+    assert fake.run("up", "pa", "--set", "serve.max_num_seqs=3", timeout=60).code == 0
+    assert fake.run("down", "pa").code == 0
+
+
+def test_down_does_not_say_absent_over_a_living_server(fake: Fake) -> None:
+    """A launcher that was started by hand: its lock is all that is known of it."""
+    fake.profile("pa", free_port())
+    assert fake.run("up", "pa", "--engine", "process").code == 0
+    (server,) = servers("pa")
+    (stacks.stack_folder("pa") / "run" / "process.json").unlink()
+    status = fake.run("status", "pa", "--json")
+    assert status.code == 4, status.out
+    assert json.loads(status.out)["stacks"][0]["status"] == "unknown"
+    done = fake.run("down", "pa")
+    assert done.code == 4, done.err
+    assert f"kill {server.pid}" in done.err
+    server.kill()
+    server.wait(10)
+    assert fake.run("down", "pa").code == 0
+
+
+def test_a_kept_log_holds_no_secret(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    said = "login hf_abcdefghijkl at http://me:p%40ssw0rd@proxy:3128/ with p@ssw0rd and s3cret-key, api_key=0123456789"
+    secrets = {"FAKE_VLLM_SAYS": said, "FAKE_VLLM_EXIT": "3", "VLLM_API_KEY": "s3cret-key"}
+    proxy = {"HTTPS_PROXY": "http://me:p%40ssw0rd@proxy:3128/"}
+    done = fake.run("up", "pa", "--engine", "process", env={**secrets, **proxy})
+    assert done.code == 6, done.err
+    log = stacks.stack_folder("pa") / "failed.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert "login *** at http://***@proxy:3128/ with *** and ***, api_key=***" in log.read_text()
+    for secret in ("hf_abc", "ssw0rd", "s3cret", "0123456789"):
+        assert secret not in log.read_text() + done.err + done.out
