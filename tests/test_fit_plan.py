@@ -236,7 +236,7 @@ def test_no_advice_takes_more_of_a_shared_memory_than_lint_lets_pass() -> None:
     shared = [one.change for one in advice(plan_of("serve.gpu_memory_utilization=0.6", **tight))]
     assert "--set serve.gpu_memory_utilization=0.85" in shared
     own = [one.change for one in advice(plan_of("serve.gpu_memory_utilization=0.5", device=H200, **tight))]
-    assert "--set serve.gpu_memory_utilization=0.95" in own
+    assert "--set serve.gpu_memory_utilization=0.91" in own  # as little as lets it start
 
 
 def test_two_gpus_load_half_each() -> None:

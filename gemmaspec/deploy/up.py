@@ -57,10 +57,8 @@ def restart(
 ) -> Running:
     """Render a started stack again and start it afresh, with the options it was started with.
 
-<<<<<<< HEAD
     `overrides` come on top of those, and with `no_spec` it runs without its draft. Raises what `up` raises; the
-    running server is not stopped before everything
-    that the new start needs is there.
+    running server is not stopped before everything that the new start needs is there.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
@@ -70,16 +68,6 @@ def restart(
             afresh=True,
             overrides=(*request.overrides, *overrides),
             no_spec=request.no_spec or no_spec,
-=======
-    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
-    is not stopped before everything that the new start needs is there.
-    """
-    stacks.find(name)
-    with owned(name, "restart", note=progress.note) as owner:
-        request = dataclasses.replace(again(name, timeout_s=timeout_s), afresh=True)
-        request = dataclasses.replace(
-            request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
->>>>>>> main
         )
         return _start(request, load_request(request), Told(progress=progress, owner=owner))
 
