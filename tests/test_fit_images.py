@@ -133,7 +133,7 @@ def test_nothing_is_the_largest_where_nothing_may_come() -> None:
 
 def test_a_start_dies_where_loading_takes_more_than_is_free() -> None:
     """On a Spark that other programs fill up, a small share can be free and loading take more for a moment."""
-    plan = plan_of("serve.gpu_memory_utilization=0.21")
+    plan = plan_of("serve.gpu_memory_utilization=0.205")
     assert SPARK
     busy = replace(plan, device=replace(SPARK, free=plan.requested))
     assert plan.weights < plan.requested < plan.loading

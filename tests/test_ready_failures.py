@@ -22,6 +22,15 @@ SAID = {
         "KeyError: 'draft_model.language_model.model.layers.15.self_attn.attn'",
         "KeyError: 'language_model.model.layers.24.self_attn.attn'",
     ],
+    "mtp-embeddings": [
+        "RuntimeError: a and b must have same reduction dim, but got [8192, 3840] X [5632, 1024].",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8192x3840 and 5632x1024)",
+    ],
+    "illegal-address": [
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        "CUDA error: device-side assert triggered",
+        "cudaErrorIllegalAddress",
+    ],
     "kv-groups": ["AssertionError: All drafting layers should belong to the same kv cache group"],
     "multimodal-guard": [
         "NotImplementedError: Speculative Decoding with draft models or parallel drafting does not support "

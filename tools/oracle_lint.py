@@ -41,6 +41,8 @@ EXPECTED: Final = (
         "flags of other setups; `up` tells vLLM's own words",
     ),
     (r"not a valid JSON file", "two runs of the oracle wrote the same folder at once"),
+    (r"Batch-sharded sampling|Microbatching", "they depend on other parallelism; `up` tells vLLM's own words"),
+    (r"GS113.*logging", "vLLM reads the level when it is imported, which the oracle does before it is asked"),
     (r"[Mm]amba|nsight", "flags for other models, and for a profiler of Ray"),
     (r"GS105", "a variable that --fail-on-environ-validation makes fatal is read in another process"),
 )

@@ -12,7 +12,7 @@ _TYPICAL: Final = (0.68, 0.83)
 """Of steps up to 20 GB, and from 30 GB on."""
 _BANDS: Final = ((0.61, 0.79), (0.75, 0.84))
 PUBLISHED: Final = "12 published servers of Gemma 4 without a draft, one request each, 11 on a DGX Spark"
-"""What the shares rest on: 0.61 to 0.79 for steps up to 20 GB, 0.75 to 0.84 above 30 GB (docs/fit.md)."""
+"""What the shares rest on: 0.61 to 0.79 for steps up to 20 GB, 0.75 to 0.84 above 30 GB (docs/guides/fit.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,10 @@ def partner(subject: Subject) -> Iterator[Found]:
         if given and not given.negated and not subject.switched(wanted):
             why = f"{flag} requires {wanted}, and vLLM stops without it"
             yield Found(path=given.path, why=why, mend=f"add {mend}, or take it out")
+    counted = subject.argument("--per-request-spec-decode-metrics")
+    if counted and not counted.negated and not subject.asked_method:
+        why = "it counts drafted tokens, and vLLM stops where nothing drafts"
+        yield Found(path=counted.path, why=why, mend="take it out, or add speculative")
 
 
 @rule("GS113", "error", any_release=True)
