@@ -15,7 +15,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts bench clean
+.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts oracle bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ golden: setup ## render the golden stacks of the tests and the profiles' schema 
 
 facts: setup ## add vLLM releases that are new to gemmaspec/releases/data, and say what changed
 	$(BIN)/python tools/facts.py
+
+oracle: setup ## ask released vLLMs themselves about flags, defaults and command lines (hours on a small machine)
+	$(BIN)/python tools/oracle.py tables --cpu
+	$(BIN)/python tools/oracle.py lint 0.33.0 0.32.0 0.26.0
 
 bench: setup ## how fast gemmaspec itself is
 	$(BIN)/python tools/bench.py

@@ -54,6 +54,7 @@ def checkpoint(
 
 BIG, SMALL = checkpoint(), checkpoint("small")
 LOOKS_BOTH_WAYS = checkpoint(text_config={"use_bidirectional_attention": "vision"})
+MIXTURE = replace(BIG, text=replace(BIG.text, experts=128, experts_per_token=8))
 AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
 FP8_CACHE = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4", kv_cache="FP8"))
 
@@ -86,6 +87,7 @@ OFF = "serve.disable_hybrid_kv_cache_manager=true"
 BOTH = "patches.required=[kv-spec-uniform-valueerror, kv-sharing-uniform-specs]"
 MTP = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
 DFLASH2 = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-it-speculator.dflash2")
+DFLASH = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-DFlash")
 EAGLE3 = ("speculative.method=eagle3", "draft.model=owner/gemma-4-31B-speculator.eagle3")
 NGRAM = ("draft=", "speculative={method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}")
 SUFFIX = ("draft=", "speculative.num_speculative_tokens=", "speculative.method=suffix")
@@ -128,11 +130,16 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "serve.kv_cache_dtype=fp8"),
     ),
     "GS111": (case("0.33.0", extra("--max-model-len", "8192")), case("0.33.0", extra("--max-logprobs", "5"))),
+    "GS112": (
+        case("0.33.0", extra("--enable-auto-tool-choice"), "chat.tool_call_parser="),
+        case("0.33.0", extra("--enable-auto-tool-choice")),
+    ),
+    "GS113": (case("0.33.0", "env.VLLM_LOGGING_LEVEL=LOUD"), case("0.33.0", "env.VLLM_LOGGING_LEVEL=debug")),
     "GS201": (
         case("0.33.0", "draft.model=owner/gemma-4-E2B-eagle3-free"),
         case("0.33.0", *EAGLE3),
     ),
-    "GS202": (case("0.33.0", "draft.model=google/gemma-4-31B-it-assistant"), case("0.33.0", *MTP)),
+    "GS202": (case("0.20.2", "draft.model=google/gemma-4-31B-it-assistant"), case("0.33.0", *MTP)),
     "GS203": (case("0.20.2", *MTP), case("0.21.0", *MTP)),
     "GS204": (case("0.33.0", *MTP, "draft="), case("0.33.0", *MTP)),
     "GS205": (
@@ -240,6 +247,44 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "patches.optional=[draft-text-onli]"),
         case("0.33.0", "patches.optional=[draft-text-only]"),
     ),
+    "GS222": (case("0.33.0", "speculative.method=mtp", draft=SMALL), case("0.33.0", draft=SMALL)),
+    "GS223": (
+        case("0.33.0", "target.quantization=modelopt", target=BIG),
+        case("0.33.0", "target.quantization=modelopt", target=AWQ),
+    ),
+    "GS224": (
+        case("0.33.0", extra("--enable-expert-parallel"), target=BIG),
+        case("0.33.0", extra("--enable-expert-parallel"), target=MIXTURE),
+    ),
+    "GS225": (
+        case("0.33.0", "serve.tensor_parallel_size=2", "machine=dgx-spark"),
+        case("0.33.0", "serve.tensor_parallel_size=2", extra("--nnodes=2"), "machine=dgx-spark"),
+    ),
+    "GS310": (
+        case("0.33.0", "serve.max_num_batched_tokens=128", "serve.max_num_seqs=256", TEXT_ONLY),
+        case("0.33.0", "serve.max_num_batched_tokens=256", "serve.max_num_seqs=256", TEXT_ONLY),
+    ),
+    "GS311": (
+        case("0.33.0", "serve.max_num_batched_tokens=2500", "serve.enable_chunked_prefill=false"),
+        case("0.33.0", "serve.max_num_batched_tokens=4096", "serve.enable_chunked_prefill=false"),
+    ),
+    "GS312": (
+        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8"),
+        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8", "machine=dgx-spark"),
+    ),
+    "GS313": (
+        case("0.22.1", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
+        case("0.24.0", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
+    ),
+    "GS314": (
+        case("0.33.0", extra("--disable-sliding-window")),
+        case("0.33.0", extra("--disable-sliding-window"), "serve.max_model_len=1024"),
+    ),
+    "GS505": (
+        case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=8"),
+        case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=1"),
+    ),
+    "GS605": (case("0.23.0"), case("0.24.0")),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
     "GS502": (case("0.25.1"), case("0.26.0")),
     "GS503": (

@@ -22,7 +22,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
 from tests.fit_shapes import checkpoint
 
-SPARK, H200 = named(MACHINES["dgx-spark"]), named(MACHINES["h200"])
+SPARK, H200, A100 = (named(MACHINES[name]) for name in ("dgx-spark", "h200", "a100"))
 CPU = Device(name="cpu", memory=24 * GIB, cpu=True)
 
 
@@ -49,7 +49,9 @@ def flags(*sets: str, **more: Any) -> Flags:
 @pytest.mark.parametrize(
     ("device", "vllm", "sequences", "batch"),
     [
-        (SPARK, "0.32.0", 1024, 8192),
+        (SPARK, "0.19.0", 256, 2048),
+        (SPARK, "0.32.0", 256, 2048),
+        (A100, "0.32.0", 256, 2048),
         (SPARK, "0.33.0", 256, 2048),
         (H200, "0.33.0", 1024, 8192),
         (Device(name="b200", memory=180 * GIB, capability="10.0"), "0.28.0", 1024, 16384),
@@ -169,17 +171,17 @@ def test_a_share_is_of_all_the_memory_and_must_be_free_at_the_start() -> None:
     busy = replace(SPARK, free=90 * 10**9)
     assert plan_of().problems() == []
     (problem,) = plan_of(device=busy).problems()
-    assert "83.82 GiB of 119.21 GiB are free now, and vLLM wants to find 95.37 GiB" in problem
+    assert "83.82 GiB of 121.69 GiB are free now, and vLLM wants to find 97.35 GiB" in problem
     (found,) = [one for one in advice(plan_of(device=busy)) if "utilization" in one.change]
     assert found.starts
     shorter, length = found.change.split(" --set ")[0], found.longest
     assert (shorter, found.change.endswith(f"serve.max_model_len={length}")) == (
-        "--set serve.gpu_memory_utilization=0.7",
+        "--set serve.gpu_memory_utilization=0.68",
         True,
     )
     (enough,) = [one for one in advice(plan_of(device=replace(busy, free=100 * 10**9))) if "utilization" in one.change]
     assert enough.starts
-    assert enough.change == "--set serve.gpu_memory_utilization=0.73"
+    assert enough.change == "--set serve.gpu_memory_utilization=0.71"
 
 
 def test_what_is_too_long_says_how_long_it_may_be() -> None:
@@ -232,9 +234,9 @@ def test_flags_that_count_are_not_passed_over_in_extra_args(argument: str, said:
 def test_no_advice_takes_more_of_a_shared_memory_than_lint_lets_pass() -> None:
     tight: dict[str, Any] = {"vllm": "0.30.0", "target": checkpoint("31B", nvfp4=False, towers=False)}
     shared = [one.change for one in advice(plan_of("serve.gpu_memory_utilization=0.6", **tight))]
-    assert "--set serve.gpu_memory_utilization=0.88" in shared
+    assert "--set serve.gpu_memory_utilization=0.85" in shared
     own = [one.change for one in advice(plan_of("serve.gpu_memory_utilization=0.5", device=H200, **tight))]
-    assert "--set serve.gpu_memory_utilization=0.95" in own
+    assert "--set serve.gpu_memory_utilization=0.91" in own  # as little as lets it start
 
 
 def test_two_gpus_load_half_each() -> None:

@@ -138,7 +138,7 @@ def test_json_holds_everything(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
         (["some/gated"], 4, "some/gated is gated"),
         ([TARGET, "--revision", "v9"], 4, "has no revision v9"),
         ([TARGET, "--draft", DRAFT, "--draft-revision", "v9"], 4, f"{DRAFT} has no revision v9"),
-        ([TARGET, "--offline"], 4, "is not in the cache"),
+        (["some/missing", "--offline"], 4, "is not in the cache"),
         (["/no/such/folder"], 4, "there is no folder /no/such/folder"),
         (["spark-31b-e2"], 2, "there is no profile called 'spark-31b-e2'; did you mean spark-31b-e2b"),
         (["spark-31b-e2b", "--revision", "main"], 2, "spark-31b-e2b is a profile: it names its own revisions"),
@@ -191,7 +191,9 @@ def test_as_a_process_of_its_own_with_a_token(published: Hub, tmp_path: Path) ->
 
 def test_a_stranger_s_json_cannot_talk_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {**shapes.config("E2B"), "note": "\x9b2J\x7f\x1b[2J"}
-    folder = shapes.write(tmp_path / "model", shapes.model(config, shapes.tensors(shapes.config("E2B"))))
+    folder = shapes.write(
+        tmp_path / "model", shapes.model(config, shapes.tensors(config), tokens=shapes.tokenizer(more=9))
+    )
     assert run(["inspect", str(folder), "--json"]) == 0
     printed = capsys.readouterr().out
     assert not set("\x9b\x7f\x1b") & set(printed)

@@ -102,8 +102,15 @@ def test_the_shipped_profiles() -> None:
             id="ngrams that are longer than the longest",
         ),
         pytest.param(
+            BASE.replace("method: draft_model", "method: ngram\n  draft_tensor_parallel_size: 1").replace(
+                "draft: {model: owner/draft}\n", ""
+            ),
+            "belongs to the method dflash or draft_model or dspark or eagle or eagle3 or mtp, not to ngram",
+            id="ngram with draft parallelism",
+        ),
+        pytest.param(
             BASE.replace("method: draft_model", "method: mtp\n  draft_tensor_parallel_size: 1"),
-            "belongs to the method draft_model or eagle or eagle3, not to mtp",
+            None,
             id="mtp with draft parallelism",
         ),
         pytest.param(

@@ -20,6 +20,11 @@ LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent
 
 SAID = {
+    "illegal-address": [
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        "CUDA error: device-side assert triggered",
+        "cudaErrorIllegalAddress",
+    ],
     "cpu-speculation-0.20": [
         "TypeError: _rejection_greedy_sample_kernel_impl() got an unexpected keyword argument 'SYNTHETIC_MODE'"
     ],

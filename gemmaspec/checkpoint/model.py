@@ -131,7 +131,14 @@ class Checkpoint:
     """Set for a checkpoint that can only draft."""
     missing_files: tuple[str, ...] = ()
     """Weight files that its own naming or index promises and that are not there."""
-    source: Literal["folder", "cache", "hub"] = "folder"
+    unindexed_files: tuple[str, ...] = ()
+    """Weight files that are there, and that its index does not name."""
+    other_weights: tuple[str, ...] = ()
+    """Weight files in another format than safetensors: .bin, .gguf. They are not read."""
+    has_tokenizer: bool | None = None
+    """Whether a file holds a tokenizer; None when not looked for."""
+    source: Literal["folder", "cache", "hub", "shipped"] = "folder"
+    """Where it was read; shipped: nobody could be asked, and gemmaspec brings the shapes itself."""
     bytes_read: int = 0
     """How much of its files was read to tell all this."""
     config: Mapping[str, object] = field(default_factory=dict)

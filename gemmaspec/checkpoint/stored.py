@@ -29,10 +29,11 @@ SCALES: Final = frozenset(
         *("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale"),
         *("weight_shape", "weight_zero_point", "input_scale", "input_global_scale", "output_scale"),
         *("pre_quant_scale", "k_scale", "v_scale", "q_scale"),
+        *("scales", "biases", "qzeros", "g_idx"),
     }
 )
 """Last words of names that belong to a quantized weight and are no parameters themselves."""
-_WEIGHTS: Final = ("weight", "weight_packed")
+_WEIGHTS: Final = ("weight", "weight_packed", "qweight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +122,18 @@ def _part(name: str, tensors: list[Tensor], packed: Mapping[str, int]) -> Part:
 
 
 def _packed_modules(tensors: tuple[Tensor, ...]) -> dict[str, int]:
-    """Weight tensor → parameters in one of its elements: two 4-bit weights in a U8, eight in an I32."""
-    scaled = {tensor.name.removesuffix("_scale") for tensor in tensors if tensor.name.endswith("weight_scale")}
+    """Weight tensor → parameters in one of its elements: two 4-bit weights in a U8, eight in an I32.
+
+    AutoAWQ and GPTQ call theirs qweight, beside qzeros and scales; MLX packs into U32, with scales and biases.
+    """
+    names = {tensor.name for tensor in tensors}
     packed = {}
     for tensor in tensors:
         base = tensor.name.removesuffix("_packed")
-        if base in scaled and tensor.dtype in ("U8", "I32"):
+        if f"{base}_scale" in names and tensor.dtype in ("U8", "I32"):
             packed[tensor.name] = 2 if tensor.dtype == "U8" else 8
+        elif tensor.dtype in ("I32", "U32") and f"{tensor.name.rpartition('.')[0]}.scales" in names:
+            packed[tensor.name] = 8
     return packed
 
 
@@ -147,6 +153,6 @@ def _format(leaves: Mapping[str, Tensor]) -> str | None:
         return {"F8_E4M3": "NVFP4", "U8": "MXFP4", "F8_E8M0": "MXFP4"}.get(scale.dtype, "packed U8")
     if weight.dtype.startswith("F8"):
         return "MXFP8" if scale and scale.dtype in ("U8", "F8_E8M0") else "FP8"
-    if weight.dtype == "I32" and "weight_packed" in leaves:
+    if weight.dtype in ("I32", "U32") and ("weight_packed" in leaves or "scales" in leaves):
         return "INT4"
     return {"I8": "INT8"}.get(weight.dtype, weight.dtype)

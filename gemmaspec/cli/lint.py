@@ -96,8 +96,10 @@ def schema(
 
 def _tell(found: Sequence[Linted]) -> None:
     for one in found:
-        if one.invalid or one.findings:
+        if one.invalid or one.findings or one.shapes:
             output.data(_heading(one))
+        for text in one.shapes:
+            output.data(f"  {text}")
         if one.invalid:
             output.data(one.invalid)
         for finding in one.findings:
@@ -128,4 +130,5 @@ def _coloured(text: str, severity: str) -> str:
 
 def _as_json(one: Linted) -> dict[str, Any]:
     findings = [{**dataclasses.asdict(finding), "documentation": finding.documentation} for finding in one.findings]
-    return {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid, "findings": findings}
+    own = {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid}
+    return {**own, "findings": findings, "shapes": list(one.shapes)}

@@ -46,6 +46,8 @@ def memory(subject: Subject) -> Iterator[Row]:
         return
     device = answer.plan.device
     here = "" if device.here else f", taken as a {device.name}"
+    if any(model and model.source == "shipped" for model in (answer.plan.models.target, answer.plan.models.draft)):
+        here += ", computed from shapes that ship with gemmaspec"
     if answer.fits:
         yield ok("memory", f"it fits into {device.memory / 1e9:.1f} GB{here}")
     mend = _mending(answer, subject.loaded.typed)

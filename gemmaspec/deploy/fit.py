@@ -15,12 +15,12 @@ from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
-from gemmaspec.fit.ceiling import ceiling
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import Models, Plan
 from gemmaspec.fit.report import Fit
+from gemmaspec.fit.roofline import roofline
 from gemmaspec.lint.check import check
 from gemmaspec.machine.device import this_cpu, this_gpu
 from gemmaspec.patching.patch import Shelf
@@ -50,7 +50,7 @@ class Request:
     memory_gb: float | None = None
     """10^9 bytes, instead of what the machine has."""
     context: int = 1024
-    """Tokens in the cache while the ceiling is computed."""
+    """Tokens in the cache while the speed is computed."""
     concurrency: int = 1
 
 
@@ -72,9 +72,9 @@ def fit(request: Request) -> Fit:
         plan=plan,
         problems=tuple(plan.problems()),
         advice=tuple(advice(plan)),
-        ceiling=ceiling(plan, measured, context=request.context, concurrency=request.concurrency),
+        roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
-        notes=(*notes, *_refused(loaded, vllm, models), *_notes(plan)),
+        notes=(*notes, *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
     )
 
 
@@ -117,6 +117,15 @@ def _models(profile: Profile) -> Models:
     )
 
 
+def _from_shapes(models: Models) -> Iterator[str]:
+    """Which models nobody could be asked about."""
+    from gemmaspec.checkpoint.published.shipped import shipped_for
+
+    for role, model in (("target", models.target), ("draft", models.draft)):
+        if model and model.source == "shipped" and (known := shipped_for(model.ref)):
+            yield f"{role}: {known.says}; {known.source}"
+
+
 def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
     """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
     from gemmaspec.deploy.models import TINY, hub_cache
@@ -142,7 +151,7 @@ def _nearest(model: Target | Draft, cache: Path | None) -> Checkpoint:
     from gemmaspec.models.open import open_checkpoint
 
     try:
-        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True)
+        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True, shapes=False)
     except EnvironmentMissing:
         return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
     if (here.tensors and not here.missing_files) or is_local(model.model):

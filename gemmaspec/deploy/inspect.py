@@ -78,7 +78,7 @@ def inspect(request: Request) -> Inspection:
     differ = target.tokenizer_digest != draft.tokenizer_digest
     words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
     pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
-    return Inspection(target=_look(target), draft=_look(draft), pairing=pairing)
+    return Inspection(target=_look(target), draft=_look(draft, drafts=True), pairing=pairing)
 
 
 def known_pairs() -> tuple[KnownPair, ...]:
@@ -122,5 +122,5 @@ def _opened(model: tuple[str, str | None], wanted: _Wanted, request: Request) ->
     return open_checkpoint(ref, revision=revision, cache_dir=wanted.cache_dir, offline=request.offline)
 
 
-def _look(checkpoint: Checkpoint) -> Look:
-    return Look(checkpoint=checkpoint, findings=examine(checkpoint))
+def _look(checkpoint: Checkpoint, *, drafts: bool = False) -> Look:
+    return Look(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts))

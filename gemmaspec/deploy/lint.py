@@ -22,6 +22,7 @@ from gemmaspec.stack.build import template_file
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.checkpoint.published.shipped import Shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,8 @@ class Linted:
     findings: tuple[Finding, ...] = ()
     inherited: int = 0
     """Warnings and notes that stand in shipped profiles, which are not the user's to edit, and are left out."""
+    shapes: tuple[str, ...] = ()
+    """What was said of models that neither the cache nor the Hub could be asked about."""
 
     def count(self, severity: Severity) -> int:
         """Return how many findings there are; each line that makes a profile invalid is an error."""
@@ -96,8 +99,20 @@ def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> L
     target, draft = _models(profile) if request.models else (None, None)
     findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(profile))
     kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
-    left_out = len(findings) - len(kept)
-    return Linted(name=profile.name, vllm=vllm.version, assumed=vllm.assumed, findings=kept, inherited=left_out)
+    return Linted(
+        name=profile.name,
+        vllm=vllm.version,
+        assumed=vllm.assumed,
+        findings=kept,
+        inherited=len(findings) - len(kept),
+        shapes=tuple(known.says for model in (target, draft) if model and (known := _shipped(model))),
+    )
+
+
+def _shipped(model: Checkpoint) -> Shipped | None:
+    from gemmaspec.checkpoint.published.shipped import shipped_for
+
+    return shipped_for(model.ref) if model.source == "shipped" else None
 
 
 def _files(*, every: bool) -> list[Path]:

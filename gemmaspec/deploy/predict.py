@@ -115,7 +115,7 @@ def _published(profile: Profile) -> float | None:
     lengths = [one.acceptance_length for one in profile.measured if one.acceptance_length is not None]
     if not k or not lengths:
         return None
-    from gemmaspec.fit.ceiling import acceptance_of
+    from gemmaspec.fit.roofline import acceptance_of
 
     return acceptance_of(sum(lengths) / len(lengths), k)
 
@@ -149,7 +149,7 @@ def _assumed(known: float | None) -> str:
 
 def _by_roofline(request: Request, profile: Profile) -> Prediction:
     from gemmaspec.deploy import fit
-    from gemmaspec.fit.ceiling import step_bytes
+    from gemmaspec.fit.roofline import step_bytes
 
     plan = fit.fit(fit.Request(profile=request.profile, overrides=request.overrides)).plan
     if plan.device.bandwidth is None:

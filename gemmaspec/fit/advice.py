@@ -12,7 +12,7 @@ from gemmaspec.fit.plan import Plan
 from gemmaspec.fit.runner import first_runner
 
 _MOST: Final = 0.95
-_MOST_SHARED: Final = 0.88
+_MOST_SHARED: Final = 0.85
 """Of memory that is the operating system's too; lint warns of more (GS504)."""
 
 
@@ -111,7 +111,7 @@ def _batch(plan: Plan) -> Iterator[Changed]:
 
 
 def _utilization(plan: Plan) -> Iterator[Changed]:
-    """As little as lets it start, else all that may be given: what is free now, and never more than 0.95 (0.88)."""
+    """As little as lets it start, else all that may be given: what is free now, and never more than 0.95 (0.85)."""
     if plan.flags.cpu_cache is not None:
         return
     most = _MOST_SHARED if plan.device.unified else _MOST

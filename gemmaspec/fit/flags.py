@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from gemmaspec.fit.kvspec import known_cache_dtypes
 from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases.batch import BatchDefaults, batch_defaults
 from gemmaspec.releases.media import ITEMS, Modality, wants_whole_items
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -76,6 +77,8 @@ class Flags:
     batches: int
     """Batches in flight: 2 with asynchronous scheduling."""
     tensor_parallel: int
+    nodes: int
+    """Machines that the GPUs are spread over (--nnodes)."""
     method: str | None
     draft_tokens: int
     """Tokens drafted in a step; 0 without speculation."""
@@ -90,6 +93,8 @@ class Flags:
     """limit_mm_per_prompt, as far as it is given."""
     whole_items: bool
     """Whether a batch must hold a whole image or video."""
+    moe_backend: str | None = None
+    """Kernels of the experts, where they are asked for."""
     forced_runner: str | None = None
     """VLLM_USE_V2_MODEL_RUNNER."""
     defaults: tuple[str, ...] = ()
@@ -110,8 +115,9 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
     _refuse(profile)
     serve, spec = profile.serve, profile.speculative
     length = serve.max_model_len or target.text.max_position_embeddings
-    sequences = serve.max_num_seqs or _default_sequences(vllm, device)
-    batch = serve.max_num_batched_tokens or _default_batch(profile, target, vllm, device, sequences, length)
+    defaults = _batch_defaults(profile, vllm, device)
+    sequences = serve.max_num_seqs or defaults.sequences
+    batch = serve.max_num_batched_tokens or _batch(defaults.tokens, target, vllm, sequences, length)
     cache_dtype = _cache_dtype(serve.kv_cache_dtype, serve.dtype, target)
     draft_dtype = cache_dtype
     if draft and spec and spec.kv_cache_dtype:
@@ -128,6 +134,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         joins_windows=JOINS_WINDOWS in (*profile.patches.required, *profile.patches.optional),
         batches=2 if _asynchronous(profile, vllm, device) else 1,
         tensor_parallel=serve.tensor_parallel_size or 1,
+        nodes=_nodes(serve.extra_args),
         method=spec.method if spec else None,
         draft_tokens=(spec.num_speculative_tokens or 0) if spec else 0,
         utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),
@@ -135,6 +142,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         eager=bool(serve.enforce_eager),
         towers=not (serve.language_model_only or _no_media(profile)),
         media=dict(serve.limit_mm_per_prompt or {}),
+        moe_backend=serve.moe_backend,
         forced_runner=profile.env.get("VLLM_USE_V2_MODEL_RUNNER"),
         whole_items=_whole_items(profile, target, vllm, device),
         defaults=tuple(_defaults(profile)),
@@ -169,29 +177,18 @@ def _cache_dtype(wanted: str | None, dtype: str | None, model: Checkpoint) -> st
     return chosen
 
 
-def _default_sequences(vllm: str, device: Device) -> int:
-    """vllm/engine/arg_utils.py, get_batch_defaults, for `vllm serve`."""
-    if device.cpu:
-        return 128
-    return 1024 if _large(vllm, device) else 256
+def _batch_defaults(profile: Profile, vllm: str, device: Device) -> BatchDefaults:
+    world = (profile.serve.tensor_parallel_size or 1) * (profile.serve.pipeline_parallel_size or 1)
+    return batch_defaults(
+        vllm, memory=device.memory, name=device.name, capability=device.capability, cpu=device.cpu, world=world
+    )
 
 
-def _default_batch(profile: Profile, target: Checkpoint, vllm: str, device: Device, sequences: int, length: int) -> int:
-    """The same, and from 0.22 on enough for the largest image or video of a model that attends to it both ways."""
-    batch = 8192 if not device.cpu and _large(vllm, device) else 2048
-    if Version(vllm) >= Version("0.28.0") and device.memory >= 160 * GIB and not device.cpu:
-        batch = 16384
-    if device.cpu:
-        batch *= profile.serve.tensor_parallel_size or 1
+def _batch(batch: int, target: Checkpoint, vllm: str, sequences: int, length: int) -> int:
+    """The default, which from 0.22 on holds the largest image or video of a model that attends to it both ways."""
     if Version(vllm) >= Version("0.22.0") and _sees_both_ways(target):
         batch = max(batch, ITEMS[0].tokens)
     return min(batch, sequences * length)
-
-
-def _large(vllm: str, device: Device) -> bool:
-    """Whether vLLM takes the device for a large one: 70 GiB; a GB10 no longer from 0.33.0 on."""
-    gb10 = device.capability == "12.1" and Version(vllm) >= Version("0.33.0")
-    return device.memory >= 70 * GIB and not gb10
 
 
 def _sees_both_ways(target: Checkpoint) -> bool:
@@ -214,6 +211,16 @@ def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
         return True
     unable = {"suffix"} if Version(vllm) >= Version("0.33.0") else {"suffix", "ngram"}
     return spec.method not in unable and not spec.disable_padded_drafter_batch
+
+
+def _nodes(words: Sequence[str]) -> int:
+    """The machines of --nnodes; 1 where it is not given, or is no number."""
+    for index, word in enumerate(words):
+        flag, equals, text = word.partition("=")
+        if flag.replace("_", "-") in ("--nnodes", "-n"):
+            text = text if equals else next(iter(words[index + 1 :]), "")
+            return int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text) else 1
+    return 1
 
 
 def _cpu_cache(env: Mapping[str, str]) -> int | None:

@@ -28,6 +28,8 @@ class Device:
     cpu: bool = False
     here: bool = False
     """Whether its numbers were read on this machine."""
+    gpus: int | None = None
+    """GPUs that one such machine has at most, each with that memory and bandwidth; None: not known."""
 
     @property
     def unified(self) -> bool:
@@ -50,4 +52,5 @@ def named(machine: Machine) -> Device | None:
         bandwidth=machine.bandwidth_gb_s * GB if machine.bandwidth_gb_s else None,
         capability=machine.compute_capability,
         cpu=not machine.gpus,
+        gpus=machine.most_gpus,
     )

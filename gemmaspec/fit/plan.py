@@ -136,7 +136,7 @@ class Plan:
 
     def problems(self) -> list[str]:
         """Why the server would not start; nothing when it would."""
-        found = list(self._crowding())
+        found = [*self._too_few_gpus(), *self._crowding()]
         found += self._too_heavy()
         found += self._too_small_a_batch()
         try:
@@ -150,6 +150,14 @@ class Plan:
             length = self.flags.max_model_len
             found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, {gib(left)} are left")
         return found
+
+    def _too_few_gpus(self) -> Iterator[str]:
+        """More GPUs than the machines have (ParallelConfig in vllm/config/parallel.py, every release)."""
+        wanted, each, nodes = self.flags.tensor_parallel, self.device.gpus, self.flags.nodes
+        if not self.device.cpu and each is not None and wanted > each * nodes:
+            has = f"{each} GPU{'s' if each > 1 else ''}"
+            have = f"{self.device.name} has {has}" if nodes == 1 else f"{nodes} machines with {has} each have fewer"
+            yield f"tensor_parallel_size {wanted} needs {wanted} GPUs, and {have}; several machines need --nnodes"
 
     def _too_heavy(self) -> Iterator[str]:
         free = self.device.memory if self.device.free is None else self.device.free

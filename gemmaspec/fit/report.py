@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmaspec.fit.advice import Advice
-from gemmaspec.fit.ceiling import Ceiling
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.plan import Plan
+from gemmaspec.fit.roofline import Roofline
 from gemmaspec.profile.model import Measured
 
 _MOST_SEQUENCES = 64
@@ -24,7 +24,7 @@ class Fit:
     plan: Plan
     problems: tuple[str, ...]
     advice: tuple[Advice, ...]
-    ceiling: Ceiling | None
+    roofline: Roofline | None
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """What was taken for granted."""
@@ -48,7 +48,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "kv_cache": _cache(plan),
         "problems": list(fit.problems),
         "advice": [dataclasses.asdict(one) for one in fit.advice],
-        "ceiling": dataclasses.asdict(fit.ceiling) | {"cost_ratio": fit.ceiling.step.cost} if fit.ceiling else None,
+        "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
         "measured": [one.model_dump(exclude_none=True) for one in fit.measured],
         "notes": list(fit.notes),
     }

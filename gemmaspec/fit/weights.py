@@ -41,8 +41,8 @@ class Weights:
     longest context, however long `max_model_len` is."""
     experts_share: float
     """Part of the experts that one token uses."""
-    head_share: float = 1.0
-    """Part of the output head that one token reads: less than all of it for assistants with centroids."""
+    head_of_a_token: int | None = None
+    """Bytes of the output head that one token reads, where centroids choose a few of its rows; None: all of it."""
 
     @property
     def total(self) -> int:
@@ -50,14 +50,17 @@ class Weights:
         stored = self.decoder + self.experts + self.embeddings + self.head + self.per_layer + self.towers
         return stored + self.rotary
 
-    def read(self, tokens: int) -> int:
+    def read(self, tokens: int, *, alike: bool = False) -> int:
         """Bytes that one pass over `tokens` tokens reads: every layer, the head, and the experts that any token uses.
 
         With n experts of which a token uses m, t tokens use 1 - (1 - m/n)^t of them, if they choose independently.
+        Tokens of one text do not; `alike` computes with all of them choosing the same experts, which is the least.
         """
-        used = 1 - (1 - self.experts_share) ** tokens
-        head = (self.head or self.embeddings) * min(1.0, self.head_share * tokens)
-        return self.decoder + round(head) + round(self.experts * used)
+        used = self.experts_share if alike else 1 - (1 - self.experts_share) ** tokens
+        head = self.head or self.embeddings
+        if self.head_of_a_token is not None:
+            head = min(head, self.head_of_a_token * (1 if alike else tokens))
+        return self.decoder + head + round(self.experts * used)
 
 
 def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool = False) -> Weights:
@@ -79,13 +82,21 @@ def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool =
         towers=sizes["towers"],
         rotary=rotary_tables(text),
         experts_share=text.experts_per_token / text.experts if text.experts else 0.0,
-        head_share=_head_share(model),
+        head_of_a_token=_head_of_a_token(model, sizes["embeddings"]),
     )
 
 
-def _head_share(model: Checkpoint) -> float:
-    scored = model.speculator.scored_tokens if model.speculator else None
-    return scored / model.text.vocab_size if scored else 1.0
+def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
+    """What a token reads of a small assistant's head: the rows of the best centroids.
+
+    Gemma4MTPMaskedEmbedder in vllm/model_executor/models/gemma4_mtp.py, 0.21.0 to 0.33.0, with its defaults.
+    """
+    if model.config.get("use_ordered_embeddings") is not True:
+        return None
+    centroids, best = model.config.get("num_centroids", 2048), model.config.get("centroid_intermediate_top_k", 32)
+    if not isinstance(centroids, int) or not isinstance(best, int) or not 0 < best <= centroids:
+        return None
+    return table * best // centroids
 
 
 def rotary_tables(text: TextModel) -> int:
@@ -101,11 +112,14 @@ def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, 
     and values of layers that share another's cache are loaded up to 0.29, and left out from 0.30.0 on.
     """
     leaves_out = Version(vllm) >= Version("0.30.0")
+    casts = model.dtype in ("bfloat16", "float16")
     for tensor in model.tensors:
         if not towers and part_of(tensor.name) in _TOWERS:
             continue
         layer = _decoder_layer(model, tensor)
-        if layer is None:
+        if casts and tensor.dtype == "F32" and len(tensor.shape) > 1 and tensor.name.endswith("weight"):
+            yield tensor, tensor.nbytes // 2  # copied into a parameter of the model's own type
+        elif layer is None:
             yield tensor, tensor.nbytes
         elif leaves_out and layer.shares_with is not None and any(part in tensor.name for part in _KEYS_AND_VALUES):
             continue

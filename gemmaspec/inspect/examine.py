@@ -7,32 +7,14 @@ from collections.abc import Iterator
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.stored import parts
 from gemmaspec.inspect.finding import Finding
+from gemmaspec.inspect.loadable import load_findings
 from gemmaspec.inspect.quantized import quantization_findings
 
 
-def examine(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Every finding about one checkpoint, in reading order."""
-    return (*_files(checkpoint), *quantization_findings(checkpoint), *_shape(checkpoint))
-
-
-def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
-    if checkpoint.missing_files:
-        names = ", ".join(checkpoint.missing_files[:3]) + (" …" if len(checkpoint.missing_files) > 3 else "")
-        number = len(checkpoint.missing_files)
-        yield Finding(
-            code="weights-missing",
-            severity="error",
-            says=f"{number} weight file{'s are' if number > 1 else ' is'} missing: {names}",
-            causes="vLLM cannot load the checkpoint.",
-            mend=f"fetch it again: hf download {checkpoint.ref}",
-        )
-    elif not checkpoint.tensors:
-        yield Finding(
-            code="no-weights",
-            severity="error",
-            says="no safetensors files",
-            causes="Only serve.load_format: dummy starts without weights.",
-        )
+def examine(checkpoint: Checkpoint, *, drafts: bool = False) -> tuple[Finding, ...]:
+    """Return every finding about one checkpoint, in reading order. `drafts`: it is looked at as a draft."""
+    can_load = load_findings(checkpoint, drafts=drafts)
+    return (*can_load, *quantization_findings(checkpoint), *_shape(checkpoint))
 
 
 def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:

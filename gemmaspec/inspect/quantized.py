@@ -18,7 +18,15 @@ from gemmaspec.inspect.finding import Finding
 from gemmaspec.inspect.scales import scale_findings
 
 _PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
-_FAMILY: Final = {"NVFP4": "NVFP4", AWQ: "NVFP4", WEIGHT_ONLY: "NVFP4", "W4A16": "INT4", "W8A8": "INT8"}
+_FAMILY: Final = {
+    "NVFP4": "NVFP4",
+    AWQ: "NVFP4",
+    WEIGHT_ONLY: "NVFP4",
+    "W4A16": "INT4",
+    "W8A8": "INT8",
+    "AWQ": "INT4",
+    "GPTQ": "INT4",
+}
 """Declared algorithm → the format that its modules are stored in, where that is not the algorithm's own beginning."""
 _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 

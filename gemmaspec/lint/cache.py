@@ -89,7 +89,7 @@ def backend_not_inherited(subject: Subject) -> Iterator[Found]:
     spec, wanted = subject.profile.speculative, subject.value("--attention-backend")
     if not spec or not wanted or spec.attention_backend or not subject.machine.gpus:
         return
-    if subject.runner == "v2" or subject.runs("<0.21") or spec.method not in ("draft_model", "eagle", "eagle3"):
+    if subject.runner == "v2" or subject.runs("<0.21") or subject.method not in ("draft_model", "eagle", "eagle3"):
         return
     chosen = attention_backend(subject, "draft")
     if chosen != wanted.upper():
@@ -106,7 +106,7 @@ def key_without_effect(subject: Subject) -> Iterator[Found]:
     if not spec or subject.runner == "v1":
         return
     for key, methods, versions in _UNUSED_UNDER_V2:
-        if spec.method in methods and getattr(spec, key) is not None and subject.runs(versions):
+        if subject.method in methods and getattr(spec, key) is not None and subject.runs(versions):
             why = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
             yield Found(path=("speculative", key), why=why, mend=f"set serve.{key} for both, or leave it out")
 

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Final
 from packaging.version import Version
 
 from gemmaspec.data import TEMPLATES
-from gemmaspec.lint import acceptance, cache, chat, heads, local, machine, names, pairing, parallel, patching, runtime
+from gemmaspec.lint import (
+    acceptance,
+    cache,
+    chat,
+    heads,
+    local,
+    machine,
+    names,
+    pairing,
+    parallel,
+    patching,
+    runtime,
+    sizes,
+)
 from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.load import Loaded
@@ -86,6 +99,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *runtime.RULES,
     *heads.RULES,
     *local.RULES,
+    *sizes.RULES,
 )
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
 

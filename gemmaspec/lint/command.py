@@ -76,12 +76,14 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[Argument
 def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
     """A flag as somebody wrote it, as the table names it, and whether it is the --no- form.
 
-    vLLM takes underscores for hyphens, `--a.b` for a key of --a's JSON, short names, and what begins like one flag.
+    vLLM takes underscores for hyphens, `--a.b` for a key of --a's JSON, short names, and what begins like one flag;
+    from 0.33.0 on --disable-x for an --enable-x, and the other way round, which counts as the --no- form.
     """
     name = written.split(".", 1)[0].replace("_", "-")
     name = next((flag.name for flag in flags.values() if flag.short == name), name)
     forms = {flag: (flag, False) for flag in flags}
     forms |= {f"--no-{flag.removeprefix('--')}": (flag, True) for flag in flags if flags[flag].negatable}
+    forms |= {flag.opposite: (flag.name, True) for flag in flags.values() if flag.opposite}
     if name in forms:
         return forms[name]
     longer = [form for form in forms if name.startswith("--") and form.startswith(name)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.finding import Found, Severity, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.speculation import Speculative
@@ -29,12 +29,12 @@ _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotati
 @rule("GS201", "error")
 def detected_method(subject: Subject) -> Iterator[Found]:
     """vLLM takes the method from the draft's path, even against one that is given."""
-    path, method = subject.name("draft"), subject.method
+    path, method = subject.name("draft"), subject.asked_method
     if not path or not method or (method in _HEADS and subject.runs(_since(method))):
         return
     for part, taken, versions in _DETECTED:
         if part in path.lower() and subject.runs(versions):
-            if taken != method:
+            if taken not in (method, subject.method):
                 why = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
                 local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
                 mend = "rename the folder" if local else "give the draft as a folder of another name"
@@ -45,15 +45,19 @@ def detected_method(subject: Subject) -> Iterator[Found]:
 @rule("GS202", "warning")
 def made_for_another_method(subject: Subject) -> Iterator[Found]:
     """A head is drafted with as it was made to; Google's -assistant checkpoints are MTP heads."""
-    method, path = subject.method, ("speculative", "method")
+    asked, path = subject.asked_method, ("speculative", "method")
     head = subject.draft.speculator if subject.draft else None
-    if head and method != head.method:
-        why = f"{subject.name('draft')} is made for {head.method}"
-        yield Found(path=path, why=why, mend=f"write method: {head.method}", severity="error")
-    elif method == "draft_model" and "assistant" in subject.name("draft").lower():
-        does = "turns the method into mtp" if subject.runs(">=0.21") else "has no model for it and stops"
+    runs_anyway = subject.method != asked
+    if head and asked != head.method:
+        does = f"; vLLM {subject.vllm} drafts with {head.method} all the same" if runs_anyway else ""
+        why = f"{subject.name('draft')} is made for {head.method}{does}"
+        severity: Severity = "note" if runs_anyway else "error"
+        yield Found(path=path, why=why, mend=f"write method: {head.method}", severity=severity)
+    elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
+        does = "drafts with mtp all the same" if runs_anyway else "has no model for it and stops"
         why = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
-        yield Found(path=path, why=why, mend="write method: mtp, with vLLM 0.21 or later")
+        mend = "write method: mtp, with vLLM 0.21 or later"
+        yield Found(path=path, why=why, mend=mend, severity="note" if runs_anyway else None)
 
 
 @rule("GS203", "error")
@@ -79,7 +83,7 @@ def head_missing(subject: Subject) -> Iterator[Found]:
 def vocabulary(subject: Subject) -> Iterator[Found]:
     """A draft model with another vocabulary than the target's."""
     spec, target, draft = subject.profile.speculative, subject.target, subject.draft
-    if not spec or spec.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
+    if not spec or subject.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
         return
     if target.text.vocab_size != draft.text.vocab_size:
         why = f"its vocabulary has {draft.text.vocab_size} tokens, the target's {target.text.vocab_size}"

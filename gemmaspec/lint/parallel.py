@@ -14,7 +14,7 @@ def draft_parallelism(subject: Subject) -> Iterator[Found]:
     """Under model runner v1 a draft model is spread over as many GPUs as the target."""
     spec = subject.profile.speculative
     target = subject.number("--tensor-parallel-size") or 1
-    if not spec or spec.method != "draft_model" or subject.runner == "v2":
+    if not spec or subject.method != "draft_model" or subject.runner == "v2":
         return
     if spec.draft_tensor_parallel_size not in (None, target):
         why = (

@@ -125,7 +125,7 @@ def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
 
 def _for_text_only(subject: Subject) -> Iterator[Need]:
     spec = subject.profile.speculative
-    drafts = spec is not None and (spec.method == "draft_model" or bool(spec.parallel_drafting))
+    drafts = spec is not None and (subject.method == "draft_model" or bool(spec.parallel_drafting))
     if drafts and subject.runner == "v1" and subject.takes_images is not False:
         yield Need(patch=_TEXT_ONLY, why=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
 

@@ -12,8 +12,9 @@ from gemmaspec.launcher import launch
 from gemmaspec.lint.command import Argument, arguments
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases.batch import batch_defaults
 from gemmaspec.releases.facts import Facts
-from gemmaspec.releases.media import wants_whole_items
+from gemmaspec.releases.media import ITEMS, wants_whole_items
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -24,6 +25,8 @@ _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
 _BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
+_ASSISTANT: Final = re.compile(r"assistant", re.IGNORECASE)
+_HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
 _UNITS: Final = {"": 1} | {
     unit: base**power
@@ -57,9 +60,45 @@ class Subject:
         return launch.contains(versions, self.vllm)
 
     @property
-    def method(self) -> str | None:
-        """The speculative method; None when the target runs alone."""
+    def asked_method(self) -> str | None:
+        """The speculative method that the profile names; None when the target runs alone."""
         return self.profile.speculative.method if self.profile.speculative else None
+
+    @property
+    def method(self) -> str | None:
+        """The method that vLLM drafts with. It takes a head for what it is, whatever draft_model and mtp are called:
+
+        an EAGLE-3 or DFlash head from 0.20 on, a Gemma 4 assistant from 0.21 on (SpeculativeConfig.__post_init__).
+        """
+        asked, head = self.asked_method, self.draft.speculator if self.draft else None
+        if asked in ("draft_model", "mtp") and head and self.runs(">=0.21"):
+            return head.method
+        if (
+            asked == "draft_model"
+            and not self.draft
+            and self.runs(">=0.21")
+            and _ASSISTANT.search(self.called("draft"))
+        ):
+            return "mtp"
+        return asked
+
+    @property
+    def draft_is_head(self) -> bool | None:
+        """Whether the draft only drafts; None: its name does not say, and nobody has looked."""
+        if self.draft:
+            return self.draft.speculator is not None
+        called = self.called("draft")
+        if _HEAD.search(called):
+            return True
+        return False if _SMALL.search(called) or _BIG.search(called) else None
+
+    @property
+    def has_experts(self) -> bool | None:
+        """Whether the target is a mixture of experts; None: its name does not say, and nobody has looked."""
+        if self.target or self.is_mixture:
+            return self.is_mixture
+        known = _SMALL.search(self.called("target")) or _BIG.search(self.called("target"))
+        return False if known or self.is_unified else None
 
     @property
     def tokens(self) -> int:
@@ -132,10 +171,10 @@ class Subject:
             return "it cannot do kv_sharing_fast_prefill"
         if not spec:
             return None
-        if spec.method in rule.v1_methods:
-            return f"it cannot do {spec.method}"
+        if self.method in rule.v1_methods:
+            return f"it cannot do {self.method}"
         stages = self.number("--pipeline-parallel-size") or 1
-        if spec.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
+        if self.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
             return "it cannot do eagle3 with pipeline parallelism"
         for key in ("parallel_drafting", "use_heterogeneous_vocab"):
             if getattr(spec, key) and key in rule.v1_when:
@@ -167,11 +206,40 @@ class Subject:
 
     @property
     def batch(self) -> int | None:
-        """max_num_batched_tokens; where it is left out no more than all requests can hold, else None."""
+        """max_num_batched_tokens: as given, else vLLM's default for the machine; None where it is not known."""
         if self.argument("--max-num-batched-tokens"):
             return self.number("--max-num-batched-tokens")
-        sequences, length = self.number("--max-num-seqs"), self.number("--max-model-len")
-        return sequences * length if sequences and length else None
+        sequences, length = self.number("--max-num-seqs"), self.length
+        default = self._default_batch
+        if sequences and length:
+            return min(sequences * length, default) if default else sequences * length
+        return default
+
+    @property
+    def _default_batch(self) -> int | None:
+        """What vLLM takes for this machine and, from 0.22 on, the largest image; None on an unknown machine."""
+        machine = self.machine
+        if machine.memory_gb is None or self.argument("--performance-mode"):
+            return None
+        found = batch_defaults(
+            self.vllm,
+            memory=round(machine.memory_gb * 10**9),
+            name=machine.name,
+            capability=machine.compute_capability,
+            cpu=not machine.gpus,
+        )
+        whole = self.runs(">=0.22") and self.wants_whole_items is not False
+        return max(found.tokens, ITEMS[0].tokens) if whole else found.tokens
+
+    @property
+    def length(self) -> int | None:
+        """The longest context in tokens: max_model_len, else the model's own; None: not known."""
+        if self.argument("--max-model-len"):
+            return self.number("--max-model-len")
+        if self.target:
+            return self.target.text.max_position_embeddings
+        called = self.called("target")
+        return 131_072 if _SMALL.search(called) else 262_144 if _BIG.search(called) else None
 
     @property
     def wants_whole_items(self) -> bool | None:

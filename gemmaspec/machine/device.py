@@ -17,10 +17,11 @@ def this_cpu() -> Device:
 
 def this_gpu() -> Device | None:
     """Return the first NVIDIA GPU, or None without one. Raises EnvironmentMissing if nvidia-smi does not answer."""
-    return next((device_of(gpu) for gpu in nvidia.gpus()), None)
+    found = nvidia.gpus()
+    return device_of(found[0], gpus=len(found)) if found else None
 
 
-def device_of(gpu: Gpu) -> Device:
+def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
     """Return a GPU of this machine as a device.
 
     A GB10 has no memory of its own: total and free are then the machine's, as vLLM takes them
@@ -33,4 +34,5 @@ def device_of(gpu: Gpu) -> Device:
         free=memory.available if gpu.free is None else gpu.free,
         capability=gpu.capability,
         here=True,
+        gpus=gpus,
     )

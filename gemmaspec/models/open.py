@@ -9,6 +9,7 @@ from typing import Final
 from gemmaspec.checkpoint.config import describe
 from gemmaspec.checkpoint.fields import Fields, load_object
 from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.checkpoint.quantization import declared
 from gemmaspec.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.errors import CheckpointError, EnvironmentMissing
@@ -16,35 +17,50 @@ from gemmaspec.files import state_dir
 from gemmaspec.models.cache import cached_snapshot, is_commit
 from gemmaspec.models.files import Files, Folder, whole
 from gemmaspec.models.hub import Unreachable, on_hub
-from gemmaspec.models.weights import read_tensors, weight_files
+from gemmaspec.models.weights import other_weights, read_tensors, unindexed, weight_files
 from gemmaspec.stack.paths import is_local, on_host
 
 CONFIG_LIMIT: Final = 4 * 2**20
 TOKENIZER_CONFIG_LIMIT: Final = 1_300_000
 """Bytes. Older exports list 6,000 unused tokens in tokenizer_config.json, 1.1 MB; a larger one is not read."""
+_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model")
 _TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
 
 
 def open_checkpoint(
-    ref: str, *, revision: str | None = None, cache_dir: Path | None = None, offline: bool = False
+    ref: str, *, revision: str | None = None, cache_dir: Path | None = None, offline: bool = False, shapes: bool = True
 ) -> Checkpoint:
     """Describe a checkpoint: a folder of this machine, or a Hugging Face id.
 
     An id is read from the cache when its snapshot there is whole and still what the Hub has (or the Hub is not to be
     asked, or does not answer), else from the Hub by range requests. `cache_dir` is the folder `hub` of a HF_HOME.
+    Where neither has it because nobody may or can be asked, a published checkpoint is told by the shapes that ship
+    with gemmaspec, unless `shapes` is false; its `source` is then "shipped".
     Raises EnvironmentMissing for what is not there, CheckpointError for what cannot be understood.
     """
-    files: Files
-    if is_local(ref):
-        files = _folder(Path(on_host(ref, state=state_dir())))
-    elif offline or _switched_off():
-        files = _offline(ref, revision, cache_dir)
-    else:
-        files = _online(ref, revision, cache_dir)
+    known = shipped_for(ref) if shapes else None
+    try:
+        files = _files(ref, revision, cache_dir, offline=offline)
+    except (Unasked, Unreachable):
+        if known is None:
+            raise
+        return checkpoint_of(known)
     try:
         return _read(ref, files)
     except CheckpointError as error:
         raise CheckpointError(f"{ref}: {error.message}", hint=error.hint) from None
+
+
+class Unasked(EnvironmentMissing):
+    """The cache does not have it, and the Hub is not to be asked."""
+
+
+def _files(ref: str, revision: str | None, cache_dir: Path | None, *, offline: bool) -> Files:
+    if is_local(ref):
+        return _folder(Path(on_host(ref, state=state_dir())))
+    if offline or _switched_off():
+        return _offline(ref, revision, cache_dir)
+    return _online(ref, revision, cache_dir)
 
 
 def _switched_off() -> bool:
@@ -68,7 +84,7 @@ def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
     found = _cached(ref, revision, cache_dir)
     if found is None:
         at = f" at {revision}" if revision else ""
-        raise EnvironmentMissing(f"{ref}{at} is not in the cache, and the Hub is not to be asked")
+        raise Unasked(f"{ref}{at} is not in the cache, and the Hub is not to be asked")
     return found
 
 
@@ -97,7 +113,7 @@ def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | Non
 def _read(ref: str, files: Files) -> Checkpoint:
     raw = whole(files, "config.json", most=CONFIG_LIMIT)
     if raw is None:
-        raise EnvironmentMissing(f"{ref} holds no config.json, so it is not a model")
+        raise _no_config(ref, files)
     config = Fields(load_object(raw, "config.json"), "config.json")
     described = describe(config)
     there, missing = weight_files(files)
@@ -120,10 +136,21 @@ def _read(ref: str, files: Files) -> Checkpoint:
         base_models=files.base_models(),
         speculator=described.speculator,
         missing_files=missing,
+        unindexed_files=unindexed(files, there),
+        other_weights=other_weights(files),
+        has_tokenizer=any(name in files.sizes for name in _TOKENIZERS),
         source=files.source,
         config=config.content,
     )
     return dataclasses.replace(checkpoint, bytes_read=files.bytes_read)
+
+
+def _no_config(ref: str, files: Files) -> EnvironmentMissing:
+    gguf = sorted(name for name in other_weights(files) if name.endswith(".gguf"))
+    if gguf:
+        says = f"{ref} holds GGUF files ({gguf[0]}{' …' if len(gguf) > 1 else ''}) and no config.json"
+        return EnvironmentMissing(f"{says}; gemmaspec reads checkpoints in safetensors")
+    return EnvironmentMissing(f"{ref} holds no config.json, so it is not a model")
 
 
 def _separate(files: Files) -> Fields | None:

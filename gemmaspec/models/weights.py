@@ -20,20 +20,36 @@ MOST_HEADERS: Final = 64 * 2**20
 """Bytes of headers that are read of one checkpoint."""
 _INDEX_LIMIT: Final = 32 * 2**20
 _MOST_FILES: Final = 512
+_PICKLED: Final = re.compile(r"pytorch_model.*\.(?:bin|pt)")
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
 
 
 def weight_files(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The weight files that are there, and those that are promised and missing.
+    """The weight files that vLLM would read, and those of them that are missing.
 
-    A complete numbered set speaks for itself. Otherwise the index decides, as in vLLM, and without one every
-    safetensors file counts. Raises CheckpointError.
+    The index decides, as in vLLM (filter_duplicate_safetensors_files), whatever else is there; without one a numbered
+    set says what it lacks, and else every safetensors file counts. Raises CheckpointError.
     """
-    there = {name for name in files.sizes if name.endswith(".safetensors")}
-    promised = _numbered(there) or _indexed(files) or there
+    there = _safetensors(files)
+    promised = _indexed(files) or _numbered(there) or there
     if len(promised) > _MOST_FILES:
         raise CheckpointError(f"{len(promised)} weight files; at most {_MOST_FILES} are read")
     return tuple(sorted(promised & there)), tuple(sorted(promised - there))
+
+
+def unindexed(files: Files, read: tuple[str, ...]) -> tuple[str, ...]:
+    """Safetensors files that are there and that vLLM would not read."""
+    return tuple(sorted(name for name in _safetensors(files) - set(read) if not name.startswith("consolidated")))
+
+
+def other_weights(files: Files) -> tuple[str, ...]:
+    """Weights that are no safetensors: what torch pickled, and GGUF."""
+    found = (name for name in files.sizes if name.endswith(".gguf") or _PICKLED.fullmatch(name))
+    return tuple(sorted(name for name in found if name.isprintable()))
+
+
+def _safetensors(files: Files) -> set[str]:
+    return {name for name in files.sizes if name.endswith(".safetensors")}
 
 
 def read_tensors(files: Files, names: tuple[str, ...]) -> tuple[Tensor, ...]:

@@ -14,10 +14,12 @@ class Machine:
     summary: str
     gpus: bool
     memory_gb: float | None = None
-    """Memory the accelerator can use, in 10^9 bytes; None: this machine's own."""
+    """Memory that one GPU can use, in 10^9 bytes, as CUDA reports it; None: this machine's own."""
     bandwidth_gb_s: float | None = None
     """Memory bandwidth in 10^9 bytes per second."""
     compute_capability: str | None = None
+    most_gpus: int | None = None
+    """GPUs that one such machine has at most; None: nobody knows."""
 
 
 MACHINES: Final = {
@@ -27,17 +29,46 @@ MACHINES: Final = {
             name="dgx-spark",
             summary="NVIDIA DGX Spark (GB10): unified memory shared with the CPU",
             gpus=True,
-            memory_gb=128,
+            memory_gb=130.663,
             bandwidth_gb_s=273,
             compute_capability="12.1",
+            most_gpus=1,
+        ),
+        Machine(
+            name="h100",
+            summary="NVIDIA H100, 80 GB, up to eight in a machine",
+            gpus=True,
+            memory_gb=85.017,
+            bandwidth_gb_s=3350,
+            compute_capability="9.0",
+            most_gpus=8,
         ),
         Machine(
             name="h200",
-            summary="one NVIDIA H200",
+            summary="NVIDIA H200, up to eight in a machine",
             gpus=True,
-            memory_gb=141,
+            memory_gb=150.11,
             bandwidth_gb_s=4800,
             compute_capability="9.0",
+            most_gpus=8,
+        ),
+        Machine(
+            name="b200",
+            summary="NVIDIA B200, up to eight in a machine",
+            gpus=True,
+            memory_gb=191.5,
+            bandwidth_gb_s=8000,
+            compute_capability="10.0",
+            most_gpus=8,
+        ),
+        Machine(
+            name="a100",
+            summary="NVIDIA A100, 80 GB, up to eight in a machine",
+            gpus=True,
+            memory_gb=84.98,
+            bandwidth_gb_s=2039,
+            compute_capability="8.0",
+            most_gpus=8,
         ),
         Machine(
             name="h100",
@@ -67,3 +98,5 @@ MACHINES: Final = {
         Machine(name="cpu", summary="no accelerator; for trying things out", gpus=False),
     )
 }
+"""Memory: H100 and H200 as torch reported it on such machines; a Spark's is 121.69 GiB in its owners' logs, 119.68 with
+older firmware; A100 and B200 as published logs have it, not measured here. Bandwidth: NVIDIA's data sheets."""

@@ -13,7 +13,7 @@ from gemmaspec.profile.model import Profile
 _NEEDS_DRAFT: Final = {"draft_model", "eagle", "eagle3", "dflash", "dspark"}
 _NO_DRAFT: Final = {"ngram", "suffix"}
 _FIELDS_OF_METHOD: Final = {
-    "draft_tensor_parallel_size": {"draft_model", "eagle", "eagle3"},
+    "draft_tensor_parallel_size": {"draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"},
     "use_heterogeneous_vocab": {"draft_model"},
     "disable_padded_drafter_batch": {"eagle", "eagle3", "mtp"},
     "prompt_lookup_max": {"ngram"},

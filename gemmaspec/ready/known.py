@@ -237,6 +237,12 @@ _MACHINE: Final = (
         "This image writes outside of its caches, and the container's root is read-only.",
         "Set container.read_only: false.",
     ),
+    _known(
+        "illegal-address",  # CUDA; seen with MTP and DFlash on two GPUs, and after hours with MTP (#41190, #42261)
+        r"cudaErrorIllegalAddress|CUDA error: an illegal memory access|device-side assert triggered",
+        "A CUDA kernel read or wrote memory that is not its own; which one, CUDA does not say at that place.",
+        "Start again; if it comes back, try --no-spec, then another attention backend, and report it with the log.",
+    ),
 )
 
 # General: while vLLM looks for optional files, the same words may stand in the log of a start that goes on.

@@ -17,7 +17,11 @@ from gemmaspec.releases.hints import Hint, hints_of
 from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant, method_of
 
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
+UTILITIES: Final = "vllm/utils/argparse_utils.py"
 ENGINE: Final = "vllm/engine/arg_utils.py"
+
+
+_PAIRED: Final = ("--enable-", "--disable-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +38,18 @@ class Flag:
     """There is a --no- form of it as well, and neither takes a value."""
     bare: bool = False
     """It may stand without a value."""
+    paired: bool = False
+    """--enable-x has a --disable-x, or the other way round, which says the opposite."""
     short: str | None = None
     """As -tp."""
+
+    @property
+    def opposite(self) -> str | None:
+        """The other form of a paired flag: --disable-x of --enable-x."""
+        for prefix, other in (("--enable-", "--disable-"), ("--disable-", "--enable-")):
+            if self.paired and self.name.startswith(prefix):
+                return other + self.name.removeprefix(prefix)
+        return None
 
     def takes(self, value: str) -> bool:
         """Whether a value is one of the choices."""
@@ -48,10 +62,22 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
     if not isinstance(found, ast.FunctionDef):
         raise Unexpected(f"{SERVE}: there is no make_arg_parser")
     flags = [*_Builder(sources, where, found).flags(), *_frontend(sources, where)]
+    command = sources.find(SERVE, "ServeSubcommand")
+    if command and isinstance(command[1], ast.ClassDef) and (own := method_of(command[1], "subparser_init")):
+        flags += _Builder(sources, SERVE, own).flags()  # --grpc, up to 0.19.1
     for name in ("EngineArgs", "AsyncEngineArgs"):
         if method := method_of(sources.class_of(ENGINE, name)[1], "add_cli_args"):
             flags += _Builder(sources, ENGINE, method).flags()
-    return {flag.name: flag for flag in flags}
+    pairs = _pairs(sources)
+    return {
+        flag.name: replace(flag, paired=pairs and flag.negatable and flag.name.startswith(_PAIRED)) for flag in flags
+    }
+
+
+def _pairs(sources: Sources) -> bool:
+    """Whether vLLM's parser gives every --enable-x a --disable-x: its EnableDisableAction, from 0.33.0 on."""
+    found = sources.find(UTILITIES, "EnableDisableAction")
+    return found is not None and isinstance(found[1], ast.ClassDef)
 
 
 def option(field: str) -> str:

@@ -38,7 +38,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
 """Which kinds of facts are in which file."""
 
 _IN: Final = "in"
-_MARKS: Final = ("folds", "negatable", "bare")
+_MARKS: Final = ("folds", "negatable", "bare", "paired")
 _WITH_VALUES: Final = ("speculative", "environment")
 _ATTENTION: Final = ("falls_to", "flash_attention", "families")
 _TEXTS: Final = ("torch", "transformers", "python", "cuda")
@@ -124,6 +124,7 @@ def _to_flag(name: str, rest: Sequence[Fact]) -> Flag:
         folds=("folds",) in rest,
         negatable=("negatable",) in rest,
         bare=("bare",) in rest,
+        paired=("paired",) in rest,
         short=next(iter(_last(rest, "short")), None),
     )
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmaspec.fit.advice import Advice
-from gemmaspec.fit.ceiling import Ceiling
+from gemmaspec.fit.estimate import Estimate
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.plan import HELD, Plan
 from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
+from gemmaspec.fit.roofline import Roofline
 from gemmaspec.profile.model import Measured
 
 _GIB = 2**30
@@ -34,8 +35,8 @@ def lines(fit: Fit) -> Iterator[str]:
     if fit.advice:
         yield from ("", "to fit more, each by itself")
         yield from (advice_line(one) for one in fit.advice)
-    yield from ("", "speed: no server can be faster")
-    yield from speed_lines(fit.ceiling)
+    yield from ("", "speed")
+    yield from speed_lines(fit.roofline)
     yield from (measured_line(one, fit) for one in fit.measured)
 
 
@@ -127,40 +128,48 @@ def advice_line(one: Advice) -> str:
     return f"  {one.change}\n            {one.effect}; {outcome}{'' if one.starts else '; alone not enough'}"
 
 
-def speed_lines(ceiling: Ceiling | None) -> Iterator[str]:
-    """The ceiling and its inputs."""
-    if ceiling is None:
+def speed_lines(roofline: Roofline | None) -> Iterator[str]:
+    """The bound, and the estimate with what it rests on."""
+    if roofline is None:
         yield "  unknown: the memory bandwidth of this machine is not known here"
         return
-    step = ceiling.step
+    step = roofline.step
     yield (
-        f"  {ceiling.bandwidth / 1e9:,.0f} GB/s; a step over {ceiling.concurrency} x {ceiling.context:,} tokens reads "
-        f"{size(step.target)} of weights and {size(step.target_cache)} of cache"
+        f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step over {roofline.concurrency} x {roofline.context:,} tokens "
+        f"reads {size(step.target)} of weights and {size(step.target_cache)} of cache"
     )
-    yield f"  alone     {ceiling.alone:,.1f} tokens/s = bandwidth x requests / bytes"
-    if not ceiling.speeds:
+    drafted = f", {roofline.bound:,.1f} with every drafted token accepted" if roofline.speeds else ""
+    yield f"  bound     {roofline.alone:,.1f} tokens/s alone{drafted}: no server can be faster"
+    share = roofline.estimate.share
+    yield f"  estimate  {_estimated(roofline.estimate)} alone: {share.typical:.2f} of the bandwidth ({share.low:.2f} to"
+    yield f"            {share.high:.2f}), as in {share.basis}"
+    if not roofline.speeds:
         return
-    k = ceiling.passes
+    k = roofline.passes
     yield f"  draft     {size(step.draft + step.draft_cache)} a pass, {k} passes a step, cost ratio c = {step.cost:.3f}"
-    for speed in ceiling.speeds:
+    for speed in roofline.speeds:
         yield (
-            f"  a = {speed.acceptance:.2f}  {speed.tokens_per_second:,.1f} tokens/s, {speed.speedup:.2f} times, "
+            f"  a = {speed.acceptance:.2f}  estimate {_estimated(speed.estimate)}, {speed.speedup:.2f} times, "
             f"(1 - a^(k+1)) / (1 - a) = {speed.tokens_per_step:.2f} tokens a step ({speed.basis})"
         )
 
 
+def _estimated(one: Estimate) -> str:
+    return f"{one.tokens_per_second:,.1f} tokens/s ({one.low:,.1f} to {one.high:,.1f})"
+
+
 def measured_line(one: Measured, fit: Fit) -> str:
-    """One published figure, and what it, or the one without speculation, is of the ceiling."""
+    """One published figure, and what it, or the one without speculation, is of the roofline."""
     figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else None
     length = f"acceptance length {one.acceptance_length:g}" if one.acceptance_length else None
     speedup = f"{one.speedup} times" if one.speedup else None
     said = ", ".join(text for text in (figure, speedup, length) if text)
     baseline = f", {one.baseline:g} without" if one.baseline else ""
     alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
-    share, ceiling = "", fit.ceiling
-    same = one.machine == fit.plan.device.name and ceiling and one.concurrency == ceiling.concurrency
-    if alone and ceiling and same and not one.target:
-        share = f" ({alone / ceiling.alone:.0%} of the ceiling)"
+    share, found = "", fit.roofline
+    same = one.machine == fit.plan.device.name and found and one.concurrency == found.concurrency
+    if alone and found and same and not one.target:
+        share = f" ({alone / found.alone:.0%} of the roofline)"
     other = " and ".join(text for text in (one.target, one.draft) if text)
     pair = f", with {other}" if other else ""
     return f"  measured  {said}{baseline}{share}, {one.concurrency} at once{pair}, {one.machine}, {one.source}"

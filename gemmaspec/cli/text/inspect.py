@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gemmaspec.checkpoint.published.shipped import shipped_for
 from gemmaspec.checkpoint.stored import parameters, parts, stored
 from gemmaspec.cli import output
 from gemmaspec.inspect.kind import kind_of
@@ -47,6 +48,9 @@ def _look(look: Look) -> None:
 
 
 def _title(checkpoint: Checkpoint) -> str:
+    if checkpoint.source == "shipped":
+        known = shipped_for(checkpoint.ref)
+        return f"{checkpoint.ref}  ({known.says}; {known.source})" if known else checkpoint.ref
     where = {"folder": "folder", "cache": "Hugging Face cache", "hub": "Hugging Face Hub"}[checkpoint.source]
     commit = f", commit {checkpoint.revision[:12]}" if checkpoint.revision else ""
     return f"{checkpoint.ref}  ({where}{commit}; {checkpoint.bytes_read / 1e6:.2f} MB read)"

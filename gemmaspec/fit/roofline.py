@@ -1,4 +1,4 @@
-"""How fast it can be: bytes that a step must read over what the memory can deliver, and what speculation makes of it.
+"""How fast any server can be: bytes that a step must read over what the memory can deliver.
 
 Generating is bound by memory: every step reads the weights and the cache once, however many tokens it verifies. With
 a draft that proposes k tokens of which each is accepted with probability a, a step yields on average
@@ -9,9 +9,11 @@ theorem 3.8).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gemmaspec.fit.estimate import Estimate, estimate
 from gemmaspec.fit.plan import Plan
 from gemmaspec.profile.model import Measured
 
@@ -19,15 +21,26 @@ ASSUMED: Final = (0.5, 0.7, 0.9)
 """Acceptance of a token, where nothing was measured."""
 _PARALLEL: Final = frozenset({"dflash", "dspark"})
 """Methods that draft all tokens in one pass."""
+_CACHED: Final = 128 * 2**20
+"""Bytes that a GPU may still have in its own cache from the pass before: the largest such cache of any machine here
+is a B200's, 126 MB. The bound takes that much off every pass."""
 
 
 def tokens_per_step(a: float, k: int) -> float:
-    """Expected tokens of a step: the accepted ones and the one that the target adds."""
+    """Return the expected tokens of a step: the accepted ones and the one that the target adds."""
     return float(k + 1) if a >= 1 else (1 - a ** (k + 1)) / (1 - a)
 
 
+def tokens_of(accepted: Sequence[float]) -> float:
+    """Return the same from how often the token of each position is accepted, all before it included.
+
+    That is accepted_tokens_per_pos over drafts, as vLLM counts them (vllm:spec_decode_num_accepted_tokens_per_pos).
+    """
+    return 1.0 + sum(accepted)
+
+
 def acceptance_of(length: float, k: int) -> float:
-    """The acceptance of a token with which a step yields `length` tokens on average."""
+    """Return the acceptance of a token with which a step yields `length` tokens on average."""
     if length >= k + 1:
         return 1.0
     low, high = 0.0, 1.0
@@ -57,64 +70,90 @@ class Step:
         """c: a pass of the draft over one of the target."""
         return (self.draft + self.draft_cache) / self.alone
 
+    def reads(self, passes: int) -> list[int]:
+        """Bytes of each pass of a step: the target's, then the draft's."""
+        return [self.alone, *[self.draft + self.draft_cache] * passes]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Tokens per second with one acceptance."""
+    """An estimate with one acceptance."""
 
     acceptance: float
     tokens_per_step: float
-    tokens_per_second: float
-    """Of all requests together."""
+    estimate: Estimate
     speedup: float
     basis: str
     """Where the acceptance comes from: a measured length, or assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ceiling:
-    """No server on this machine can be faster."""
+class Roofline:
+    """What no server on this machine can exceed, and what servers reach of it. Speeds are of all requests together."""
 
     bandwidth: float
+    """Of all GPUs together, in bytes per second."""
     context: int
     concurrency: int
     step: Step
-    alone: float
-    """Tokens per second without speculation, of all requests together."""
+    """Over one token of each request."""
+    verifying: Step
+    """Over every drafted token as well."""
     passes: int
     """Passes of the draft in a step."""
+    alone: float
+    """The roofline without speculation, in tokens per second."""
+    bound: float
+    """The same with every drafted token accepted; equal to `alone` without speculation."""
+    estimate: Estimate
+    """Without speculation."""
     speeds: tuple[Speed, ...]
 
 
-def ceiling(plan: Plan, measured: tuple[Measured, ...], *, context: int = 1024, concurrency: int = 1) -> Ceiling | None:
-    """The ceiling for requests of `context` tokens; None where the bandwidth is not known."""
+def roofline(
+    plan: Plan, measured: tuple[Measured, ...], *, context: int = 1024, concurrency: int = 1
+) -> Roofline | None:
+    """Return the roofline for requests of `context` tokens that share no prompt; None without a known bandwidth."""
     if plan.device.bandwidth is None:
         return None
     bandwidth = plan.device.bandwidth * plan.flags.tensor_parallel
     k = plan.flags.draft_tokens
     step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
-    alone = bandwidth * concurrency / step.alone
-    passes = 0 if not plan.draft else 1 if plan.flags.method in _PARALLEL else k
     verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)
-    seconds = (verifying.alone + passes * (step.draft + step.draft_cache)) / bandwidth
-    speeds = tuple(_speed(a, k, concurrency / seconds, alone, basis) for a, basis in _acceptances(measured, k))
-    return Ceiling(
+    passes = 0 if not plan.draft else 1 if plan.flags.method in _PARALLEL else k
+    least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
+    alone = concurrency * bandwidth / _at_least(least, 0)
+    with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)
+    without = estimate([step.alone], bandwidth=bandwidth, tokens=concurrency)
+    return Roofline(
         bandwidth=bandwidth,
         context=context,
         concurrency=concurrency,
         step=step,
-        alone=alone,
+        verifying=verifying,
         passes=passes,
-        speeds=speeds if k else (),
+        alone=alone,
+        bound=max(alone, with_draft) if k else alone,
+        estimate=without,
+        speeds=tuple(
+            _speed(a, k, basis, verifying.reads(passes), without, bandwidth, concurrency)
+            for a, basis in (_acceptances(measured, k) if k else ())
+        ),
     )
 
 
-def step_bytes(plan: Plan, *, context: int, concurrency: int, tokens: int) -> Step:
-    """What a step over `tokens` tokens of each request reads."""
+def _at_least(step: Step, passes: int) -> int:
+    """Bytes that must come from memory, whatever the caches of the GPU still have of the pass before."""
+    target = max(step.alone - _CACHED, 1)
+    return target + passes * max(step.draft + step.draft_cache - _CACHED, 0)
+
+
+def step_bytes(plan: Plan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> Step:
+    """Return what a step over `tokens` tokens of each request reads; `alike`: all of them use the same experts."""
     all_tokens = concurrency * tokens
-    draft = plan.draft.read(concurrency) if plan.draft else 0
+    draft = plan.draft.read(concurrency, alike=alike) if plan.draft else 0
     return Step(
-        target=plan.target.read(all_tokens),
+        target=plan.target.read(all_tokens, alike=alike),
         target_cache=concurrency * _cache_bytes(plan, "target", context),
         draft=draft,
         draft_cache=concurrency * _cache_bytes(plan, "draft", context),
@@ -146,12 +185,15 @@ def _acceptances(measured: tuple[Measured, ...], k: int) -> list[tuple[float, st
     return [(a, "assumed") for a in ASSUMED]
 
 
-def _speed(a: float, k: int, steps_per_second: float, alone: float, basis: str) -> Speed:
+def _speed(
+    a: float, k: int, basis: str, reads: Sequence[int], without: Estimate, bandwidth: float, concurrency: int
+) -> Speed:
     expected = tokens_per_step(a, k)
+    found = estimate(reads, bandwidth=bandwidth, tokens=expected * concurrency)
     return Speed(
         acceptance=a,
         tokens_per_step=expected,
-        tokens_per_second=expected * steps_per_second,
-        speedup=expected * steps_per_second / alone,
+        estimate=found,
+        speedup=found.tokens_per_second / without.tokens_per_second,
         basis=basis,
     )

@@ -1,0 +1,1 @@
+"""Shapes of published checkpoints, which ship with gemmaspec."""

@@ -1,0 +1,100 @@
+"""config.json of published Gemma 4 models, of their MTP drafts and of an EAGLE-3 head, by size. Pure."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+DATA: Final = Path(__file__).parent / "data"
+_LARGE: Final = ("31B", "26B-A4B")
+_SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
+
+
+@functools.cache
+def _facts() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DATA / "configs.json").read_text(encoding="utf-8"))
+    return found
+
+
+def text_of(size: str) -> dict[str, Any]:
+    """Return text_config of a size: 31B, 26B-A4B, E4B or E2B."""
+    text = copy.deepcopy(_facts()["texts"][size])
+    pattern, times = text.pop("layer_pattern")
+    return {**_facts()["common"], **text, "layer_types": pattern * times}
+
+
+def config(size: str, *, towers: bool = True) -> dict[str, Any]:
+    """Return config.json of a Gemma 4 of this size, in the form that the published files have."""
+    large, facts = size in _LARGE, copy.deepcopy(_facts())
+    found = {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "model_type": "gemma4",
+        "dtype": "bfloat16",
+        "text_config": text_of(size),
+        "vision_config": facts["vision"]["large" if large else "small"],
+        "audio_config": None if large else facts["audio"],
+        "tie_word_embeddings": True,
+        "boi_token_id": 255999,
+        "image_token_id": 258880,
+        "eos_token_id": [1, 106],
+    }
+    return found if towers else {**found, "vision_config": None, "audio_config": None}
+
+
+def assistant_config(size: str) -> dict[str, Any]:
+    """Return config.json of the MTP draft that goes with a size."""
+    facts, target = _facts(), text_of(size)
+    heads = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v")
+    own = {name: target[name] for name in (*heads, "sliding_window")}
+    widths = dict(facts["assistants"][size])
+    ordered = widths.pop("ordered", False)
+    layers = {"num_hidden_layers": 4, "num_kv_shared_layers": 4, "layer_types": [*_SIX[:3], _SIX[-1]]}
+    found = {
+        "architectures": ["Gemma4AssistantForCausalLM"],
+        "model_type": "gemma4_assistant",
+        "backbone_hidden_size": target["hidden_size"],
+        "dtype": "bfloat16",
+        "text_config": {**facts["common"], **own, **layers, **widths, "vocab_size_per_layer_input": 0},
+        "tie_word_embeddings": True,
+    }
+    if ordered:
+        found |= {"use_ordered_embeddings": True, "num_centroids": 2048, "centroid_intermediate_top_k": 32}
+    return found
+
+
+def eagle3_config(*, hidden: int = 5376) -> dict[str, Any]:
+    """Return config.json of an EAGLE-3 head for the 31B, in the speculators form."""
+    layer = {
+        "model_type": "llama", "num_hidden_layers": 1, "hidden_size": hidden, "intermediate_size": 21504,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 262144,
+        "max_position_embeddings": 131072,
+    }  # fmt: skip
+    proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
+    verifier = {"name_or_path": "RedHatAI/gemma-4-31B-it-NVFP4", "architectures": ["Gemma4ForConditionalGeneration"]}
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_config": {"algorithm": "eagle3", "proposal_methods": [proposal], "verifier": verifier},
+        "transformer_layer_config": layer,
+        "draft_vocab_size": 32000,
+        "target_hidden_size": hidden,
+        "eagle_aux_hidden_state_layer_ids": [2, 30, 57],
+        "dtype": "bfloat16",
+    }
+
+
+def per_layer_form(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same as transformers 5.16 and later write it."""
+    changed = copy.deepcopy(dict(config))
+    text = changed["text_config"]
+    own: dict[str, Any] = {"head_dim": text.pop("global_head_dim")}
+    heads = text.pop("num_global_key_value_heads")
+    if text["attention_k_eq_v"] and heads is not None:
+        own["num_key_value_heads"] = heads
+    full = [index for index, kind in enumerate(text["layer_types"]) if kind == "full_attention"]
+    text["per_layer_config"] = {f"{index:02d}": own for index in full}
+    return changed

@@ -1,0 +1,148 @@
+"""Published checkpoints whose shapes ship with gemmaspec, so that questions about them need no network. Pure.
+
+What ships is a configuration, and the names, types and shapes of the tensors that follow from it and from how the
+checkpoint is quantized: sizes by part, no weights. A publisher can change a checkpoint at any time; whoever answers
+with these shapes says so, with the revision that they were taken from where it was recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.checkpoint.config import describe
+from gemmaspec.checkpoint.fields import Fields
+from gemmaspec.checkpoint.model import Checkpoint, Tensor
+from gemmaspec.checkpoint.published import configs, shapes
+from gemmaspec.checkpoint.published.shapes import Shapes
+from gemmaspec.checkpoint.quantization import declared
+
+NOT_RECORDED: Final = "revision not recorded"
+_SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
+_LEFT: Final = ("lm_head", "model.vision_tower*", "model.embed_vision*", "model.audio_tower*", "model.embed_audio*")
+_TOWERS: Final = ("model.vision_tower", "model.embed_vision", "model.audio_tower", "model.embed_audio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shipped:
+    """What is known of one published checkpoint."""
+
+    ref: str
+    kind: str
+    """model, assistant, or the method of another head."""
+    size: str
+    form: str
+    """BF16, FP8, NVFP4, NVFP4A16, NVFP4-AWQ, or NVFP4-mlp where attention stays in BF16."""
+    base: bool
+    towers: bool
+    method: str
+    """The tool that quantized it."""
+    revision: str | None
+    date: str | None
+    source: str
+    """What the shapes rest on."""
+
+    @property
+    def says(self) -> str:
+        """Return what an answer that rests on these shapes has to say."""
+        return f"answered from the shapes of {self.ref} that ship with gemmaspec ({self.revision or NOT_RECORDED})"
+
+
+@functools.cache
+def shipped() -> dict[str, Shipped]:
+    """Return every checkpoint whose shapes ship, by its id in small letters."""
+    raw = json.loads((configs.DATA / "models.json").read_text(encoding="utf-8"))["models"]
+    return {one["ref"].lower(): _entry(one) for one in raw}
+
+
+def shipped_for(ref: str) -> Shipped | None:
+    """Return what ships of a Hugging Face id; None for another."""
+    return shipped().get(ref.lower())
+
+
+def checkpoint_of(known: Shipped) -> Checkpoint:
+    """Return the checkpoint as its headers would describe it; the tokenizer is not part of it."""
+    config, tensors = _built(known)
+    fields = Fields(config, "config.json")
+    described = describe(fields)
+    return Checkpoint(
+        ref=known.ref,
+        revision=known.revision,
+        architecture=described.architecture,
+        model_type=described.model_type,
+        dtype=described.dtype,
+        text=described.text,
+        modalities=described.modalities,
+        quantization=declared(fields, None),
+        tensors=tuple(_tensors(tensors)),
+        has_chat_template=None if known.kind != "model" else not known.base,
+        speculator=described.speculator,
+        source="shipped",
+        config=config,
+    )
+
+
+def _entry(one: dict[str, Any]) -> Shipped:
+    return Shipped(
+        ref=one["ref"],
+        kind=one["kind"],
+        size=one["size"],
+        form=one["form"],
+        base=one.get("base", False),
+        towers=one.get("towers", True),
+        method=one.get("method", "modelopt"),
+        revision=one["revision"],
+        date=one["date"],
+        source=one["source"],
+    )
+
+
+def _built(known: Shipped) -> tuple[dict[str, Any], Shapes]:
+    if known.kind == "assistant":
+        config = configs.assistant_config(known.size)
+        return config, shapes.assistant_tensors(config)
+    if known.kind == "eagle3":
+        config = configs.eagle3_config()
+        return config, shapes.eagle3_tensors(config)
+    config = configs.config(known.size)
+    found = _quantized(known, shapes.tensors(config))
+    if not known.towers:
+        config = configs.config(known.size, towers=False)
+        found = {name: shape for name, shape in found.items() if not name.startswith(_TOWERS)}
+    if known.form != "BF16":
+        config["quantization_config"] = _declaration(known)
+    return config, found
+
+
+def _quantized(known: Shipped, plain: Shapes) -> Shapes:
+    if known.form == "BF16":
+        return plain
+    if known.form == "FP8":
+        return shapes.fp8(plain)
+    if ".experts." in "".join(plain):
+        return shapes.single_experts(plain)
+    if known.form == "NVFP4-mlp":
+        return shapes.nvfp4(plain, quantized=lambda name: shapes.is_decoder_linear(name) and ".mlp." in name)
+    return shapes.nvfp4(plain, awq=known.form == "NVFP4-AWQ", inputs=known.form != "NVFP4A16")
+
+
+def _declaration(known: Shipped) -> dict[str, Any]:
+    left = [*_LEFT, *(["*self_attn*"] if known.form == "NVFP4-mlp" else [])]
+    if known.form == "FP8":
+        return {"quant_method": "fp8", "ignored_layers": left}
+    if known.method == "compressed-tensors":
+        weights = {"num_bits": 4, "type": "float", "group_size": 16}
+        inputs = None if known.form == "NVFP4A16" else dict(weights)
+        groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}}
+        return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": left}
+    algorithm = {"NVFP4A16": "W4A16_NVFP4", "NVFP4-AWQ": "NVFP4_AWQ"}.get(known.form, "NVFP4")
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "group_size": 16, "ignore": left}
+
+
+def _tensors(found: Shapes) -> Iterator[Tensor]:
+    for name, (dtype, shape) in found.items():
+        yield Tensor(name=name, dtype=dtype, shape=shape, nbytes=_SIZES[dtype] * math.prod(shape))

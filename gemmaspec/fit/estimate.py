@@ -1,0 +1,77 @@
+"""How fast a server is likely to be: the part of the roofline that published servers reached. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_SMALL: Final = 20 * 10**9
+_LARGE: Final = 30 * 10**9
+_TYPICAL: Final = (0.68, 0.83)
+"""Of steps up to 20 GB, and from 30 GB on."""
+_BANDS: Final = ((0.61, 0.79), (0.75, 0.84))
+PUBLISHED: Final = "12 published servers of Gemma 4 without a draft, one request each, 11 on a DGX Spark"
+"""What the shares rest on: 0.61 to 0.79 for steps up to 20 GB, 0.75 to 0.84 above 30 GB (docs/guides/fit.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The part of the memory's bandwidth that a step comes to."""
+
+    low: float
+    typical: float
+    high: float
+    basis: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Tokens per second of all requests together, and what that rests on."""
+
+    tokens_per_second: float
+    low: float
+    high: float
+    share: Share
+
+
+def share_of(nbytes: float) -> Share:
+    """Return what servers reached with steps that read so many bytes; between 20 and 30 GB a line joins the two."""
+    place = min(max((nbytes - _SMALL) / (_LARGE - _SMALL), 0.0), 1.0)
+    small, large = _BANDS
+
+    def between(one: float, other: float) -> float:
+        return one + place * (other - one)
+
+    return Share(
+        low=between(small[0], large[0]),
+        typical=between(*_TYPICAL),
+        high=between(small[1], large[1]),
+        basis=PUBLISHED,
+    )
+
+
+def measured_share(share: float, basis: str) -> Share:
+    """Return a share that was measured on the machine itself."""
+    return Share(low=share, typical=share, high=share, basis=basis)
+
+
+def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float, share: Share | None = None) -> Estimate:
+    """Return the speed of steps that yield `tokens` tokens, those of all requests together.
+
+    `reads` has the bytes of each pass of a step, one after the other: the target's, and every pass of the draft.
+    `bandwidth` is that of all GPUs, in bytes per second. Without a `share` that was measured, each pass reaches the
+    published share of its size; the share that is returned is that of the largest pass.
+    """
+    shares = [share or share_of(nbytes) for nbytes in reads]
+
+    def speed(of: Callable[[Share], float]) -> float:
+        seconds = sum(nbytes / (bandwidth * of(one)) for nbytes, one in zip(reads, shares, strict=True))
+        return tokens / seconds
+
+    return Estimate(
+        tokens_per_second=speed(lambda one: one.typical),
+        low=speed(lambda one: one.low),
+        high=speed(lambda one: one.high),
+        share=share or share_of(max(reads)),
+    )

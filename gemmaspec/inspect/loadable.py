@@ -1,0 +1,209 @@
+"""Whether vLLM can load a checkpoint at all: its files, its form, its tokenizer, and each layer that config.json says.
+
+Effects are those of vLLM's loader (vllm/model_executor/model_loader/weight_utils.py and default_loader.py, 0.19.0 to
+0.33.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gemmaspec.checkpoint.model import Checkpoint, Layer, Tensor
+from gemmaspec.checkpoint.stored import part_of
+from gemmaspec.inspect.finding import Finding
+
+_LAYER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.(.+)$")
+_FULL: Final = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
+"""Types that store a number each, so that a tensor's shape is its matrix's."""
+
+
+def load_findings(checkpoint: Checkpoint, *, drafts: bool = False) -> Iterator[Finding]:
+    """Yield every reason for which vLLM would not load it. `drafts`: it is looked at as a draft, which needs no
+    tokenizer of its own."""
+    yield from _files(checkpoint)
+    yield from _form(checkpoint)
+    if not drafts and not checkpoint.speculator:
+        yield from _tokenizer(checkpoint)
+    if checkpoint.tensors and not checkpoint.missing_files and not is_mlx(checkpoint):
+        yield from _layers(checkpoint)
+        yield from _shapes(checkpoint)
+
+
+def is_mlx(checkpoint: Checkpoint) -> bool:
+    """Return whether it is stored as MLX does: `quantization` in config.json, and biases beside scales."""
+    own = checkpoint.config.get("quantization")
+    declared = isinstance(own, Mapping) and "bits" in own and "config_groups" not in own
+    packed = {tensor.name.removesuffix(".scales") for tensor in checkpoint.tensors if tensor.name.endswith(".scales")}
+    return declared and any(
+        tensor.name.endswith(".weight") and tensor.name.removesuffix(".weight") in packed
+        for tensor in checkpoint.tensors
+    )
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if checkpoint.missing_files:
+        yield Finding(
+            code="weights-missing",
+            severity="error",
+            says=f"{_number(len(checkpoint.missing_files), 'weight file')} missing: {_some(checkpoint.missing_files)}",
+            causes="vLLM cannot load the checkpoint: FileNotFoundError, or weights were not initialized.",
+            mend=f"fetch it again: hf download {checkpoint.ref}",
+        )
+    elif checkpoint.other_weights and not checkpoint.tensors:
+        yield from _other_weights(checkpoint)
+    elif not checkpoint.tensors:
+        yield Finding(
+            code="no-weights",
+            severity="error",
+            says="no safetensors files",
+            causes="Only serve.load_format: dummy starts without weights.",
+        )
+    if checkpoint.unindexed_files:
+        yield Finding(
+            code="not-in-index",
+            severity="warning",
+            says=f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder and not in the index: "
+            f"{_some(checkpoint.unindexed_files)}",
+            causes="vLLM reads what model.safetensors.index.json names, and no other file.",
+        )
+
+
+def _other_weights(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if all(name.endswith(".gguf") for name in checkpoint.other_weights):
+        yield Finding(
+            code="gguf",
+            severity="error",
+            says=f"its weights are GGUF: {_some(checkpoint.other_weights)}",
+            causes="A folder with GGUF files is no checkpoint for vLLM, which wants such a file named itself; patches, "
+            "drafts and sizes were not tried with any.",
+            mend="use a checkpoint in safetensors",
+        )
+        return
+    yield Finding(
+        code="pickled-weights",
+        severity="warning",
+        says=f"its weights are pickled: {_some(checkpoint.other_weights)}",
+        causes="vLLM loads them (load_format: auto), and nobody can look into them beforehand: layers, sizes and "
+        "formats are not checked here.",
+        mend="prefer a checkpoint in safetensors: unpickling can run code",
+    )
+
+
+def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if is_mlx(checkpoint):
+        yield Finding(
+            code="mlx",
+            severity="error",
+            says="it is stored for MLX: config.json has `quantization`, and its weights are packed with biases",
+            causes="vLLM reads quantization_config alone: it makes BF16 layers, and the packed weights do not fit.",
+            mend="use the checkpoint that it was made from, or one quantized for vLLM",
+        )
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if checkpoint.has_tokenizer is False:
+        yield Finding(
+            code="tokenizer-missing",
+            severity="error",
+            says="neither tokenizer.json nor tokenizer.model is there",
+            causes="vLLM cannot start: it loads the target's tokenizer.",
+            mend="copy the tokenizer of the model that it was made from, or give serve.extra_args: [--tokenizer=…]",
+        )
+
+
+def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Layers that config.json counts and no tensor fills."""
+    if checkpoint.speculator and checkpoint.speculator.method != "mtp":
+        return  # other heads name their layers in their own ways
+    stored = {index for index, _, _ in _of_layers(checkpoint)}
+    lacking = [index for index in range(len(checkpoint.text.layers)) if index not in stored]
+    if lacking:
+        shown = ", ".join(map(str, lacking[:5])) + (" …" if len(lacking) > 5 else "")
+        yield Finding(
+            code="layers-missing",
+            severity="error",
+            says=f"of {len(checkpoint.text.layers)} layers, {_number(len(lacking), 'layer')} not stored: {shown}",
+            causes="vLLM stops: weights were not initialized from checkpoint.",
+            mend=f"fetch it again: hf download {checkpoint.ref}",
+        )
+    beyond = sorted(index for index in stored if index >= len(checkpoint.text.layers))
+    if beyond:
+        yield Finding(
+            code="layers-beyond",
+            severity="error",
+            says=f"layer {beyond[0]} is stored, and config.json counts {len(checkpoint.text.layers)}",
+            causes="vLLM has no place for its weights.",
+            mend="take config.json and weights from the same checkpoint",
+        )
+
+
+def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Matrices that are not as large as config.json makes them."""
+    wrong = list(_wrong(checkpoint))
+    if wrong:
+        tensor, rows, columns = wrong[0]
+        has = " x ".join(map(str, tensor.shape))
+        yield Finding(
+            code="shapes-differ",
+            severity="error",
+            says=f"{_number(len(wrong), 'tensor')} of other shapes than config.json says: {tensor.name} has {has}, and "
+            f"{rows} x {columns} is wanted",
+            causes="vLLM's parameters have the shapes of config.json, and the weights do not fit.",
+            mend="take config.json and weights from the same checkpoint",
+        )
+
+
+def _wrong(checkpoint: Checkpoint) -> Iterator[tuple[Tensor, int, int]]:
+    text = checkpoint.text
+    if checkpoint.speculator and checkpoint.speculator.method != "mtp":
+        return
+    for tensor in checkpoint.tensors:
+        if tensor.name.endswith("embed_tokens.weight") and part_of(tensor.name) == "embeddings":
+            yield from _compared(checkpoint, tensor, text.vocab_size, text.hidden_size)
+    for index, name, tensor in _of_layers(checkpoint):
+        if index >= len(text.layers):
+            continue
+        layer = text.layers[index]
+        if name == "self_attn.q_proj.weight":
+            yield from _compared(checkpoint, tensor, layer.heads * layer.head_dim, text.hidden_size)
+        elif name == "self_attn.o_proj.weight":
+            yield from _compared(checkpoint, tensor, text.hidden_size, layer.heads * layer.head_dim)
+        elif name == "self_attn.k_proj.weight":
+            yield from _compared(checkpoint, tensor, layer.kv_heads * layer.head_dim, text.hidden_size)
+        elif name in ("mlp.gate_proj.weight", "mlp.up_proj.weight"):
+            yield from _compared(checkpoint, tensor, _inner(checkpoint, layer), text.hidden_size)
+
+
+def _compared(checkpoint: Checkpoint, tensor: Tensor, rows: int, columns: int) -> Iterator[tuple[Tensor, int, int]]:
+    """A matrix whose shape can be told: a number each, or two 4-bit numbers a byte (NVFP4)."""
+    if len(tensor.shape) != 2:
+        return
+    found = tensor.shape
+    if tensor.dtype == "U8" and checkpoint.quantization:
+        found = (found[0], 2 * found[1])
+    elif tensor.dtype not in _FULL:
+        return
+    if found != (rows, columns):
+        yield tensor, rows, columns
+
+
+def _inner(checkpoint: Checkpoint, layer: Layer) -> int:
+    text = checkpoint.config.get("text_config")
+    double = isinstance(text, Mapping) and text.get("use_double_wide_mlp") is True and layer.shares_with is not None
+    return checkpoint.text.intermediate_size * (2 if double else 1)
+
+
+def _of_layers(checkpoint: Checkpoint) -> Iterator[tuple[int, str, Tensor]]:
+    for tensor in checkpoint.tensors:
+        if part_of(tensor.name) == "decoder layers" and (match := _LAYER.search(tensor.name)):
+            yield int(match[1]), match[2], tensor
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{' is' if count == 1 else 's are'}"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

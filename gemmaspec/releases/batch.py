@@ -1,0 +1,56 @@
+"""How many tokens a batch has, and how many requests run at once, where no flag says it: it depends on the machine.
+
+EngineArgs.get_batch_defaults in vllm/engine/arg_utils.py, for `vllm serve`, read in 0.19.0 to 0.33.0. What vLLM itself
+answers for six machines is in data/defaults.json (tools/oracle.py), and the tests hold these rules against it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.launcher import launch
+
+_GIB: Final = 2**30
+_LARGE: Final = 70 * _GIB
+_LARGEST: Final = 160 * _GIB
+_GB10: Final = "12.1"
+_DATA: Final = Path(__file__).parent / "data" / "defaults.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDefaults:
+    """max_num_batched_tokens and max_num_seqs, before a model's longest context or largest image change them."""
+
+    tokens: int
+    sequences: int
+
+
+def batch_defaults(
+    vllm: str, *, memory: int, name: str = "", capability: str | None = None, cpu: bool = False, world: int = 1
+) -> BatchDefaults:
+    """The defaults of one release on one machine.
+
+    `memory` is that of one GPU, in bytes; `name` as the driver tells it; `world` the processes of a CPU server.
+    A GB10 is never taken for a large GPU: up to 0.32.0 NVML cannot tell its memory and vLLM goes on with none, and
+    0.33.0, which reads it elsewhere, leaves it out by its compute capability. Nor is an A100, by its name.
+    """
+    if cpu:
+        return BatchDefaults(tokens=2048 * world, sequences=128 * world)
+    if capability == _GB10:
+        return BatchDefaults(tokens=2048, sequences=256)
+    if memory >= _LARGEST and launch.contains(">=0.28.0", vllm):
+        return BatchDefaults(tokens=16384, sequences=1024)
+    if memory >= _LARGE and "a100" not in name.lower():
+        return BatchDefaults(tokens=8192, sequences=1024)
+    return BatchDefaults(tokens=2048, sequences=256)
+
+
+@functools.cache
+def asked() -> dict[str, dict[str, dict[str, int | None]]]:
+    """What vLLM itself answered: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""
+    found: dict[str, dict[str, dict[str, int | None]]] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,75 @@
+"""Which method runs is what vLLM makes of the draft, and all rules judge that one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemmaspec import data
+from gemmaspec.checkpoint.model import Speculator
+from gemmaspec.deploy.lint import stop_on_errors
+from gemmaspec.lint.check import check
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.load import load_profile
+from tests.lint_cases import BASE, BIG, SMALL
+
+SHELF = Shelf((data.PATCHES,))
+ASSISTANT = replace(SMALL, speculator=Speculator(method="mtp", target_hidden_size=5376))
+DFLASH = replace(SMALL, speculator=Speculator(method="dflash"))
+
+
+def errors(folder: Path, release: str, *sets: str, draft: object = None) -> dict[str, str]:
+    file = folder / "mine.yaml"
+    file.write_text(BASE)
+    found = check(load_profile(str(file), overrides=sets), patches=SHELF, asked=release, target=BIG, draft=draft)  # type: ignore[arg-type]
+    return {one.code: one.why for one in found if one.severity == "error"}
+
+
+@pytest.mark.parametrize("release", ["0.21.0", "0.26.0", "0.33.0"])
+def test_draft_model_with_an_assistant_is_mtp_and_no_error(release: str, tmp_path: Path) -> None:
+    name = "draft.model=google/gemma-4-31B-it-assistant"
+    found = errors(tmp_path, release, name, draft=ASSISTANT)
+    assert not {"GS202", "GS301"} & set(found)
+    assert "mtp-share-embeddings" in found.get("GS401", "") or "GS401" not in found
+
+
+def test_before_0_21_there_is_no_model_for_it(tmp_path: Path) -> None:
+    assert "GS202" in errors(tmp_path, "0.20.2", "draft.model=google/gemma-4-31B-it-assistant", draft=ASSISTANT)
+
+
+def test_mtp_with_a_dflash_head_is_dflash(tmp_path: Path) -> None:
+    sets = ("speculative.method=mtp", "draft.model=owner/gemma-4-31B-dflash")
+    assert not {"GS201", "GS202", "GS222"} & set(errors(tmp_path, "0.33.0", *sets, draft=DFLASH))
+
+
+@pytest.mark.parametrize("method", ["mtp", "eagle3", "dflash", "eagle"])
+def test_a_plain_model_is_no_head(method: str, tmp_path: Path) -> None:
+    assert "GS222" in errors(tmp_path, "0.33.0", f"speculative.method={method}", draft=SMALL)
+
+
+def test_draft_parallelism_may_be_said_of_heads(tmp_path: Path) -> None:
+    sets = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
+    assert not errors(tmp_path, "0.33.0", *sets, "speculative.draft_tensor_parallel_size=1", draft=ASSISTANT)
+
+
+@pytest.mark.parametrize("release", ["0.20.0", "0.21.0"])
+def test_a_spark_s_default_batch_cannot_hold_a_video_before_0_22(release: str, tmp_path: Path) -> None:
+    sees = replace(BIG, config={"text_config": {"use_bidirectional_attention": "vision"}})
+    file = tmp_path / "mine.yaml"
+    file.write_text(BASE)
+    loaded = load_profile(str(file), overrides=("machine=dgx-spark",), no_spec=True)
+    found = {one.code: one.why for one in check(loaded, patches=SHELF, asked=release, target=sees)}
+    assert found["GS309"].startswith("comes to 2048, and one video of the target takes 2496")
+
+
+def test_a_start_tells_of_a_shipped_profile_only_that_there_is_something(tmp_path: Path) -> None:
+    told: list[str] = []
+    stop_on_errors(load_profile("spark-31b-eagle3", folders=[data.PROFILES]), told.append)
+    assert told == ["2 warnings of the shipped profile itself: gemmaspec profile lint spark-31b-eagle3"]
+    own = tmp_path / "mine.yaml"
+    own.write_text(BASE.replace("v0.33.0", "latest"))
+    told.clear()
+    stop_on_errors(load_profile(str(own)), told.append)
+    assert any("GS702" in one for one in told)

@@ -1,0 +1,299 @@
+"""Ask released vLLMs themselves: flags, defaults by machine, and whether they accept a command line. `make oracle`.
+
+    .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
+                                                                  defaults into gemmaspec/releases/data/defaults.json
+    .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
+    .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
+
+A release's sdist is fetched once, and its parser and create_engine_config() are imported on the CPU by
+tools/oracle_engine.py: compiled modules are empty, the platform is pretended. Its Python is the managed runtime of
+tiny-cpu (`make runtime`), with the transformers that runs Gemma 4 under that release in front. No GPU, no weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.version import Version
+
+from gemmaspec.checkpoint.published import configs
+from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import state_dir, write_whole
+from gemmaspec.index import wheels as index
+from gemmaspec.index.cache import cache_dir
+from gemmaspec.profile.load import load_profile
+from gemmaspec.releases.batch import batch_defaults
+from gemmaspec.releases.facts import Facts, facts_for, releases
+from gemmaspec.runtime import ensure_runtime
+
+ENGINE: Final = Path(__file__).parent / "oracle_engine.py"
+DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data" / "defaults.json"
+GPUS: Final = ("gb10", "h100", "h200", "b200", "a100")
+EXTRAS: Final = (
+    *("orjson", "gguf", "partial-json-parser", "anthropic", "mistral_common", "compressed-tensors", "depyf"),
+    *("lm-format-enforcer", "outlines_core", "lark", "xgrammar", "diskcache", "openai_harmony", "pyzmq", "msgspec"),
+    *("prometheus-fastapi-instrumentator", "blake3", "py-cpuinfo", "cbor2", "setproctitle", "python-json-logger"),
+    *("cloudpickle", "tiktoken", "mcp", "llguidance", "ijson", "model-hosting-container-standards", "pybase64"),
+)
+"""What some release imports, and the runtime of another has not."""
+TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", "5.8.1"))
+"""The transformers for a release; None: the runtime's own."""
+SIZES: Final = ("31B", "26B-A4B", "E4B", "E2B")
+
+
+class Oracle:
+    """One release on one kind of platform; answers questions until it is closed."""
+
+    def __init__(self, release: str, machine: str) -> None:
+        models = model_folders()
+        path = [str(part) for part in (_transformers(release), _extras(), source(release)) if part]
+        env = {**os.environ, "ORACLE_RELEASE": release, "PYTHONPATH": os.pathsep.join(path)}
+        env |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(_folder("cache"))}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._log = (_folder("log") / f"{release}-{machine}.txt").open("w")
+        self._process = subprocess.Popen(
+            [str(_interpreter()), str(ENGINE), machine],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=env,
+        )
+        self.ask({"argv": ["--model", str(models / "gemma-4-31B-it")], "warm": True})
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """One answer. Raises GemmaspecError when the process died."""
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise GemmaspecError(f"the oracle died; its log: {self._log.name}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._log.close()
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def source(release: str) -> Path:
+    """vLLM's Python files of a release, out of its sdist."""
+    out = _folder("src") / release
+    if (out / ".complete").exists():
+        return out
+    found = next(file for file in index.release_files("vllm", release) if file.package_type == "sdist")
+    sys.stderr.write(f"oracle: fetching vllm {release}\n")
+    with (
+        index.open_session() as session,
+        session.get(found.url, stream=True, timeout=index.TIMEOUT) as answer,
+        tarfile.open(fileobj=answer.raw, mode="r|gz") as archive,
+    ):
+        answer.raise_for_status()
+        for member in archive:
+            inner = Path(member.name.partition("/")[2])
+            wanted = inner.parts[:1] == ("vllm",) and inner.suffix in (".py", ".json") and ".." not in inner.parts
+            if member.isfile() and wanted and (file := archive.extractfile(member)):
+                (out / inner).parent.mkdir(parents=True, exist_ok=True)
+                (out / inner).write_bytes(file.read())
+    (out / ".complete").touch()
+    return out
+
+
+def model_folders() -> Path:
+    """config.json of the published sizes and heads, with the tiny pair's tokenizer and processor."""
+    out, tiny = _folder("models"), state_dir() / "tiny" / "tiny-target"
+    wanted: dict[str, dict[str, Any]] = {}
+    for size in SIZES:
+        wanted[f"gemma-4-{size}-it"] = configs.config(size)
+        wanted[f"gemma-4-{size}-it-assistant"] = configs.assistant_config(size)
+    for name in ("nvidia/Gemma-4-31B-IT-NVFP4",):
+        known = shipped_for(name)
+        assert known
+        wanted[name.rpartition("/")[2]] = dict(checkpoint_of(known).config)
+    wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()
+    for name, config in wanted.items():
+        (out / name).mkdir(exist_ok=True)
+        write_whole(out / name / "config.json", json.dumps(config))
+        for file in ("tokenizer.json", "tokenizer_config.json", "processor_config.json", "generation_config.json"):
+            if not (out / name / file).exists():
+                shutil.copyfile(tiny / file, out / name / file)
+    return out
+
+
+def _folder(name: str) -> Path:
+    found = cache_dir() / "oracle" / name
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def _interpreter() -> Path:
+    return ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=lambda text: sys.stderr.write(f"{text}\n"))
+
+
+def _transformers(release: str) -> Path | None:
+    from gemmaspec.launcher import launch
+
+    wanted = next(version for versions, version in TRANSFORMERS if launch.contains(versions, release))
+    return _installed(f"transformers-{wanted}", [f"transformers=={wanted}", "huggingface_hub<2"]) if wanted else None
+
+
+def _extras() -> Path:
+    return _installed("extras", ["--no-deps", *EXTRAS])
+
+
+def _installed(name: str, wanted: Sequence[str]) -> Path:
+    out = _folder("packages") / name
+    if not (out / ".complete").exists():
+        command = ["uv", "pip", "install", "-q", "--python", str(_interpreter()), "--target", str(out), *wanted]
+        subprocess.run([sys.executable, "-m", *command], check=True)
+        (out / ".complete").touch()
+    return out
+
+
+def defaults_of(oracle: Oracle, machines: Iterable[str] = GPUS) -> dict[str, dict[str, int | None]]:
+    """Machine → tokens and sequences of a 31B and an E2B, as the engine resolves them."""
+    return {machine: _resolved(oracle, machine) for machine in machines}
+
+
+def _resolved(oracle: Oracle, machine: str) -> dict[str, int | None]:
+    row: dict[str, int | None] = {}
+    for size in ("31B", "E2B"):
+        folder = model_folders() / f"gemma-4-{size}-it"
+        answer = oracle.ask({"argv": ["--model", str(folder)], "machine": machine})
+        resolved = answer.get("resolved", {})
+        row[f"{size} tokens"] = resolved.get("max_num_batched_tokens")
+        row["sequences"] = resolved.get("max_num_seqs")
+    return row
+
+
+def ask_about(wanted: Iterable[str], *, processors: bool) -> int:
+    """Ask each release about flags, keys, variables and defaults; returns how many differ from the tables.
+
+    Defaults are kept in data/defaults.json. `processors`: those of a server on the CPU too, which takes a process more.
+    """
+    wrong = 0
+    for release in wanted:
+        facts = facts_for(release)
+        assert facts
+        with Oracle(release, "gb10") as oracle:
+            answer, defaults = oracle.ask({"flags": True}), defaults_of(oracle)
+        if processors:
+            with Oracle(release, "cpu") as oracle:
+                defaults |= defaults_of(oracle, ("cpu",))
+        _keep(release, defaults)
+        found = list(differences(facts, answer))
+        wrong += len(found)
+        print(f"vllm {release}: {len(answer['flags'])} flags, {len(found)} differences", flush=True)
+        for text in found:
+            print(f"  {text}", flush=True)
+    return wrong
+
+
+def _keep(release: str, defaults: Mapping[str, Mapping[str, int | None]]) -> None:
+    there: dict[str, Any] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    for machine, row in defaults.items():
+        there.setdefault(machine, {})[release] = dict(row)
+    ordered = {name: dict(sorted(rows.items(), key=lambda one: Version(one[0]))) for name, rows in there.items()}
+    write_whole(DATA, json.dumps(ordered, indent=1) + "\n")
+
+
+def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
+    """What the parser, SpeculativeConfig and envs of a release have, and the table has not, or otherwise."""
+    for name, flag in answer["flags"].items():
+        known = facts.flags.get(name)
+        if known is None:
+            yield f"flag {name} is not in the table"
+            continue
+        negative = {f"--no-{name.removeprefix('--')}"} if known.negatable else set()
+        ours = {name, *negative, *filter(None, (known.short, known.opposite))}
+        ours |= {f"--no-{known.opposite.removeprefix('--')}"} if known.opposite else set()
+        theirs = {one for one in flag["spellings"] if one in ours or one.startswith("--")}
+        aliases = {one for one in theirs if one in facts.flags}
+        if unknown := theirs - ours - aliases:
+            yield f"flag {name} is also written {', '.join(sorted(unknown))}"
+        if known.bare != flag["bare"]:
+            yield f"flag {name} {'may' if flag['bare'] else 'may not'} stand alone"
+        if known.choices and flag["choices"] and set(flag["choices"]) - {"None"} != known.choices:
+            yield f"flag {name} takes {', '.join(sorted(set(flag['choices']) ^ known.choices))}"
+    spelled = {one for flag in answer["flags"].values() for one in flag["spellings"]}
+    for name in sorted(facts.flags):
+        if name not in spelled and name != "--help":
+            yield f"flag {name} is not the parser's"
+    for name in sorted(set(answer["environment"]) ^ facts.environment):
+        yield f"variable {name} {'is not in the table' if name in answer['environment'] else 'is not of envs.py'}"
+    for name in sorted(facts.speculative_keys - set(answer["speculative"])):
+        yield f"speculative key {name} is not of SpeculativeConfig"
+
+
+def expected(release: str, machine: str, facts: Mapping[str, Any]) -> tuple[int, int]:
+    """What batch_defaults says of a machine of the oracle."""
+    capability = facts["capability"]
+    found = batch_defaults(
+        release,
+        memory=facts["memory"],
+        name=facts["name"],
+        capability=".".join(map(str, capability)) if capability else None,
+        cpu=machine == "cpu",
+    )
+    return found.tokens, found.sequences
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what is asked; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="oracle.py")
+    commands = parser.add_subparsers(dest="command", required=True)
+    tables = commands.add_parser("tables")
+    tables.add_argument("releases", nargs="*")
+    tables.add_argument("--cpu", action="store_true", help="defaults of a server on the CPU as well")
+    ask = commands.add_parser("ask")
+    ask.add_argument("release")
+    ask.add_argument("machine", choices=(*GPUS, "cpu"))
+    ask.add_argument("arguments", nargs=argparse.REMAINDER)
+    lint = commands.add_parser("lint")
+    lint.add_argument("releases", nargs="*")
+    lint.add_argument("--profiles", type=int, default=300)
+    lint.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(words)
+    try:
+        if options.command == "ask":
+            with Oracle(options.release, options.machine) as oracle:
+                print(json.dumps(oracle.ask({"argv": options.arguments}), indent=1))
+            return 0
+        wanted = options.releases or list(reversed(releases()))
+        if options.command == "tables":
+            return 3 if ask_about(wanted, processors=options.cpu) else 0
+        import oracle_lint
+
+        return 3 if oracle_lint.compare(options.releases, options.profiles, options.seed) else 0
+    except GemmaspecError as error:
+        sys.stderr.write(f"oracle: {error.message}\n" + (f"  {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

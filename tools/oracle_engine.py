@@ -1,0 +1,303 @@
+"""Answer what one vLLM says to a command line, on a pretended machine. Runs in a Python that has vLLM's dependencies.
+
+    python oracle_engine.py MACHINE < questions > answers
+
+vLLM's own sources come first on PYTHONPATH, without their compiled modules: those are replaced by empty ones, and the
+platform is vLLM's own CUDA or CPU platform with the answers of a named machine put in its mouth. A question is a line
+of JSON, {"argv": [...], "env": {...}} or {"flags": true}; so is an answer. Every question is answered in a process
+that is forked after vLLM was imported, so that none leaves anything behind. Standard library and vLLM only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import sys
+import types
+from typing import Any
+
+GIB = 2**30
+MACHINES: dict[str, dict[str, Any]] = {
+    "gb10": {"name": "NVIDIA GB10", "memory": 130_663_006_208, "capability": (12, 1), "gpus": 1, "nvml_memory": False},
+    "h100": {"name": "NVIDIA H100 80GB HBM3", "memory": 85_029_158_912, "capability": (9, 0), "gpus": 8},
+    "h200": {"name": "NVIDIA H200", "memory": 150_122_528_768, "capability": (9, 0), "gpus": 8},
+    "b200": {"name": "NVIDIA B200", "memory": 191_514_017_792, "capability": (10, 0), "gpus": 8},
+    "a100": {"name": "NVIDIA A100-SXM4-80GB", "memory": 85_095_874_560, "capability": (8, 0), "gpus": 8},
+    "cpu": {"name": "cpu", "memory": 64 * GIB, "capability": None, "gpus": 0},
+}
+_COMPILED = (
+    *("vllm._C", "vllm._C_stable_libtorch", "vllm._C_AVX2", "vllm._C_AVX512"),
+    *("vllm._moe_C", "vllm._moe_C_stable_libtorch"),
+    *("vllm._flashmla_C", "vllm._flashmla_extension_C", "vllm._qutlass_C", "vllm._rocm_C", "vllm.cumem_allocator"),
+    *("vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C"),
+    "vllm.third_party.flashmla.flash_mla_interface",
+    *("vllm.spinloop", "vllm._rs", "vllm.fs_io_C"),
+)  # fmt: skip
+RESOLVED = (
+    ("scheduler_config", "max_num_batched_tokens"),
+    ("scheduler_config", "max_num_seqs"),
+    ("scheduler_config", "enable_chunked_prefill"),
+    ("scheduler_config", "async_scheduling"),
+    ("scheduler_config", "disable_hybrid_kv_cache_manager"),
+    ("model_config", "max_model_len"),
+    ("model_config", "quantization"),
+    ("cache_config", "cache_dtype"),
+    ("cache_config", "block_size"),
+    ("cache_config", "gpu_memory_utilization"),
+    ("cache_config", "enable_prefix_caching"),
+    ("parallel_config", "tensor_parallel_size"),
+    ("speculative_config", "method"),
+    ("speculative_config", "num_speculative_tokens"),
+    ("speculative_config", "draft_tensor_parallel_size"),
+)
+"""Fields of VllmConfig whose value is told when a command line is accepted."""
+
+
+class _Empty(types.ModuleType):
+    """A compiled module of which nothing is there but its name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name in _COMPILED:
+            return importlib.machinery.ModuleSpec(name, self)
+        return None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Empty(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+facts: dict[str, Any] = {}
+"""Of the machine that this process takes itself for."""
+
+
+def pretend(machine: str) -> None:
+    """Make this process take itself for a machine. Comes before anything of vLLM is imported."""
+    facts.update(MACHINES[machine])
+    sys.meta_path.insert(0, _Finder())
+    _pretend_version("cpu" if facts["capability"] is None else "")
+    import vllm.platforms as platforms
+
+    if facts["capability"] is None:
+        from vllm.platforms.cpu import CpuPlatform
+
+        platforms._current_platform = CpuPlatform()
+        return
+    _pretend_torch()
+    platforms._current_platform = _cuda()()
+    triton = importlib.import_module("vllm.triton_utils")
+    for module in (triton, importlib.import_module("vllm.triton_utils.importing")):
+        module.HAS_TRITON = True
+
+
+def _pretend_version(local: str) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "vllm":
+            release = os.environ["ORACLE_RELEASE"]
+            return f"{release}+{local}" if local else release
+        return real(name)
+
+    importlib.metadata.version = version
+
+
+def _properties(*_args: Any, **_more: Any) -> Any:
+    major, minor = facts["capability"]
+    return types.SimpleNamespace(
+        name=facts["name"],
+        total_memory=facts["memory"],
+        major=major,
+        minor=minor,
+        multi_processor_count=132,
+        is_integrated=facts["capability"] == (12, 1),
+    )
+
+
+def _pretend_torch() -> None:
+    import torch
+
+    torch.version.cuda = "13.0"
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: facts["gpus"]
+    torch.cuda.get_device_properties = _properties
+    torch.cuda.get_device_capability = lambda *args, **kwargs: facts["capability"]
+    torch.cuda.get_device_name = lambda *args, **kwargs: facts["name"]
+    torch.cuda.current_device = lambda: 0
+    namespace = type(torch.ops._C)
+    real = namespace.__getattr__
+
+    def operator(self: Any, name: str) -> Any:
+        """Questions such as cutlass_scaled_mm_supports_fp8 are answered with yes; kernels stay missing."""
+        if "_supports_" in name:
+            return lambda *args, **kwargs: True
+        return real(self, name)
+
+    namespace.__getattr__ = operator
+
+
+def _cuda() -> Any:
+    """vLLM's own CUDA platform, with what it asks the driver for answered here."""
+    from vllm.platforms.cuda import CudaPlatformBase
+    from vllm.platforms.interface import DeviceCapability
+
+    def total_memory(cls: Any, device_id: int = 0) -> int:
+        if not facts.get("nvml_memory", True) and not _falls_back():
+            raise RuntimeError("NVML: Not Supported")
+        return int(facts["memory"])
+
+    return type(
+        "PretendedPlatform",
+        (CudaPlatformBase,),
+        {
+            "get_device_capability": classmethod(lambda cls, device_id=0: DeviceCapability(*facts["capability"])),
+            "get_device_name": classmethod(lambda cls, device_id=0: facts["name"]),
+            "get_device_uuid": classmethod(lambda cls, device_id=0: "GPU-0"),
+            "get_device_total_memory": classmethod(total_memory),
+            "is_fully_connected": classmethod(lambda cls, ids: True),
+            "device_count": classmethod(lambda cls: facts["gpus"]),
+            "log_warnings": classmethod(lambda cls: None),
+            "is_integrated_gpu": classmethod(lambda cls, device_id=0: facts["capability"] == (12, 1)),
+        },
+    )
+
+
+def _falls_back() -> bool:
+    """Whether this release reads the memory elsewhere where NVML cannot tell it."""
+    import inspect
+
+    from vllm.platforms import cuda
+
+    return "NVMLError" in inspect.getsource(cuda.NvmlCudaPlatform.get_device_total_memory)
+
+
+def imported() -> None:
+    """Import what every question needs, and what vLLM would start processes for."""
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda function: function()
+    importlib.import_module("vllm.entrypoints.cli.serve")
+    importlib.import_module("vllm.engine.arg_utils")
+
+
+def parser() -> Any:
+    """The parser that `vllm serve` makes."""
+    serve = importlib.import_module("vllm.entrypoints.cli.serve")
+    argparse_utils = importlib.import_module(serve.FlexibleArgumentParser.__module__)
+    commands = argparse_utils.FlexibleArgumentParser(prog="vllm").add_subparsers()
+    return serve.ServeSubcommand().subparser_init(commands)
+
+
+def flags() -> dict[str, Any]:
+    """Every option of the parser with all its spellings; hidden ones as well."""
+    made = parser()
+    spelled: dict[int, list[str]] = {}
+    for spelling, action in made._option_string_actions.items():
+        spelled.setdefault(id(action), []).append(spelling)
+    found = {}
+    for action in made._actions:
+        spellings = sorted({*action.option_strings, *spelled.get(id(action), ())})
+        name = next((one for one in action.option_strings if one.startswith("--")), None)
+        if name and action.dest != "help":
+            choices = sorted(map(str, action.choices)) if action.choices else None
+            negative = sorted(getattr(action, "negative_option_strings", ()))
+            bare = action.nargs in (0, "?")
+            found[name] = {"spellings": spellings, "choices": choices, "bare": bare, "negative": negative}
+    from vllm import envs
+    from vllm.config import SpeculativeConfig
+
+    variables = sorted(envs.environment_variables)
+    keys = sorted(field for field in SpeculativeConfig.__dataclass_fields__)
+    return {"flags": found, "environment": variables, "speculative": keys}
+
+
+def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+    """Accepted, with what was resolved, or refused in vLLM's own words."""
+    os.environ.update(env)
+    stderr = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            args = parser().parse_args(argv)
+            serve = importlib.import_module("vllm.entrypoints.cli.serve")
+            if check := getattr(serve, "validate_parsed_serve_args", None):
+                check(args)
+            config = _engine_args().from_cli_args(args).create_engine_config(_usage())
+    except SystemExit:
+        return {"accepted": False, "stage": "parser", "why": stderr.getvalue().strip().splitlines()[-1:] or [""]}
+    except BaseException as error:  # whatever vLLM raises is its answer
+        return {"accepted": False, "stage": "engine", "type": type(error).__name__, "why": [str(error)[-2000:]]}
+    return {"accepted": True, "resolved": _resolved(config)}
+
+
+def _engine_args() -> Any:
+    return importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs
+
+
+def _usage() -> Any:
+    return importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
+
+
+def _resolved(config: Any) -> dict[str, Any]:
+    found = {}
+    for part, name in RESOLVED:
+        value = getattr(getattr(config, part, None), name, None)
+        found[name if part != "speculative_config" else f"speculative.{name}"] = (
+            value if isinstance(value, int | float | str | bool | None) else str(value)
+        )
+    runner = getattr(config, "use_v2_model_runner", None)
+    found["runner"] = None if runner is None else "v2" if runner else "v1"
+    return found
+
+
+def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
+    """One answer, computed in a child so that nothing of it stays. A question may name another GPU machine."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        found: dict[str, Any]
+        facts.update({"nvml_memory": True} | MACHINES[question.get("machine", machine)])
+        try:
+            found = flags() if question.get("flags") else judged(question["argv"], question.get("env", {}))
+        except BaseException as error:
+            found = {"broken": f"{type(error).__name__}: {error}"}
+        with os.fdopen(writer, "w") as out:
+            json.dump(found, out)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answered:
+        text = answered.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"broken": "the process died"}
+
+
+def main() -> None:
+    """Answer until there are no more questions."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM's log goes to stderr
+    pretend(sys.argv[1])
+    imported()
+    for line in sys.stdin:
+        question = json.loads(line)
+        found = judged(question["argv"], {}) if question.get("warm") else answer(question, sys.argv[1])
+        out.write(json.dumps(found) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()
