@@ -76,6 +76,7 @@ facts: setup ## add vLLM releases that are new to gemmaspec/releases/data, and s
 
 bench: setup ## how fast gemmaspec itself is
 	$(BIN)/python tools/bench.py
+	$(BIN)/python tools/bench_hostile.py
 
 clean: ## remove .venv, runtimes, the tiny pair and rendered stacks of this checkout
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

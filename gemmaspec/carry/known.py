@@ -15,6 +15,7 @@ from gemmaspec.files import write_whole
 from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.known import KNOWN_FILE, Seen, fingerprint, known_text
+from gemmaspec.patching.places import place_of
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.released import Releases
 from gemmaspec.trees.tree import Tree, Unreadable
@@ -70,13 +71,16 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
 def _with_result(seen: Seen, edit: launch.FileEdit, data: bytes) -> Seen:
     """Where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
     source = launch.Source(data)
-    places = [(launch.decide_hunk(edit.path, hunk, source).line or 0, hunk) for hunk in edit.hunks]
-    after = source.replaced([(line - 1, hunk) for line, hunk in places])
+    places = [(launch.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
+    after = source.replaced(places)
     if _oldest_grammar(after) > _oldest_grammar(data):
         raise PatchError(
             f"{seen.path} of vllm {seen.vllm}: the {seen.variant} diff writes Python that is newer than the file's own"
         )
-    return dataclasses.replace(seen, lines=tuple(line for line, _ in places), after=launch.sha256(after))
+    patched = launch.Source(after)
+    around = tuple(place_of(hunk, source, index, patched) for index, hunk in places)
+    lines = tuple(index + 1 for index, _ in places)
+    return dataclasses.replace(seen, lines=lines, after=launch.sha256(after), places=around)
 
 
 def _oldest_grammar(data: bytes) -> int:

@@ -9,12 +9,23 @@ is copied into stacks and containers and runs there alone. The host imports its 
 
 Exit codes: 1 a bug · 2 bad plan or usage · 4 something needed is not there · 5 a required patch does not fit
 · 6 already running · 130 interrupted. Otherwise the process becomes the server.
+
+Contents, each under a comment of that name:
+
+    The plan            the classes of plan.json, and how it is checked
+    Versions            ranges, releases, and builds that are none
+    Reading code        a file as lines and as a syntax tree; what is code in it, and digests of that
+    Finding a place     one hunk in one file: where it goes, and whether it is the right place
+    Deciding            hunks to files to variants to patches to a plan
+    This machine        the installed vLLM, the packages it needs, the overlay
+    The start           arguments, the report, what is said, becoming the server
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import bisect
 import contextlib
 import fcntl
 import functools
@@ -43,7 +54,8 @@ Read = Callable[[str], "bytes | None"]  # "vllm/….py" -> its bytes; None when 
 
 MARKER = ".gemmaspec-overlay"  # a file that tells an overlay from an installed package
 PLAN_LIMIT = 16 * 1024 * 1024  # bytes
-FITS = ("applies", "applied", "superseded", "not-needed")
+FILE_LIMIT = 4 * 1024 * 1024  # bytes; vLLM's largest Python file has less than half of it
+FITS = ("applies", "drifted", "applied", "superseded", "not-needed")
 SIGNS = {
     "<": operator.lt,
     "<=": operator.le,
@@ -54,10 +66,18 @@ SIGNS = {
 }
 NUMBER = r"\d{1,9}(?:\.\d{1,9})*"
 BOUND = re.compile(rf"(>=|<=|==|!=|>|<)({NUMBER})")
+UNFINISHED = re.compile(rf"{NUMBER}\.?(?:dev|rc|a|b)\d*")  # a build on the way to the release of its number
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
 DIGEST = re.compile("[0-9a-f]{64}")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what ast.parse and compile raise
+MARKS = re.compile("(?:[0-9a-f]{8})*")
+WORD = re.compile(
+    r"""[A-Za-z]{0,2}(?:'''(?:.*?'''|.*)|\"\"\"(?:.*?\"\"\"|.*)|'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)"""
+    r"""|\#.*|\w+|[-+*/%&|^@=!<>:]=|\*\*=?|//=?|<<=?|>>=?|->|\.\.\.|[^\w\s]"""
+)
+EDGE = "0" * 8  # the mark of the edge of a function or file
+# What ast.parse, compile, decoding and tokenize raise for a file that is no Python.
+UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, tokenize.TokenError)
 SECRETS = ("--api-key", "--hf-token")
 
 
@@ -70,7 +90,7 @@ class LaunchError(Exception):
         self.lines = lines
 
 
-# The plan, as its JSON has it: the fields below are its keys
+# The plan: the fields of the classes are the keys of its JSON
 
 
 @dataclass(frozen=True)
@@ -90,7 +110,10 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines to find in a function or class (its qualified name, or "" for the file), and their successors."""
+    """Lines to find in a function or class (its qualified name, or "" for the file), and their successors.
+
+    `scope` ends in __doc__ for a hunk that begins inside a string; all others are found in code alone.
+    """
 
     scope: str
     line: int
@@ -102,6 +125,47 @@ class Hunk:
         check(self.old and self.new and self.old != self.new, "old and new lines must be there and differ")
         check(not re.search("[\r\n\0]", "".join(self.old + self.new)), "a line holds a line break or NUL")
 
+    @property
+    def function(self) -> str:
+        """The scope as a qualified name."""
+        return re.sub(r"(^|\.)__doc__$", "", self.scope)
+
+    @property
+    def in_string(self) -> bool:
+        """Whether the first line begins inside a string."""
+        return self.function != self.scope
+
+    @property
+    def takes_away(self) -> bool:
+        """Whether old lines go, so that the hole is open where they stand; without, they are only context."""
+        return any(line not in self.new for line in self.old)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The new lines that are not old ones."""
+        return tuple(line for line in self.new if line not in self.old)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stood around a hunk in a release, as marks of 8 hex digits a line of code, the nearest line first.
+
+    Of a function all its lines, of the whole file a few. `again` says how many lines above and below stand, in this
+    order, elsewhere in the scope too. `function` and `patched` are digests of the function's syntax tree, before
+    and after; "" for the whole file.
+    """
+
+    above: str
+    below: str
+    again: tuple[int, ...]
+    function: str = ""
+    patched: str = ""
+
+    def __post_init__(self) -> None:
+        """Marks are cut up by their length."""
+        check(MARKS.fullmatch(self.above) and MARKS.fullmatch(self.below), "above or below is no row of marks")
+        check(len(self.again) == 2, "again is not two numbers")
+
 
 @dataclass(frozen=True)
 class Known:
@@ -111,9 +175,11 @@ class Known:
     before: str
     lines: tuple[int, ...]
     after: str
+    places: tuple[Place, ...] = ()
 
     def __post_init__(self) -> None:
         """They are compared with what is found."""
+        check(len(self.places) in (0, len(self.lines)), "known places and lines are not as many")
         digests = (self.before, self.after) if self.after else (self.before,)
         check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is no sha256")
         check(all(line > 0 for line in self.lines), "lines are counted from 1")
@@ -154,16 +220,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rule:
-    """The tree itself closes the hole when `contains` is in the code of `scope`."""
+    """The tree itself closes the hole: the code of `scope` has the words of `contains` and lacks those of `lacks`."""
 
     path: str
     scope: str
     contains: str
+    lacks: str = ""
 
     def __post_init__(self) -> None:
-        """The empty text is in everything."""
+        """No words are in everything."""
         check_path(self.path)
-        check(self.contains, "contains is empty")
+        check(words(self.contains), "contains is empty")
 
 
 @dataclass(frozen=True)
@@ -193,9 +260,11 @@ class Plan:
     requires: tuple[Requirement, ...]
     patches: tuple[Patch, ...]
     sha256: str
+    drift: str = "warn"
 
     def __post_init__(self) -> None:
         """Patches are told apart by their ids."""
+        check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "one patch is listed twice")
 
 
@@ -294,18 +363,41 @@ def candidates(patch: Patch, version: str) -> tuple[Variant, ...]:
     return tuple(variant for variant in patch.variants if contains(variant.specifier, version))[:1]
 
 
-# Finding lines
+def out_of_range(patch: Patch, version: str) -> str:
+    """Why a build that is no release is not one that the patch claims, by its number; "" when it may be.
+
+    A build on the way to a release (0.20.0.dev3, 0.20.0rc1) comes before it, and may or may not have what it has.
+    """
+    number = re.match(NUMBER, version)
+    if not number:
+        return ""
+    at = release(number[0])
+    unfinished = UNFINISHED.match(version) is not None
+    low = next((bound for sign, bound in BOUND.findall(patch.variants[0].specifier) if sign == ">="), "0")
+    high = next((bound for sign, bound in BOUND.findall(patch.variants[-1].specifier) if sign == "<"), "")
+    if high and (release(high) < at or (release(high) == at and not unfinished)):
+        return f"the patch is for releases before {high}"
+    if at < release(low):
+        return f"the patch is for releases from {low} on"
+    return ""
+
+
+# Reading code
 
 
 class Source:
     """A Python file as lines of bytes: what is not replaced keeps every byte, line endings included."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises SyntaxError for an unknown or contradictory encoding."""
+        """Raises SyntaxError or LookupError for an unknown or contradictory encoding."""
         self.encoding = tokenize.detect_encoding(BytesIO(data).readline)[0].replace("utf-8-sig", "utf-8")
+        "".encode(self.encoding)  # LookupError for a codec that is not of text, as rot13
         self.data = data
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
+        self._words: dict[int, tuple[str, ...]] = {}
+        self._marks: dict[int, str] = {}
+        self._strings: dict[int, frozenset[int]] = {}
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -317,6 +409,40 @@ class Source:
         """The code. Raises SyntaxError, ValueError or RecursionError for what Python would not compile either."""
         parsed: ast.Module = quietly(ast.parse, self.data)
         return parsed
+
+    def is_inside(self, index: int) -> bool:
+        """Whether a line begins inside a string. Raises what is in UNREADABLE."""
+        number = bisect.bisect_right(self._begins, index) - 1
+        return number >= 0 and index in self._inside(number)
+
+    def words(self, index: int) -> tuple[str, ...]:
+        """The words of a line that begins in code; none of another, which is text."""
+        if index not in self._words:
+            code = not self.is_inside(index)
+            self._words[index] = words(self.lines[index].decode(self.encoding)) if code else ()
+        return self._words[index]
+
+    def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
+        """The indices and marks of the lines of code in a range."""
+        for index in range(begin, end):
+            if index not in self._marks:
+                self._marks[index] = line_mark(self.words(index))
+        return [(index, self._marks[index]) for index in range(begin, end) if self._marks[index]]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The line indices at which statements of the top level begin."""
+        nodes = self.tree.body
+        return [first_line(node) - 1 if hasattr(node, "decorator_list") else node.lineno - 1 for node in nodes]
+
+    def _inside(self, number: int) -> frozenset[int]:
+        """The lines of a statement of the top level, and those up to the next one, that begin inside a string."""
+        if number not in self._strings:
+            end = self._begins[number + 1] if number + 1 < len(self._begins) else len(self.lines)
+            begin = self._begins[number]
+            rows = (line.decode(self.encoding) + "\n" for line in self.lines[begin:end])
+            self._strings[number] = frozenset(begin + row for row in rows_in_strings(rows))
+        return self._strings[number]
 
     def spans(self, scope: str) -> list[tuple[int, int]]:
         """Where the scope is defined, as half-open ranges of line indices; empty when it is not."""
@@ -387,12 +513,313 @@ def quietly(function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
 
+def rows_in_strings(rows: Iterator[str]) -> Iterator[int]:
+    """The numbers of the rows, from 0, that begin inside a string."""
+    begun: list[int] = []
+    for token in tokenize.generate_tokens(lambda: next(rows, "")):
+        kind = tokenize.tok_name[token.type]  # from Python 3.12 on, an f-string is several tokens
+        if kind.endswith("STRING_START"):
+            begun.append(token.start[0])
+        elif kind == "STRING" or kind.endswith("STRING_END"):
+            yield from range(token.start[0] if kind == "STRING" else begun.pop(), token.end[0])
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a line of code: names, numbers, signs, and each string as one; no comment, no blanks."""
+    found = [word for word in WORD.findall(text) if not word.startswith("#")]
+    return tuple('"' + word[1:-1] + '"' if re.fullmatch(r"'[^'\"\\]*'", word) else word for word in found)
+
+
+def stream(lines: Iterable[Sequence[str]]) -> list[str]:
+    """The words of several lines in a row, however they are wrapped: a comma before a closing bracket is left out."""
+    found = [word for line in lines for word in line]
+    return [word for word, after in zip(found, [*found[1:], ""], strict=False) if word != "," or after not in ")]}"]
+
+
+def occurrences(wanted: Sequence[str], among: Sequence[str]) -> int:
+    """How often these words stand in a row."""
+    return f"\0{chr(0).join(among)}\0".count(f"\0{chr(0).join(wanted)}\0") if wanted else 0
+
+
+def line_mark(line: Sequence[str]) -> str:
+    """The mark of a line's words: 8 hex digits, or "" for a line of text, which says nothing about a place."""
+    if all(word[-1] in "'\"" or word[:1] in "'\"" for word in line):
+        return ""
+    return hashlib.sha256("\x1f".join(line).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def tree_digest(nodes: Iterable[ast.AST]) -> str:
+    """16 hex digits for code: names, values and structure. The same on every Python; RecursionError for a deep one."""
+    return hashlib.sha256("\n".join(map(canonical, nodes)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def canonical(node: Any) -> str:
+    """A syntax tree as text, without places, comments, strings that stand alone, and what only some Pythons have."""
+    if isinstance(node, list):
+        kept = [item for item in node if not is_text(item)]
+        return f"[{','.join(map(canonical, kept))}]"
+    if not isinstance(node, ast.AST):
+        return f"{type(node).__name__}:{node!a}"
+    if isinstance(node, ast.JoinedStr):
+        return f"f({','.join(joined(node))})"
+    # An empty or missing field is left out, so that a field which later Pythons add changes nothing.
+    parts = [(name, getattr(node, name, None)) for name in node._fields if name not in ("kind", "type_comment")]
+    parts = [(name, value) for name, value in parts if value is not None or isinstance(node, ast.Constant)]
+    return f"{type(node).__name__}({','.join(f'{name}={canonical(value)}' for name, value in parts if value != [])})"
+
+
+def joined(node: ast.JoinedStr) -> Iterator[str]:
+    """The parts of an f-string; its plain parts joined, since Pythons cut them differently."""
+    text = ""
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+            continue
+        yield from [ascii(text)] if text else []
+        text = ""
+        yield canonical(part)
+    yield from [ascii(text)] if text else []
+
+
+def is_text(node: Any) -> bool:
+    """Whether a statement is a string that stands alone, a docstring as a rule."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+# Finding a place
+
+
+@dataclass(frozen=True)
+class Found:
+    """One hunk in one file; `index` is a line's, `lines` counts from 1 those of the function that are not as known.
+
+    `stands`: old lines that the hunk takes away are there. `trace`: its new lines are, at a place that is not known.
+    """
+
+    state: str
+    index: int | None = None
+    detail: str = ""
+    expected: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+    stands: bool = False
+    trace: bool = False
+    since: str = ""
+    lines: tuple[int, ...] | None = None
+
+
+def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: int = 0) -> Found:
+    """Find one hunk: it applies, is in already ("applied"), or neither. `known` has places of the number-th hunk.
+
+    Without known places the lines alone decide: the old ones, once; or the new ones, once, and no old lines outside.
+    """
+    spans = source.spans(hunk.function)
+    if not spans:
+        detail = f"there is no {hunk.function} in the file"
+        return Found("conflict", None, detail, expected=hunk.old)
+    olds, news = (code_places(source, block, spans, hunk) for block in (hunk.old, hunk.new))
+    slack = len(hunk.new) - len(hunk.old)
+    done = len(news) == 1 and all(news[0] <= old <= news[0] + slack for old in olds)
+    stands = bool(olds) and hunk.takes_away and not done
+    rows = [(entry.vllm[-1], entry.places[number]) for entry in reversed(known) if entry.places]
+    if done:
+        return seen_in(hunk, source, spans, rows, news[0])
+    if len(olds) == 1:
+        return replace(seen_out(hunk, source, spans, rows, olds[0]), stands=stands)
+    scope = hunk.function or "the file"
+    if olds:
+        detail = f"the old lines are {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
+        return Found("ambiguous", olds[0], detail, expected=hunk.old, stands=stands)
+    if otherwise_in(hunk, source, spans, rows):
+        return Found("applied", spans[0][0], f"{scope} is as the patch makes it, written otherwise")
+    return nowhere(hunk, source, spans)
+
+
+def code_places(source: Source, block: Sequence[str], spans: Sequence[tuple[int, int]], hunk: Hunk) -> list[int]:
+    """Where a block begins in code; for a hunk that was made inside a string, where it begins inside one."""
+    return [index for index in source.places(block, spans) if source.is_inside(index) == hunk.in_string]
+
+
+def seen_in(
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]], index: int
+) -> Found:
+    """The new lines are there once: at the place of a known release, or in a function that is known to be patched."""
+    if not rows or otherwise_in(hunk, source, spans, rows):
+        return Found("applied", index)
+    size = len(hunk.new)
+    if len(spans) == 1 and any(is_place(source, spans, index, size, place) for _, place in rows):
+        return Found("applied", index)
+    return replace(misplaced(hunk, source, spans, index, "the new lines are"), trace=True)
+
+
+def seen_out(
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]], index: int
+) -> Found:
+    """The old lines are there once: at the place of a known release, the newest first, or nowhere."""
+    if not rows:
+        return Found("applies", index)
+    if not hunk.in_string and otherwise_in(hunk, source, spans, rows):
+        return Found("applied", index, f"{hunk.function} is as the patch makes it, written otherwise")
+    if not hunk.in_string and is_added(hunk, source, spans):
+        detail = f"the lines to add are in {hunk.function or 'the file'} already, written or placed otherwise"
+        return Found("conflict", index, detail, expected=hunk.new)
+    size, digest = len(hunk.old), function_digest(source, hunk)
+    drifted: Found | None = None
+    for vllm, place in sorted(rows, key=lambda row: row[1].function != digest):  # the same function first
+        if len(spans) == 1 and is_place(source, spans, index, size, place):
+            if is_unchanged(source, spans, index, size, place, digest):
+                return Found("applies", index, since=vllm)
+            drifted = drifted or Found(
+                "applies", index, since=vllm, lines=changed_lines(source, spans, index, size, place)
+            )
+    return drifted or misplaced(hunk, source, spans, index, "the old lines are")
+
+
+def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], index: int, what: str) -> Found:
+    """The lines are there once, and it cannot be told whether that is their place."""
+    there = tuple(line.decode(source.encoding, "replace") for line in source.lines[max(0, index - 2) : index + 3])
+    if len(spans) > 1:
+        detail = f"{hunk.function} is defined {len(spans)} times: lines {', '.join(str(a + 1) for a, _ in spans)}"
+        return Found("ambiguous", index, detail, expected=hunk.old, found=there)
+    detail = f"{what} there, but what stands around them is not what any known release has there"
+    return Found("conflict", index, detail, expected=hunk.old, found=there)
+
+
+def otherwise_in(
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]]
+) -> bool:
+    """Whether the syntax tree of the function is that of a patched release, whatever its blanks and comments are."""
+    if not hunk.function or len(spans) > 1 or not any(place.patched for _, place in rows):
+        return False
+    return function_digest(source, hunk) in {place.patched for _, place in rows}
+
+
+def is_added(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether the added words are in the scope more often than in the old lines: somebody has put them in."""
+    added = stream(map(words, hunk.added))
+    there = stream(source.words(index) for begin, end in spans for index in range(begin, end))
+    return occurrences(added, there) > occurrences(added, stream(map(words, hunk.old)))
+
+
+def function_digest(source: Source, hunk: Hunk) -> str:
+    """The digest of a hunk's function; "" for the whole file."""
+    return tree_digest(definitions(source.tree, hunk.function)) if hunk.function else ""
+
+
+def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place) -> bool:
+    """Whether what stands around some lines is what stood around the hunk in a release.
+
+    The next line of code above and below must be the same. More lines of either side must not stand elsewhere in the
+    scope than did in that release: then something was copied. And one side must be more alike here than anywhere else.
+    """
+    sides = ((index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1]))
+    unique = False
+    for edge, step, known, again in sides:
+        here, elsewhere = likeness(source, spans, edge, step, cut(known))
+        if not here or elsewhere > max(again, 1):
+            return False
+        unique = unique or here > elsewhere
+    return unique
+
+
+def likeness(
+    source: Source, spans: Sequence[tuple[int, int]], edge: int, step: int, known: Sequence[str]
+) -> tuple[int, int]:
+    """How many lines of code above (step -1) or below a line index are as known; and the most of any other place."""
+    here = elsewhere = 0
+    for begin, end in spans:
+        rows = source.marks(begin, end)
+        order = rows[::-1] if step < 0 else rows
+        row = [*(found for _, found in order), EDGE]
+        own = sum(at >= edge if step < 0 else at < edge for at, _ in rows) if begin <= edge <= end else -1
+        for start in range(len(row)):
+            alike = same_from(row, start, known) if row[start] == known[0] else 0
+            if start == own:
+                here = alike
+            else:
+                elsewhere = max(elsewhere, alike)
+    return here, elsewhere
+
+
+def same_from(row: Sequence[str], start: int, known: Sequence[str]) -> int:
+    """How many marks from `start` on are as known."""
+    count = 0
+    while count < len(known) and start + count < len(row) and row[start + count] == known[count]:
+        count += 1
+    return count
+
+
+def cut(text: str) -> list[str]:
+    """The marks of a row."""
+    return [text[at : at + 8] for at in range(0, len(text), 8)]
+
+
+def is_unchanged(
+    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place, digest: str
+) -> bool:
+    """Whether the function's syntax tree is that of a release; for the whole file, whether all around is the same."""
+    if digest:
+        return digest == place.function
+    above, below = cut(place.above), cut(place.below)
+    full = likeness(source, spans, index, -1, above)[0], likeness(source, spans, index + size, 1, below)[0]
+    return full == (len(above), len(below))
+
+
+def changed_lines(
+    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place
+) -> tuple[int, ...]:
+    """The lines, from 1, of a function or of what is known around a place that are not as in a release."""
+    import difflib
+
+    above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
+    rows = [row for begin, end in spans for row in source.marks(begin, end)]
+    if not place.function:
+        before = [row for row in rows if row[0] < index][-len(above) :]
+        after = [row for row in rows if row[0] >= index + size][: len(below)]
+        rows = [*before, *(row for row in rows if index <= row[0] < index + size), *after]
+    block = [found for at, found in rows if index <= at < index + size]
+    matcher = difflib.SequenceMatcher(None, [*above[::-1], *block, *below], [found for _, found in rows], False)
+    changed: list[int] = []
+    for tag, _, _, begin, end in matcher.get_opcodes():
+        if tag != "equal":
+            changed += [at + 1 for at, _ in rows[begin:end] or rows[begin - 1 : begin]]
+    return tuple(changed)
+
+
+def nowhere(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> Found:
+    """Neither the old nor the new lines are there: the most similar ones, to look at."""
+    scope = hunk.function or "the file"
+    index = nearest(source, hunk, spans)
+    found = tuple(line.decode(source.encoding, "replace") for line in source.lines[index : index + len(hunk.old)])
+    detail = f"the old lines are not in {scope}"
+    elsewhere = source.places(hunk.old, spans)
+    if elsewhere:
+        kind = "in its code" if hunk.in_string else "inside a string"
+        detail += f"; in line {elsewhere[0] + 1} they are {kind}"
+    return Found("conflict", index, detail, expected=hunk.old, found=found)
+
+
+def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int:
+    """Where to look: the place in the spans most like the old lines, or closest to their line."""
+    wanted = [set(line.encode(source.encoding).split()) for line in hunk.old]
+
+    def likeness(index: int) -> tuple[int, int]:
+        there = source.lines[index : index + len(wanted)]
+        alike = sum(len(words & set(line.split())) for words, line in zip(wanted, there, strict=False))
+        return alike, -abs(index + 1 - hunk.line)
+
+    return max((index for begin, end in spans for index in range(begin, end)), key=likeness, default=0)
+
+
 # Deciding
 
 
 @dataclass(frozen=True)
 class FileResult:
-    """What is to happen to one file; `line` counts from 1; `expected` and `found` explain a conflict."""
+    """What is to happen to one file; `line` counts from 1; `expected` and `found` explain a conflict.
+
+    `half`: some hunks are in and others are not. `stands`: lines that the patch takes away are there. `drifted`: it
+    applies, and a function that it edits is not that of any known release.
+    """
 
     path: str
     state: str
@@ -402,16 +829,31 @@ class FileResult:
     after: bytes | None = None
     expected: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
+    half: bool = False
+    stands: bool = False
+    drifted: bool = False
 
 
 @dataclass(frozen=True)
 class PatchResult:
-    """What is to happen to one patch, and by which of its variants."""
+    """What is to happen to one patch, and by which of its variants; `detail` is about all of it."""
 
     patch: Patch
     state: str
     variant: str | None
     files: tuple[FileResult, ...]
+    detail: str = ""
+
+    @property
+    def half(self) -> bool:
+        """Whether part of the patch is in, and the rest is not."""
+        done = any(file.half or file.state == "applied" for file in self.files)
+        return done and self.state != "applied"
+
+    @property
+    def stands(self) -> bool:
+        """Whether lines that the patch takes away are there."""
+        return any(file.stands for file in self.files)
 
 
 def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult], dict[str, bytes]]:
@@ -419,54 +861,108 @@ def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult]
     changed: dict[str, bytes] = {}
     seen: dict[str, bytes | None] = {}
 
-    def current(path: str) -> bytes | None:
+    def stock(path: str) -> bytes | None:
         if path not in seen:
             seen[path] = read(path)
         return seen[path]
 
     results = []
     for patch in plan.patches:
-        result = decide_patch(patch, version, current)
+        result = decide_patch(patch, version, stock, changed)
+        if result.state == "drifted" and plan.drift == "refuse":
+            result = refused(result)
         results.append(result)
-        if result.state == "applies":
+        if result.state in ("applies", "drifted"):
             changed.update({file.path: file.after for file in result.files if file.after is not None})
-            seen.update(changed)
     return results, changed
 
 
-def decide_patch(patch: Patch, version: str, read: Read) -> PatchResult:
-    """Decide one patch: in the tree already, closed by the tree itself, or by the first variant that fits."""
+def refused(result: PatchResult) -> PatchResult:
+    """A patch that would apply, to code that has drifted, for a profile that refuses that."""
+    files = tuple(
+        replace(file, state="conflict", detail=f"{file.detail}; the profile says patches.drift: refuse", after=None)
+        if file.drifted
+        else file
+        for file in result.files
+    )
+    return replace(result, state="conflict", files=files)
+
+
+def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, bytes] | None = None) -> PatchResult:
+    """Decide one patch: all in, half in, closed by the tree itself, or to be applied, in this order.
+
+    `read` has the files as they are, `changed` what patches before this one made of them.
+    """
     variants = candidates(patch, version)
     if not variants:
         return PatchResult(patch, "not-needed", None, ())
-    results = [decide_variant(patch, variant, read) for variant in variants]
-    applied = [result for result in results if result.state == "applied"]
-    if applied:
-        return applied[0]
-    # A file that is known, and known to be patched, was decided before: there the rules did not match.
-    edits = [edit for variant in variants for edit in variant.files]
-    decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
-    rules = [rule for rule in patch.superseded if rule.path not in decided]
-    closed = tuple(file for rule in rules if (file := closed_by(rule, read)))
-    if closed:
-        return PatchResult(patch, "superseded", None, closed)
-    applies = [result for result in results if result.state == "applies"]
+    results = [decide_variant(patch, variant, version, read, changed or {}) for variant in variants]
     newest_first = [result for result in reversed(results) if result.state != "missing"]
+    applied = [result for result in results if result.state == "applied"]
+    applies = [result for result in results if result.state in ("applies", "drifted")]
+    beyond = "" if RELEASE.fullmatch(version) else out_of_range(patch, version)
+    # Beyond the range, the fix itself may have some of the patch's lines: then the lines that it takes away are gone.
+    # A variant that is half in by lines of vLLM's own does not count where another one is wholly out.
+    half = [one for one in reversed(results) if one.half and (one.stands or not beyond) and not applies]
+    if applied or half:
+        return (applied or half)[0]
+    if not any(result.stands for result in results):
+        closed = closed_rules(patch, variants, read, changed or {})
+        if closed:
+            return PatchResult(patch, "superseded", None, closed)
+    if beyond and not [result for result in applies if result.state == "applies" or result.stands]:
+        return PatchResult(patch, "not-needed", None, (), f"{beyond}, and its lines are not there as they were")
     return (applies or newest_first or results[::-1])[0]
 
 
-def decide_variant(patch: Patch, variant: Variant, read: Read) -> PatchResult:
+def closed_rules(
+    patch: Patch, variants: Iterable[Variant], read: Read, changed: Mapping[str, bytes]
+) -> tuple[FileResult, ...]:
+    """The rules that say that the tree closes the hole itself.
+
+    A file that is known, and known to be patched, was decided before: there the rules did not match.
+    """
+    edits = [edit for variant in variants for edit in variant.files]
+    decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
+    rules = [rule for rule in patch.superseded if rule.path not in decided]
+    return tuple(file for rule in rules if (file := closed_by(rule, lambda path: changed.get(path, read(path)))))
+
+
+def decide_variant(
+    patch: Patch, variant: Variant, version: str, read: Read, changed: Mapping[str, bytes]
+) -> PatchResult:
     """All files of a variant or none: one that does not fit decides for all."""
-    files = tuple(decide_file(edit, read(edit.path)) for edit in variant.files)
+    files = tuple(
+        said_whose(patch, version, decide_file(edit, changed.get(edit.path, read(edit.path)), read(edit.path)), read)
+        for edit in variant.files
+    )
     states = [file.state for file in files]
     unfit = [state for state in states if state not in ("applies", "applied")]
     if not unfit and "applies" in states and "applied" in states:
         detail = "this file has the patch already, another file of the patch has not"
         files = tuple(
-            replace(file, state="conflict", detail=detail) if file.state == "applied" else file for file in files
+            replace(file, state="conflict", detail=detail, half=True) if file.state == "applied" else file
+            for file in files
         )
         unfit = ["conflict"]
-    return PatchResult(patch, (unfit or states)[0], variant.name, files)
+    drifted = ["drifted"] if any(file.drifted for file in files) else []
+    return PatchResult(patch, (unfit or drifted or states)[0], variant.name, files)
+
+
+def said_whose(patch: Patch, version: str, file: FileResult, read: Read) -> FileResult:
+    """The result, with the releases whose file was found, where it is not simply that of the release itself."""
+    whose = releases_with(patch, file.path, read(file.path))
+    if not whose or (RELEASE.fullmatch(version) and version.partition("+")[0] in whose):
+        return file
+    said = f"this is {whose[-1]}'s file in a {version} tree"
+    return replace(file, detail="; ".join(part for part in (file.detail, said) if part))
+
+
+def releases_with(patch: Patch, path: str, data: bytes | None) -> tuple[str, ...]:
+    """The known releases that have exactly this file; none for a file that is not known."""
+    edits = [edit for variant in patch.variants for edit in variant.files if edit.path == path]
+    known = [entry for edit in edits for entry in edit.known] if data is not None else []
+    return tuple(vllm for entry in known if entry.before == sha256(data or b"") for vllm in entry.vllm)
 
 
 def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None:
@@ -487,55 +983,99 @@ def sha256(data: bytes) -> str:
 
 
 def closed_by(rule: Rule, read: Read) -> FileResult | None:
-    """Whether the code of the rule's scope (no comments, docstrings, formatting) holds the rule's text."""
+    """Whether the code of the rule's scope, wherever it is defined, has the rule's words and lacks the others."""
     data = read(rule.path)
     if rule.scope.rpartition(".")[2].encode() not in (data or b""):
         return None
     with contextlib.suppress(*UNREADABLE):
-        tree = quietly(ast.parse, data or b"")
-        for node in definitions(tree, rule.scope) if rule.scope else [tree]:
-            if rule.contains in code_of(node):
-                detail = f"{rule.scope or 'the file'} contains {rule.contains}"
-                return FileResult(rule.path, "superseded", getattr(node, "lineno", 1), detail)
+        source = Source(data or b"")
+        spans = source.spans(rule.scope)
+        if spans and all(is_closed(rule, stream(map(source.words, range(*span)))) for span in spans):
+            lacks = f" and lacks {rule.lacks}" if rule.lacks else ""
+            detail = f"{rule.scope or 'the file'} contains {rule.contains}{lacks}"
+            return FileResult(rule.path, "superseded", spans[0][0] + 1, detail)
     return None
 
 
-def code_of(tree: ast.AST) -> str:
-    """Code as Python prints it back, every string that stands alone (a docstring) left out."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            node.value = ast.Constant(value=...)
-    return ast.unparse(tree)
+def is_closed(rule: Rule, code: Sequence[str]) -> bool:
+    """Whether words have those of a rule, and not those that it says must be gone."""
+    return bool(occurrences(stream([words(rule.contains)]), code)) and not occurrences(
+        stream([words(rule.lacks)]), code
+    )
 
 
-def decide_file(edit: FileEdit, data: bytes | None) -> FileResult:
-    """Find every hunk of one file and make its new content, in memory."""
+def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) -> FileResult:
+    """Find every hunk of one file and make its new content, in memory.
+
+    `stock` is the file before other patches changed it: that tells the places.
+    """
     if data is None:
         return FileResult(edit.path, "missing", detail="this vllm has no such file")
     known = known_as(edit, data)
     if known:
         return apply_known(edit, data, known)
+    done = next((entry for entry in edit.known if entry.after and entry.after == sha256(data)), None)
+    if done:
+        return FileResult(edit.path, "applied", done.lines[0], before=data, after=data)
+    told = stock is not None and stock != data and decide_file(edit, stock).state == "applies"
     try:
         source = Source(data)
-        places = [decide_hunk(edit.path, hunk, source) for hunk in edit.hunks]
+        known_rows = () if told else edit.known
+        places = [find_hunk(hunk, source, known_rows, number) for number, hunk in enumerate(edit.hunks)]
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", detail=f"it cannot be read as Python: {error}")
+    return decide_places(edit, source, places)
+
+
+def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> FileResult:
+    """All hunks of a file at their places, or why not."""
+    states = [place.state for place in places]
+    result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, places[0].detail)
+    half = any(place.trace or place.state == "applied" for place in places)
+    result = replace(result, half=half, stands=any(place.stands for place in places))
     for place in places:
         if place.state not in ("applies", "applied"):
-            return place
-    states = [place.state for place in places]
-    line = places[0].line
+            line = None if place.index is None else place.index + 1
+            more = {"detail": place.detail, "expected": place.expected, "found": place.found}
+            return replace(result, state=place.state, line=line, **more)  # type: ignore[arg-type]
     if "applies" not in states:
-        return FileResult(edit.path, "applied", line, before=data, after=data)
+        return replace(result, before=source.data, after=source.data, half=False, stands=False)
     if "applied" in states:
         detail = f"{states.count('applied')} of {len(states)} hunks are in the file already, the others are not"
-        return FileResult(edit.path, "conflict", line, detail)
+        missing = edit.hunks[states.index("applies")]
+        return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old)
     try:
-        after = source.replaced(((place.line or 1) - 1, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
+        after = source.replaced((place.index or 0, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
-        return FileResult(edit.path, "conflict", line, f"the patched file would not do: {error}")
-    return FileResult(edit.path, "applies", line, before=data, after=after)
+        return replace(result, state="conflict", detail=f"the patched file would not do: {error}")
+    drift = drift_of(edit, places)
+    drifted = any(place.lines is not None for place in places)
+    return replace(result, state="applies", before=source.data, after=after, detail=drift, drifted=drifted)
+
+
+def drift_of(edit: FileEdit, places: Sequence[Found]) -> str:
+    """For each function that a file's hunks are in, whether it is that of a release, and which lines are not."""
+    told: dict[str, str] = {}
+    for hunk, place in zip(edit.hunks, places, strict=True):
+        name = hunk.function or "the code around the lines"
+        if place.lines is not None:
+            where = f"lines {spelled(place.lines)}" if place.lines else "in a string"
+            told[name] = f"{name} changed since {place.since}: {where}"
+        elif place.since:
+            told.setdefault(name, f"{name} unchanged since {place.since}")
+    return "; ".join(told.values())
+
+
+def spelled(lines: Sequence[int]) -> str:
+    """Line numbers as a human writes them: 3, 7-9."""
+    runs: list[list[int]] = []
+    for line in sorted(set(lines)):
+        if runs and line == runs[-1][-1] + 1:
+            runs[-1].append(line)
+        else:
+            runs.append([line])
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
@@ -547,46 +1087,14 @@ def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
 def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
     """The decision made before on the same bytes, so nothing is parsed: the known file must come out."""
     source, line = Source(data), known.lines[0]
+    stands = any(hunk.takes_away for hunk in edit.hunks)
     edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks, strict=True)]
     with contextlib.suppress(*UNREADABLE):
         if all(source.has(hunk.old, index) for index, hunk in edits):
             after = source.replaced(edits)
             if sha256(after) == known.after:
-                return FileResult(edit.path, "applies", line, before=data, after=after)
+                return FileResult(edit.path, "applies", line, before=data, after=after, stands=stands)
     return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
-
-
-def decide_hunk(path: str, hunk: Hunk, source: Source) -> FileResult:
-    """Find one hunk. The new lines, once, and no old lines outside them, mean that it is in already."""
-    scope = hunk.scope or "the file"
-    spans = source.spans(hunk.scope)
-    if not spans:
-        return FileResult(path, "conflict", None, f"there is no {scope} in the file", expected=hunk.old)
-    olds, news = source.places(hunk.old, spans), source.places(hunk.new, spans)
-    slack = len(hunk.new) - len(hunk.old)
-    if len(news) == 1 and all(news[0] <= old <= news[0] + slack for old in olds):
-        return FileResult(path, "applied", news[0] + 1)
-    if len(olds) == 1:
-        return FileResult(path, "applies", olds[0] + 1)
-    if olds:
-        detail = f"the old lines are {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
-        return FileResult(path, "ambiguous", olds[0] + 1, detail, expected=hunk.old)
-    index = nearest(source, hunk, spans)
-    found = tuple(line.decode(source.encoding, "replace") for line in source.lines[index : index + len(hunk.old)])
-    detail = f"the old lines are not in {scope}"
-    return FileResult(path, "conflict", index + 1, detail, expected=hunk.old, found=found)
-
-
-def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int:
-    """Where to look: the place in the spans most like the old lines, or closest to their line."""
-    wanted = [set(line.encode(source.encoding).split()) for line in hunk.old]
-
-    def likeness(index: int) -> tuple[int, int]:
-        there = source.lines[index : index + len(wanted)]
-        alike = sum(len(words & set(line.split())) for words, line in zip(wanted, there, strict=False))
-        return alike, -abs(index + 1 - hunk.line)
-
-    return max((index for begin, end in spans for index in range(begin, end)), key=likeness, default=0)
 
 
 # This machine: the installed vLLM
@@ -649,7 +1157,13 @@ def read_from(package: Path) -> Read:
         real = os.path.realpath(Path(root, *path.split("/")[1:]))
         if os.path.commonpath([root, real]) != root:
             raise LaunchError(2, f"invalid: {path} of the installed vllm is a link that leads out of it, to {real}")
-        return Path(real).read_bytes() if Path(real).is_file() else None
+        if not Path(real).is_file():
+            return None
+        with Path(real).open("rb") as file:
+            data = file.read(FILE_LIMIT + 1)
+        if len(data) > FILE_LIMIT:
+            raise LaunchError(2, f"invalid: {path} of the installed vllm is larger than {FILE_LIMIT} bytes")
+        return data
 
     return read
 
@@ -872,7 +1386,7 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
         for file in result.files
     ]
     row = {"patch": result.patch.id, "required": result.patch.required, "state": result.state}
-    return {**row, "variant": result.variant, "runner": result.patch.runner, "files": files}
+    return {**row, "detail": result.detail, "variant": result.variant, "runner": result.patch.runner, "files": files}
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
@@ -894,6 +1408,14 @@ def tell(result: PatchResult) -> None:
     variant = f" ({result.variant})" if result.variant else ""
     runner = "" if patch.runner == "any" else f", acts under model runner {patch.runner} only"
     say(f"patch {patch.id}: {result.state}{variant}{runner}")
+    for file in result.files if result.state in ("applies", "drifted", "applied") else ():
+        if file.detail:
+            loud = "WARNING: " if file.drifted else ""
+            say(f"  {loud}{file.path}:{file.line or 1}: {file.detail}")
+    if result.state == "drifted":
+        say(f"  WARNING: {patch.id} is applied to code that no known release has; patches.drift: refuse stops here")
+    if result.detail:
+        say(f"  {result.detail}")
     for file in result.files:
         if result.state in FITS or file.state in ("applies", "applied"):
             continue
@@ -912,11 +1434,13 @@ def look_at_files(plan: Plan, results: Sequence[PatchResult], version: str, read
     return {path: is_pristine(plan, path, data, version) for path, data in found.items() if data is not None}
 
 
-def warn_of_edits(pristine: Mapping[str, bool | None], version: str) -> None:
+def warn_of_edits(plan: Plan, pristine: Mapping[str, bool | None], version: str, read: Read) -> None:
     """Be loud about files that somebody edited; it is the patches' old lines that decide about the start."""
     for path, as_released in pristine.items():
         if as_released is False:
-            say(f"WARNING: {path} is not the file that vllm {version} was released with: somebody edited it")
+            whose = [one for patch in plan.patches for one in releases_with(patch, path, read(path))]
+            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "somebody edited it"
+            say(f"WARNING: {path} is not the file that vllm {version} was released with: {what}")
 
 
 def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
@@ -982,7 +1506,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
     write_report(report_file, report)
     for result in results:
         tell(result)
-    warn_of_edits(pristine, version)
+    warn_of_edits(plan, pristine, version, read)
     say(f"patches decided in {deciding} ms")
     stop_on_conflict(results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)

@@ -1,7 +1,9 @@
 """known.json: what the files of a patch are in every release, and what the patch makes of them, by sha256.
 
 It is generated (`gemmaspec patch known`) from the released wheels. With it a start tells a file as released from
-one that somebody has edited, and patches the former without parsing it again: the known file must come out.
+one that somebody has edited, and patches the former without parsing it again: the known file must come out. In a file
+that is not known it tells the place of a hunk and whether the function has changed, by digests: it holds no line of
+vLLM.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from packaging.version import Version
 
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import Known
+from gemmaspec.launcher.launch import Known, Place
 
 KNOWN_FILE: Final = "known.json"
 Rules = Sequence[Mapping[str, str]]
@@ -34,6 +36,8 @@ class Seen:
     lines: tuple[int, ...] = ()
     """Where each hunk goes, from 1; none when the patch left the file alone."""
     after: str = ""
+    places: tuple[Place, ...] = ()
+    """What stands around each hunk, and digests of its function."""
 
 
 def fingerprint(files: Iterable[launch.FileEdit], rules: Rules) -> str:
@@ -71,5 +75,6 @@ def known_text(made_for: Mapping[str, str], seen: Iterable[Seen]) -> str:
                 row["vllm"].append(one.vllm)
                 break
         else:
-            rows.append({"vllm": [one.vllm], "before": one.before, "lines": [*one.lines], "after": one.after})
+            row = {"vllm": [one.vllm], "before": one.before, "lines": [*one.lines], "after": one.after}
+            rows.append(row | {"places": [asdict(place) for place in one.places]})
     return json.dumps({"schema": 1, "variants": variants}, indent=1) + "\n"

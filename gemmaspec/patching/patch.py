@@ -42,11 +42,15 @@ class RequiredBy(_Written):
 
 
 class SupersededRule(_Written):
-    """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`."""
+    """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`.
+
+    Only words of code are compared: names, signs, whole strings. `lacks` says which words must be gone.
+    """
 
     path: str
     scope: Scope
     contains: str
+    lacks: Annotated[str, Field(min_length=0)] = ""
 
 
 class Upstream(_Written):
