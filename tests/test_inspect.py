@@ -81,7 +81,10 @@ def test_a_pair_that_works_with_patches(hub: Hub, capsys: pytest.CaptureFixture[
     assert f"they pair with {patches}; speculative.method: draft_model" in printed
     assert "  PATCH    sliding windows differ: 1024 in the target, 512 in the draft" in printed
     assert "           -> patch kv-spec-uniform-valueerror" in printed
-    assert "this pair has been run: profile spark-31b-e2b, published in model card mikeytag/gemma-4-E2B-it-NVFP4" in printed
+    assert (
+        "this pair has been run: profile spark-31b-e2b, published in model card mikeytag/gemma-4-E2B-it-NVFP4"
+        in printed
+    )
 
 
 def test_a_profile_is_its_target_and_its_draft(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

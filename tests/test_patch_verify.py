@@ -86,9 +86,14 @@ def test_the_document_is_the_promised_one(patches: Path, tmp_path: Path, capsys:
         "state": "conflict",
         "required": True,
         "variant": "0.19",
+        "detail": "",
         "files": [file],
     }
+    (found,) = document["results"]
+    lines = found["files"][0].pop("expected"), found["files"][0].pop("found")
     assert document == {"schema": 1, "ok": False, "results": [row]}
+    assert lines[0] == ["def value():", '    return "stock"']
+    assert lines[1][0] == "def value():"
 
 
 def test_all_releases_are_those_that_a_patch_claims(
@@ -192,7 +197,8 @@ def test_trees_that_cannot_be_read_leave_the_others_and_exit_with_4(
     code, document, said = verify_json(
         capsys, "--patches", str(patches), "--release", "0.20.0", "--tree", str(tmp_path / "none")
     )
-    assert (code, document["ok"], states(document)) == (4, False, {"0.20.0": "applies"})
+    assert (code, document["ok"], states(document)) == (4, False, {"0.20.0": "applies", str(tmp_path / "none"): "unread"})
+    assert "holds no vllm/ package" in document["results"][-1]["detail"]
     assert f"not read: tree {tmp_path / 'none'}" in said
 
 
