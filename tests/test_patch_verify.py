@@ -197,7 +197,11 @@ def test_trees_that_cannot_be_read_leave_the_others_and_exit_with_4(
     code, document, said = verify_json(
         capsys, "--patches", str(patches), "--release", "0.20.0", "--tree", str(tmp_path / "none")
     )
-    assert (code, document["ok"], states(document)) == (4, False, {"0.20.0": "applies", str(tmp_path / "none"): "unread"})
+    assert (code, document["ok"], states(document)) == (
+        4,
+        False,
+        {"0.20.0": "applies", str(tmp_path / "none"): "unread"},
+    )
     assert "holds no vllm/ package" in document["results"][-1]["detail"]
     assert f"not read: tree {tmp_path / 'none'}" in said
 

@@ -138,7 +138,9 @@ def drifts(cells: Sequence[Cell]) -> Iterator[Text]:
     for cell in cells:
         verdict = cell.verdict
         details = [f"{file.path}:{file.line or 1}: {file.detail}" for file in verdict.files if file.detail]
-        if verdict.state == "drifted" or (verdict.state in ("applies", "applied") and details):
+        if verdict.state == "drifted" or (
+            cell.place.kind != "release" and verdict.state in ("applies", "applied") and details
+        ):
             yield Text(f"{verdict.patch} on {cell.place}: {verdict.state}", "bold")
             yield from (_plain(f"  {detail}") for detail in details)
 
