@@ -81,6 +81,7 @@ oracle: setup ## ask released vLLMs themselves about flags, defaults and command
 
 bench: setup ## how fast gemmaspec itself is
 	$(BIN)/python tools/bench.py
+	$(BIN)/python tools/bench_hostile.py
 
 clean: ## remove .venv, runtimes, the tiny pair and rendered stacks of this checkout
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -51,7 +51,7 @@ speculation_only: false
 variants:  # from old to new
   - {diff: 0.19.diff, versions: ">=0.19.0", scopes: {vllm/v1/core.py: [value]}}
 superseded:
-  - {path: vllm/v1/core.py, scope: value, contains: fixed upstream}
+  - {path: vllm/v1/core.py, scope: value, contains: '"fixed upstream"'}
 upstream: []
 drop_when: value() is right
 licence: Apache-2.0

@@ -86,9 +86,14 @@ def test_the_document_is_the_promised_one(patches: Path, tmp_path: Path, capsys:
         "state": "conflict",
         "required": True,
         "variant": "0.19",
+        "detail": "",
         "files": [file],
     }
+    (found,) = document["results"]
+    lines = found["files"][0].pop("expected"), found["files"][0].pop("found")
     assert document == {"schema": 1, "ok": False, "results": [row]}
+    assert lines[0] == ["def value():", '    return "stock"']
+    assert lines[1][0] == "def value():"
 
 
 def test_all_releases_are_those_that_a_patch_claims(
@@ -180,7 +185,7 @@ def test_a_conflict_of_a_patch_that_profiles_only_list_as_optional_is_no_failure
 
     (profile,) = (one for one in shipped.shipped_profiles() if one.name == "tiny-cpu")
     optional = profile.patches.model_copy(update={"required": [], "optional": ["right-value"]})
-    monkeypatch.setattr(shipped, "shipped_profiles", lambda: (profile.model_copy(update={"patches": optional}),))
+    monkeypatch.setattr(shipped, "at_hand", lambda: (profile.model_copy(update={"patches": optional}),))
     tree = fake.write_tree(tmp_path / "tree", core=OTHER)
     code, document, _ = verify_json(capsys, "--patches", str(patches), "--tree", str(tree))
     assert (code, document["ok"], document["results"][0]["required"]) == (0, True, False)
@@ -192,7 +197,12 @@ def test_trees_that_cannot_be_read_leave_the_others_and_exit_with_4(
     code, document, said = verify_json(
         capsys, "--patches", str(patches), "--release", "0.20.0", "--tree", str(tmp_path / "none")
     )
-    assert (code, document["ok"], states(document)) == (4, False, {"0.20.0": "applies"})
+    assert (code, document["ok"], states(document)) == (
+        4,
+        False,
+        {"0.20.0": "applies", str(tmp_path / "none"): "unread"},
+    )
+    assert "holds no vllm/ package" in document["results"][-1]["detail"]
     assert f"not read: tree {tmp_path / 'none'}" in said
 
 
@@ -211,7 +221,7 @@ def test_offline_the_cache_answers_for_what_it_has_and_one_sentence_for_the_rest
     shutil.rmtree(root / "simple")
     fake.forget_index()
     code, document, said = verify_json(capsys, "--patches", str(patches), "--all-releases")
-    assert (code, states(document)) == (4, {"0.20.0": "applies"})
+    assert (code, states(document)) == (4, {"0.20.0": "applies", "0.19.0": "unread", "0.21.0": "unread"})
     (sentence,) = (line for line in said.splitlines() if "not read" in line)
     assert "vllm 0.19.0, vllm 0.21.0" in sentence
 
@@ -221,7 +231,8 @@ def test_without_a_network_and_a_cache_it_is_one_sentence_and_exit_4(
 ) -> None:
     fake.use_index(monkeypatch, tmp_path)
     code, document, said = verify_json(capsys, "--patches", str(patches), "--all-releases")
-    assert (code, document) == (4, {"schema": 1, "ok": False, "results": []})
+    assert (code, document["ok"]) == (4, False)
+    assert states(document) == {"all": "unread"}
     assert "no released wheel of vllm was found" in said
 
 

@@ -24,7 +24,7 @@ speculation_only: false
 variants:
   - {{diff: 0.19.diff, versions: ">={low}", scopes: {{{path}: [{scope}]}}}}
 superseded:
-  - {{path: vllm/v1/core.py, scope: value, contains: fixed upstream}}
+  - {{path: vllm/v1/core.py, scope: value, contains: '"fixed upstream"'}}
 upstream: []
 drop_when: value() is right
 licence: Apache-2.0

@@ -61,7 +61,7 @@ def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) 
     for error in chosen.refused.values():
         raise error
     ids = list(dict.fromkeys(one.id for judge in chosen.judges.values() for one in judge.patches))
-    optional = [] if patches else [id_ for id_ in ids if not is_required(id_)]
+    optional = [] if patches else [id_ for id_ in ids if not is_required(id_, asked_for=bool(folders))]
     return launch.parse_plan(
         compile_plan("overlay", [id_ for id_ in ids if id_ not in optional], optional, (), chosen.every)
     )

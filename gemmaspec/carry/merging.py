@@ -20,7 +20,8 @@ from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.patch import Patch
 from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.merge import merge
-from gemmaspec.trees.reader import Reader, ReleaseReader, defines, find_scope
+from gemmaspec.trees.reader import Reader, ReleaseReader, defines, find_scope, rings
+from gemmaspec.trees.successors import successors
 from gemmaspec.trees.verdicts import Judge
 
 _ALIKE: Final = 0.5
@@ -42,7 +43,7 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
     for version in _nearest_first(patch, vllm, listed):
         files = ReleaseReader(version, listed).files(judge.needed_paths(version))
         results, changed = launch.decide_plan(launch.Plan(1, "", "", (), judge.patches, ""), version, files.__getitem__)
-        if results[-1].state == "applies":
+        if results[-1].state in ("applies", "drifted"):
             variant = next(one for one in judge.patches[-1].variants if one.name == results[-1].variant)
             before = {file.path: file.before for file in results[-1].files if file.before is not None}
             return Base(version=version, edits=variant.files, before=before, after=changed)
@@ -69,29 +70,33 @@ def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
     return [*reversed(below), *(version for version in claimed if version not in below)]
 
 
-def merges(judge: Judge, patch: Patch, base: Base, target: Reader, say: Say = lambda _: None) -> list[Merge]:
+def merges(
+    judge: Judge, patch: Patch, base: Base, target: Reader, say: Say = lambda _: None, successor: str = ""
+) -> list[Merge]:
     """The patch carried to each file of a vLLM, conflicts included; the nearest release is `base`.
 
-    Raises PatchConflict for code that is nowhere or in several places, EnvironmentMissing without git.
+    `successor` is where a function went that nothing is called any more, as vllm/….py:Class.name. Raises PatchConflict
+    for code that is nowhere or in several places, EnvironmentMissing without git.
     """
-    return list(_Merger(judge, patch, base, target, say).merges())
+    return list(_Merger(judge, patch, base, target, say, successor).merges())
 
 
 class _Merger:
     """Merges the files of a patch, one function or class at a time."""
 
-    def __init__(self, judge: Judge, patch: Patch, base: Base, target: Reader, say: Say) -> None:
+    def __init__(self, judge: Judge, patch: Patch, base: Base, target: Reader, say: Say, successor: str) -> None:
         self._needs = judge.patches[:-1]
+        self._patch, self._successor = patch.id, successor
         self._base, self._target, self._say = base, target, say
         self._labels = f"patch {patch.id}", f"vllm {base.version}", str(target.place)
 
     def merges(self) -> Iterator[Merge]:
         """Each file of the new vLLM that the patch edits. Raises PatchConflict for code that is nowhere."""
-        homes: dict[str, dict[str, set[str]]] = {}
+        homes: dict[str, dict[str, dict[str, str]]] = {}
         for edit in self._base.edits:
-            for scope in _outermost(hunk.scope for hunk in edit.hunks):
-                home = self._home(edit.path, scope)
-                homes.setdefault(home, {}).setdefault(edit.path, set()).add(scope)
+            for scope in _outermost(hunk.function for hunk in edit.hunks):
+                home, name = self._home(edit.path, scope)
+                homes.setdefault(home, {}).setdefault(edit.path, {})[scope] = name
         theirs = self._patched_by_needs(homes)
         for path, sources in homes.items():
             if len(sources) > 1:
@@ -99,38 +104,60 @@ class _Merger:
             (source, scopes), *_ = sources.items()
             yield self._merged(path, source, scopes, theirs[path])
 
-    def _merged(self, path: str, source: str, scopes: set[str], theirs: bytes) -> Merge:
+    def _merged(self, path: str, source: str, scopes: Mapping[str, str], theirs: bytes) -> Merge:
+        """`scopes` are the names of then, each with that of now."""
         base, ours = self._base.before[source], self._base.after[source]
-        whole = "" in scopes or not all(_once(data, scope) for data in (base, ours, theirs) for scope in scopes)
+        single = all(_once(data, scope) for data in (base, ours) for scope in scopes)
+        whole = "" in scopes or not single or not all(_once(theirs, scope) for scope in scopes.values())
         if whole and path != source:
             raise PatchConflict(f"{source}: its code is in {path} now, more than once", hint=self._by_hand())
         merged, conflicts = theirs, 0
-        for scope in [""] if whole else sorted(scopes):
-            sides = [_cut(data, scope) for data in (base, ours, theirs)]
+        for scope, name in [("", "")] if whole else sorted(scopes.items()):
+            sides = [_cut(base, scope), _cut(ours, scope), _cut(theirs, name)]
             done = merge(base=sides[0], ours=sides[1], theirs=sides[2], labels=self._labels)
             conflicts += done.conflicts
             merged = done.data if whole else merged.replace(sides[2], done.data, 1)
         file = CarriedFile(path=path, source=source, conflicts=conflicts, theirs=launch.sha256(theirs))
         return Merge(file=file, base=base, ours=ours, theirs=theirs, merged=merged)
 
-    def _home(self, path: str, scope: str) -> str:
-        """The file that has the scope now."""
+    def _home(self, path: str, scope: str) -> tuple[str, str]:
+        """The file that has the scope now, and its name there."""
         data = self._target.files([path])[path]
         if data is not None and (not scope or defines(data, scope)):
-            return path
+            return path, scope
         if not scope:
             raise PatchConflict(f"{path} is not in {self._target.place}", hint=self._by_hand())
         self._say(f"{path}: {scope} is not there any more; looking for it in {self._target.place}")
-        found = find_scope(self._target, scope, path)
+        if self._successor:
+            home, _, name = self._successor.partition(":")
+            found_there = self._target.files([home])[home] if name else None
+            if found_there is None or not defines(found_there, name):
+                raise PatchConflict(f"{self._target.place} has no {name or 'function'} in {home}")
+            self._say(f"{scope} is {name} in {home} now, as you say")
+            return home, name
+        found = find_scope(self._target, scope, path, self._say)
+        if not found:
+            raise self._renamed(path, scope)
         home = self._most_alike(found, path, scope)
         self._say(f"{scope} is in {home} now")
-        return home
+        return home, scope
+
+    def _renamed(self, path: str, scope: str) -> PatchConflict:
+        """What is said of code that nothing is called any more: the functions with nearly the same code."""
+        base, here = self._base.before[path], self._target.files([path])
+        files = [{one: data for one, data in here.items() if data}, *rings(self._target, path, lambda _: None)]
+        offers = next((offered for some in files if (offered := successors(base, scope, some))), [])
+        message = f"nothing in {self._target.place} is called {scope}, which was in {path}"
+        if not offers:
+            return PatchConflict(message, hint=self._by_hand())
+        best = offers[0]
+        where = f"--to {self._target.place.ref}" if self._target.place.kind == "release" else "--tree …"
+        return PatchConflict(
+            f"{message}; most like it: {', '.join(map(str, offers[:3]))}",
+            hint=f"gemmaspec patch rebase {self._patch} {where} --successor {best.path}:{best.scope}",
+        )
 
     def _most_alike(self, found: Mapping[str, bytes], path: str, scope: str) -> str:
-        if not found:
-            raise PatchConflict(
-                f"nothing in {self._target.place} is called {scope}, which was in {path}", hint=self._by_hand()
-            )
         if len(found) == 1:
             return next(iter(found))
         wanted = _cut(self._base.before[path], scope).splitlines()

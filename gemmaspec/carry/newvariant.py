@@ -125,7 +125,8 @@ def _other_releases(
                 paths = {*judge.needed_paths(version), *(edit.path for edit in edits)}
                 files = ReleaseReader(version, listed).files(paths)
                 verdict = deciding.decide(judge.patches, version, files.__getitem__)[-1]
-                yield _Release(version=version, read=files.__getitem__, fitted=verdict.fits)
+                fitted = verdict.fits and not in_a_gap(verdict.state, judge.patches[-1], version)
+                yield _Release(version=version, read=files.__getitem__, fitted=fitted)
 
     return chosen
 
@@ -136,9 +137,14 @@ def _floor(
     wanted: Wanted,
     others: Callable[[Callable[[str], bool]], Iterator[_Release]],
 ) -> str:
-    """The oldest release that the new diff fits, going down from the target to the base where the old ones do not."""
+    """The oldest release that the new diff fits, going down from the target as long as the old ones do not.
+
+    It stops at the base; where that is newer than the target, at the first release that the patch is for.
+    """
     floor = release_number(wanted.vllm)
     top, bottom = launch.release(floor), launch.release(wanted.base) if wanted.base else launch.release(floor)
+    if bottom > top:
+        bottom = launch.release(_lowest(judge.patches[-1].variants[0]))
     new = launch.Variant("new", ">=0", edits)
     last = dataclasses.replace(judge.patches[-1], variants=(new,), superseded=())
     for other in others(lambda version: bottom < launch.release(plain(version)) < top):
@@ -147,6 +153,17 @@ def _floor(
             break
         floor = plain(other.version)
     return floor
+
+
+def in_a_gap(state: str, patch: launch.Patch, vllm: str) -> bool:
+    """Whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
+    last = _lowest(patch.variants[-1])
+    return state == "not-needed" and launch.release(release_number(vllm)) < launch.release(last)
+
+
+def _lowest(variant: launch.Variant) -> str:
+    """The release that a range begins with."""
+    return variant.specifier.partition(",")[0].removeprefix(">=")
 
 
 def plain(version: str) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.merging import find_base, merges
-from gemmaspec.carry.newvariant import Say, Wanted, add_variant, release_number
+from gemmaspec.carry.newvariant import Say, Wanted, add_variant, in_a_gap, release_number
 from gemmaspec.carry.patchset import load_set
 from gemmaspec.carry.rebase_state import Carried
 from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
@@ -35,6 +35,8 @@ class Request:
     tree: Path | None = None
     folders: tuple[Path, ...] = ()
     floor: str | None = None
+    successor: str = ""
+    """Where a function went that has another name now, as vllm/….py:Class.name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +69,12 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     files = target.files(judge.needed_paths(target.vllm) | {edit.path for edit in _edits(judge)})
     verdicts = deciding.decide(judge.patches, target.vllm, files.__getitem__)
     _refuse_unfit_needs(verdicts[:-1], target)
-    if verdicts[-1].fits and not _in_a_gap(verdicts[-1], patch, target.vllm):
+    if verdicts[-1].fits and not in_a_gap(verdicts[-1].state, judge.patches[-1], target.vllm):
         return Rebased(outcome="fits", patch=patch.id, vllm=target.vllm, verdict=verdicts[-1])
     if not request.floor:
         release_number(target.vllm)
     say(f"{patch.id} does not fit {target.place}: {verdicts[-1].state}")
-    state = _begin(judge, patch, target, request.floor or "", listing(), say)
+    state = _begin(judge, patch, target, request, listing(), say)
     conflicts = sum(file.conflicts for file in state.files)
     if conflicts:
         where = f"{conflicts} place{'s' if conflicts > 1 else ''}"
@@ -80,11 +82,11 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     return _finish(state, listing, say)
 
 
-def _begin(judge: Judge, patch: Patch, target: Reader, floor: str, listed: Listing, say: Say) -> Carried:
+def _begin(judge: Judge, patch: Patch, target: Reader, request: Request, listed: Listing, say: Say) -> Carried:
     """Merge, and keep it where it outlives this process."""
     base = find_base(judge, patch, target.vllm, listed)
     say(f"merging from vllm {base.version}")
-    merged = merges(judge, patch, base, target, say)
+    merged = merges(judge, patch, base, target, say, request.successor)
     state = Carried(
         schema=1,
         patch=patch.id,
@@ -92,7 +94,7 @@ def _begin(judge: Judge, patch: Patch, target: Reader, floor: str, listed: Listi
         base=base.version,
         target=str(target.place),
         vllm=target.vllm,
-        floor=floor,
+        floor=request.floor or "",
         files=tuple(merge.file for merge in merged),
     )
     rebase_state.begin(state, merged)
@@ -143,12 +145,6 @@ def _patch(id_: str, folders: tuple[Path, ...]) -> tuple[Judge, Patch]:
     for error in patches.refused.values():
         raise error
     return patches.judges[id_], patches.every[id_]
-
-
-def _in_a_gap(verdict: Verdict, patch: Patch, vllm: str) -> bool:
-    """Whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
-    last = patch.variants[-1].specifier.partition(",")[0].removeprefix(">=")
-    return verdict.state == "not-needed" and launch.release(release_number(vllm)) < launch.release(last)
 
 
 def _edits(judge: Judge) -> Iterator[launch.FileEdit]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from gemmaspec import data
-from gemmaspec.profile.find import profile_names
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 
@@ -40,10 +43,29 @@ def uses(patch: str) -> Uses:
     )
 
 
-def is_required(patch: str) -> bool:
-    """Whether a conflict of the patch counts: always, unless shipped profiles only list it as optional."""
-    found = uses(patch)
-    return bool(found.required) or not found.optional
+def is_required(patch: str, *, asked_for: bool = False) -> bool:
+    """Whether a conflict of the patch counts: a profile at hand requires it, shipped or the user's own.
+
+    A patch that no profile lists at all counts when the command asks for it.
+    """
+    lists = [profile.patches for profile in at_hand()]
+    listed = any(patch in one.optional for one in lists)
+    return any(patch in one.required for one in lists) or (asked_for and not listed)
+
+
+def at_hand() -> Sequence[Profile]:
+    """Every profile that can be run, the user's own too. One that is not valid is left out: lint speaks of it."""
+    files = profile_names(profile_folders()).values()
+    return _loaded(tuple((file, file.stat().st_mtime_ns) for file in files if file.is_file()))
+
+
+@cache
+def _loaded(files: tuple[tuple[Path, int], ...]) -> Sequence[Profile]:
+    found = []
+    for file, _ in files:
+        with contextlib.suppress(GemmaspecError):
+            found.append(load_profile(str(file)).profile)
+    return found
 
 
 def shipped_images() -> dict[str, str]:

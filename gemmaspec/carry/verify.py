@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemmaspec import data
 from gemmaspec.carry.patchset import PatchSet, load_set
 from gemmaspec.carry.shipped import is_required, shipped_images
 from gemmaspec.deploy import stacks
@@ -31,6 +32,8 @@ class Request:
     images: tuple[str, ...] = ()
     trees: tuple[Path, ...] = ()
     running: tuple[str, ...] = ()
+    strict: bool = False
+    """Whether a drifted patch is a difference."""
     refresh: bool = False
     """Ask the package index even if it was asked today."""
 
@@ -54,6 +57,11 @@ class Cell:
         """Whether a server that requires the patch would not start."""
         return self.required and not self.verdict.fits
 
+    @property
+    def drifts(self) -> bool:
+        """Whether a required patch would be applied to a function that no known release has."""
+        return self.required and self.verdict.state == "drifted"
+
 
 @dataclass(kw_only=True)
 class Outcome:
@@ -70,6 +78,11 @@ class Outcome:
         """Whether a required patch does not fit somewhere."""
         return any(cell.breaks for cell in self.cells)
 
+    @property
+    def drift(self) -> bool:
+        """Whether the function of a required patch has changed somewhere."""
+        return any(cell.drifts for cell in self.cells)
+
 
 def verify(request: Request, progress: Callable[[Place], None] = lambda _: None) -> Outcome:
     """Decide everything that was asked for; `progress` hears of each tree once it is done.
@@ -81,7 +94,7 @@ def verify(request: Request, progress: Callable[[Place], None] = lambda _: None)
         if isinstance(tree, Unreadable):
             outcome.unread.append(tree)
         else:
-            outcome.cells += decide_tree(tree, patches)
+            outcome.cells += decide_tree(tree, patches, asked_for=_asked_for(request, patches))
         progress(tree.place)
     for name in request.running:
         _add_running(name, request, outcome)
@@ -89,16 +102,27 @@ def verify(request: Request, progress: Callable[[Place], None] = lambda _: None)
     return outcome
 
 
-def decide_tree(tree: Tree, patches: PatchSet) -> list[Cell]:
-    """Every patch of the set on one tree, by id."""
+def _asked_for(request: Request, patches: PatchSet) -> frozenset[str]:
+    """The patches that the command names, itself or by a folder of the user's."""
+    own = frozenset(one.id for one in patches.every.values() if one.folder.parent != data.PATCHES)
+    refused = frozenset(patches.refused)
+    return frozenset(request.patches) | (own | refused if request.folders else frozenset())
+
+
+def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[Cell]:
+    """Every patch of the set on one tree, by id; those that were asked for count though no profile lists them."""
     verdicts = [judge.decide(tree) for judge in patches.judges.values()]
     verdicts += [_invalid(name, str(error)) for name, error in patches.refused.items()]
     verdicts.sort(key=lambda verdict: verdict.patch)
-    return [_cell(tree.place, tree.vllm, verdict) for verdict in verdicts]
-
-
-def _cell(place: Place, vllm: str, verdict: Verdict) -> Cell:
-    return Cell(place=place, vllm=vllm, verdict=verdict, required=is_required(verdict.patch))
+    return [
+        Cell(
+            place=tree.place,
+            vllm=tree.vllm,
+            verdict=verdict,
+            required=is_required(verdict.patch, asked_for=verdict.patch in asked_for),
+        )
+        for verdict in verdicts
+    ]
 
 
 def _invalid(patch: str, why: str) -> Verdict:

@@ -96,13 +96,17 @@ def verify(
         ),
     ] = None,
     folders: Folders = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 when a required patch fits a function that has changed.")
+    ] = False,
     refresh: Refresh = False,
     json: options.Json = False,
 ) -> None:
     """Say what each patch would do, without a GPU and without downloading vLLM.
 
     Without a tree: all releases that the patches claim, and the shipped profiles' images that are here.
-    Exit code 5 when a required patch does not fit, 4 when a tree could not be read.
+    Exit code 5 when a required patch does not fit, 4 when a tree could not be read; with --strict 3 when one fits
+    a function that no known release has.
     """
     from gemmaspec.carry import verify as use_case
     from gemmaspec.cli.text import patch as text
@@ -115,11 +119,12 @@ def verify(
         images=tuple(image or ()),
         trees=tuple(tree or ()),
         running=tuple(running or ()),
+        strict=strict,
         refresh=refresh,
     )
     with text.tree_progress() as progress:
         outcome = use_case.verify(request, progress)
-    raise typer.Exit(text.verified(outcome, as_json=json))
+    raise typer.Exit(text.verified(outcome, strict=request.strict, as_json=json))
 
 
 def apply(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ def add_to(group: typer.Typer) -> None:
     group.command("new")(new)
     group.command("commit")(commit)
     group.command("import")(import_)
+    group.command("export")(export)
 
 
 def rebase(
@@ -40,6 +42,9 @@ def rebase(
         str | None,
         typer.Option("--from", metavar="RELEASE", help="First release the new diff is for; found out when not given."),
     ] = None,
+    successor: Annotated[
+        str, typer.Option("--successor", metavar="FILE:NAME", help="The function's new name: vllm/….py:Class.name.")
+    ] = "",
     folder: Folder = None,
     json: options.Json = False,
 ) -> None:
@@ -49,7 +54,8 @@ def rebase(
     """
     from gemmaspec.carry import rebase as use_case
 
-    request = use_case.Request(patch=patch, to=to, tree=tree, floor=floor, folders=(folder,) if folder else ())
+    folders = (folder,) if folder else ()
+    request = use_case.Request(patch=patch, to=to, tree=tree, floor=floor, folders=folders, successor=successor)
     _rebased(use_case.rebase(request, output.progress), as_json=json)
 
 
@@ -173,3 +179,39 @@ def _rebased(done: Rebased, *, as_json: bool) -> None:
 def _next(folder: Path, *, reviewed: bool) -> None:
     if not reviewed:
         output.progress(f"unreviewed: write the texts marked TODO in {folder / 'patch.yaml'}, then set reviewed: true")
+
+
+def export(
+    patch: OldId,
+    release: Release = None,
+    tree: Tree = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write it there; to standard output if not given."),
+    ] = None,
+    folder: Folder = None,
+    json: options.Json = False,
+) -> None:
+    """Write a patch as an ordinary diff for one vLLM, with three lines of context, as git apply and patch take it.
+
+    Exit code 5 when the patch does not apply there.
+
+    gemmaspec patch export draft-text-only --release 0.33.0 | git apply
+    """
+    from gemmaspec.carry import ordinary
+    from gemmaspec.files import unwritable
+
+    made = ordinary.export(patch, release=release, tree=tree, folders=(folder,) if folder else ())
+    if made.state == "drifted":
+        output.progress(f"{patch}: drifted: the function is not that of any known release")
+    if out:
+        try:
+            out.write_bytes(made.diff)
+        except OSError as error:
+            raise unwritable(out, error) from None
+        output.progress(f"wrote {out}")
+    if json:
+        shown = made.diff.decode("utf-8", "replace")
+        output.json_data({"ok": True, "patch": patch, "vllm": made.vllm, "state": made.state, "diff": shown})
+    elif not out:
+        sys.stdout.buffer.write(made.diff)

@@ -125,4 +125,4 @@ def _patches(report: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def _is_in(row: object) -> bool:
-    return isinstance(row, dict) and "patch" in row and row.get("state") in ("applies", "applied")
+    return isinstance(row, dict) and "patch" in row and row.get("state") in ("applies", "drifted", "applied")

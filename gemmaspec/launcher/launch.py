@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import bisect
 import contextlib
 import fcntl
 import functools
@@ -53,9 +54,7 @@ Read = Callable[[str], "bytes | None"]  # "vllm/….py" -> its bytes; None when 
 
 MARKER = ".gemmaspec-overlay"  # a file that tells an overlay from an installed package
 PLAN_LIMIT = 16 * 1024 * 1024  # bytes
-FILE_LIMIT = (
-    4 * 1024 * 1024
-)  # bytes; vLLM's largest Python file has less than a fifth of it, and parsing takes 400 times as much
+FILE_LIMIT = 4 * 1024 * 1024  # bytes; vLLM's largest Python file has less than half of it
 FITS = ("applies", "drifted", "applied", "superseded", "not-needed")
 SIGNS = {
     "<": operator.lt,
@@ -396,6 +395,9 @@ class Source:
         self.data = data
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
+        self._words: dict[int, tuple[str, ...]] = {}
+        self._marks: dict[int, str] = {}
+        self._strings: dict[int, frozenset[int]] = {}
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -408,31 +410,39 @@ class Source:
         parsed: ast.Module = quietly(ast.parse, self.data)
         return parsed
 
-    @cached_property
-    def inside(self) -> frozenset[int]:
-        """The indices of the lines that begin inside a string. Raises what is in UNREADABLE."""
-        rows = (line.decode(self.encoding) + "\n" for line in self.lines)
-        begun: list[int] = []
-        found: set[int] = set()
-        for token in tokenize.generate_tokens(lambda: next(rows, "")):
-            kind = tokenize.tok_name[token.type]  # from Python 3.12 on, an f-string is several tokens
-            if kind.endswith("STRING_START"):
-                begun.append(token.start[0])
-            elif kind == "STRING" or kind.endswith("STRING_END"):
-                first = token.start[0] if kind == "STRING" else begun.pop()
-                found.update(range(first, token.end[0]))
-        return frozenset(found)
+    def is_inside(self, index: int) -> bool:
+        """Whether a line begins inside a string. Raises what is in UNREADABLE."""
+        number = bisect.bisect_right(self._begins, index) - 1
+        return number >= 0 and index in self._inside(number)
+
+    def words(self, index: int) -> tuple[str, ...]:
+        """The words of a line that begins in code; none of another, which is text."""
+        if index not in self._words:
+            code = not self.is_inside(index)
+            self._words[index] = words(self.lines[index].decode(self.encoding)) if code else ()
+        return self._words[index]
+
+    def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
+        """The indices and marks of the lines of code in a range."""
+        for index in range(begin, end):
+            if index not in self._marks:
+                self._marks[index] = line_mark(self.words(index))
+        return [(index, self._marks[index]) for index in range(begin, end) if self._marks[index]]
 
     @cached_property
-    def words(self) -> list[tuple[str, ...]]:
-        """The words of each line that begins in code; none of the others, which are text."""
-        decoded = enumerate(line.decode(self.encoding) for line in self.lines)
-        return [() if index in self.inside else words(line) for index, line in decoded]
+    def _begins(self) -> list[int]:
+        """The line indices at which statements of the top level begin."""
+        nodes = self.tree.body
+        return [first_line(node) - 1 if hasattr(node, "decorator_list") else node.lineno - 1 for node in nodes]
 
-    @cached_property
-    def marks(self) -> list[str]:
-        """The mark of each line; "" for a line that says nothing about a place."""
-        return [line_mark(line) for line in self.words]
+    def _inside(self, number: int) -> frozenset[int]:
+        """The lines of a statement of the top level, and those up to the next one, that begin inside a string."""
+        if number not in self._strings:
+            end = self._begins[number + 1] if number + 1 < len(self._begins) else len(self.lines)
+            begin = self._begins[number]
+            rows = (line.decode(self.encoding) + "\n" for line in self.lines[begin:end])
+            self._strings[number] = frozenset(begin + row for row in rows_in_strings(rows))
+        return self._strings[number]
 
     def spans(self, scope: str) -> list[tuple[int, int]]:
         """Where the scope is defined, as half-open ranges of line indices; empty when it is not."""
@@ -503,6 +513,17 @@ def quietly(function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
 
+def rows_in_strings(rows: Iterator[str]) -> Iterator[int]:
+    """The numbers of the rows, from 0, that begin inside a string."""
+    begun: list[int] = []
+    for token in tokenize.generate_tokens(lambda: next(rows, "")):
+        kind = tokenize.tok_name[token.type]  # from Python 3.12 on, an f-string is several tokens
+        if kind.endswith("STRING_START"):
+            begun.append(token.start[0])
+        elif kind == "STRING" or kind.endswith("STRING_END"):
+            yield from range(token.start[0] if kind == "STRING" else begun.pop(), token.end[0])
+
+
 def words(text: str) -> tuple[str, ...]:
     """The words of a line of code: names, numbers, signs, and each string as one; no comment, no blanks."""
     found = [word for word in WORD.findall(text) if not word.startswith("#")]
@@ -570,7 +591,10 @@ def is_text(node: Any) -> bool:
 
 @dataclass(frozen=True)
 class Found:
-    """One hunk in one file; `index` is a line's, `lines` counts from 1 those of the function that are not as known."""
+    """One hunk in one file; `index` is a line's, `lines` counts from 1 those of the function that are not as known.
+
+    `stands`: old lines that the hunk takes away are there. `trace`: its new lines are, at a place that is not known.
+    """
 
     state: str
     index: int | None = None
@@ -578,6 +602,7 @@ class Found:
     expected: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
     stands: bool = False
+    trace: bool = False
     since: str = ""
     lines: tuple[int, ...] | None = None
 
@@ -595,7 +620,7 @@ def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: i
     slack = len(hunk.new) - len(hunk.old)
     done = len(news) == 1 and all(news[0] <= old <= news[0] + slack for old in olds)
     stands = bool(olds) and hunk.takes_away and not done
-    rows = [(entry.vllm[-1], entry.places[number]) for entry in known if entry.places]
+    rows = [(entry.vllm[-1], entry.places[number]) for entry in reversed(known) if entry.places]
     if done:
         return seen_in(hunk, source, spans, rows, news[0])
     if len(olds) == 1:
@@ -611,7 +636,7 @@ def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: i
 
 def code_places(source: Source, block: Sequence[str], spans: Sequence[tuple[int, int]], hunk: Hunk) -> list[int]:
     """Where a block begins in code; for a hunk that was made inside a string, where it begins inside one."""
-    return [index for index in source.places(block, spans) if (index in source.inside) == hunk.in_string]
+    return [index for index in source.places(block, spans) if source.is_inside(index) == hunk.in_string]
 
 
 def seen_in(
@@ -623,7 +648,7 @@ def seen_in(
     size = len(hunk.new)
     if len(spans) == 1 and any(is_place(source, spans, index, size, place) for _, place in rows):
         return Found("applied", index)
-    return misplaced(hunk, source, spans, index, "the new lines are")
+    return replace(misplaced(hunk, source, spans, index, "the new lines are"), trace=True)
 
 
 def seen_out(
@@ -637,16 +662,16 @@ def seen_out(
     if not hunk.in_string and is_added(hunk, source, spans):
         detail = f"the lines to add are in {hunk.function or 'the file'} already, written or placed otherwise"
         return Found("conflict", index, detail, expected=hunk.new)
-    size = len(hunk.old)
-    fitting = [(vllm, place) for vllm, place in rows if is_place(source, spans, index, size, place)]
-    if len(spans) > 1 or not fitting:
-        return misplaced(hunk, source, spans, index, "the old lines are")
-    digest = function_digest(source, hunk)
-    same = [vllm for vllm, place in fitting if is_unchanged(source, spans, index, size, place, digest)]
-    if same:
-        return Found("applies", index, since=same[-1])
-    vllm, place = fitting[-1]
-    return Found("applies", index, since=vllm, lines=changed_lines(source, spans, index, size, place))
+    size, digest = len(hunk.old), function_digest(source, hunk)
+    drifted: Found | None = None
+    for vllm, place in sorted(rows, key=lambda row: row[1].function != digest):  # the same function first
+        if len(spans) == 1 and is_place(source, spans, index, size, place):
+            if is_unchanged(source, spans, index, size, place, digest):
+                return Found("applies", index, since=vllm)
+            drifted = drifted or Found(
+                "applies", index, since=vllm, lines=changed_lines(source, spans, index, size, place)
+            )
+    return drifted or misplaced(hunk, source, spans, index, "the old lines are")
 
 
 def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], index: int, what: str) -> Found:
@@ -671,7 +696,7 @@ def otherwise_in(
 def is_added(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> bool:
     """Whether the added words are in the scope more often than in the old lines: somebody has put them in."""
     added = stream(map(words, hunk.added))
-    there = stream(line for begin, end in spans for line in source.words[begin:end])
+    there = stream(source.words(index) for begin, end in spans for index in range(begin, end))
     return occurrences(added, there) > occurrences(added, stream(map(words, hunk.old)))
 
 
@@ -689,7 +714,7 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
     sides = ((index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1]))
     unique = False
     for edge, step, known, again in sides:
-        here, elsewhere = likeness(source, spans, edge, step, marks(known))
+        here, elsewhere = likeness(source, spans, edge, step, cut(known))
         if not here or elsewhere > max(again, 1):
             return False
         unique = unique or here > elsewhere
@@ -702,7 +727,7 @@ def likeness(
     """How many lines of code above (step -1) or below a line index are as known; and the most of any other place."""
     here = elsewhere = 0
     for begin, end in spans:
-        rows = [(at, found) for at in range(begin, end) if (found := source.marks[at])]
+        rows = source.marks(begin, end)
         order = rows[::-1] if step < 0 else rows
         row = [*(found for _, found in order), EDGE]
         own = sum(at >= edge if step < 0 else at < edge for at, _ in rows) if begin <= edge <= end else -1
@@ -723,7 +748,7 @@ def same_from(row: Sequence[str], start: int, known: Sequence[str]) -> int:
     return count
 
 
-def marks(text: str) -> list[str]:
+def cut(text: str) -> list[str]:
     """The marks of a row."""
     return [text[at : at + 8] for at in range(0, len(text), 8)]
 
@@ -734,7 +759,7 @@ def is_unchanged(
     """Whether the function's syntax tree is that of a release; for the whole file, whether all around is the same."""
     if digest:
         return digest == place.function
-    above, below = marks(place.above), marks(place.below)
+    above, below = cut(place.above), cut(place.below)
     full = likeness(source, spans, index, -1, above)[0], likeness(source, spans, index + size, 1, below)[0]
     return full == (len(above), len(below))
 
@@ -745,8 +770,8 @@ def changed_lines(
     """The lines, from 1, of a function or of what is known around a place that are not as in a release."""
     import difflib
 
-    above, below = ([one for one in marks(row) if one != EDGE] for row in (place.above, place.below))
-    rows = [(at, found) for begin, end in spans for at in range(begin, end) if (found := source.marks[at])]
+    above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
+    rows = [row for begin, end in spans for row in source.marks(begin, end)]
     if not place.function:
         before = [row for row in rows if row[0] < index][-len(above) :]
         after = [row for row in rows if row[0] >= index + size][: len(below)]
@@ -878,7 +903,7 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
     beyond = "" if RELEASE.fullmatch(version) else out_of_range(patch, version)
     # Beyond the range, the fix itself may have some of the patch's lines: then the lines that it takes away are gone.
     # A variant that is half in by lines of vLLM's own does not count where another one is wholly out.
-    half = [result for result in newest_first if result.half and (result.stands or not beyond) and not applies]
+    half = [one for one in reversed(results) if one.half and (one.stands or not beyond) and not applies]
     if applied or half:
         return (applied or half)[0]
     if not any(result.stands for result in results):
@@ -929,7 +954,8 @@ def said_whose(patch: Patch, version: str, file: FileResult, read: Read) -> File
     whose = releases_with(patch, file.path, read(file.path))
     if not whose or (RELEASE.fullmatch(version) and version.partition("+")[0] in whose):
         return file
-    return replace(file, detail="; ".join(part for part in (file.detail, f"the file is that of {whose[-1]}") if part))
+    said = f"this is {whose[-1]}'s file in a {version} tree"
+    return replace(file, detail="; ".join(part for part in (file.detail, said) if part))
 
 
 def releases_with(patch: Patch, path: str, data: bytes | None) -> tuple[str, ...]:
@@ -964,7 +990,7 @@ def closed_by(rule: Rule, read: Read) -> FileResult | None:
     with contextlib.suppress(*UNREADABLE):
         source = Source(data or b"")
         spans = source.spans(rule.scope)
-        if spans and all(is_closed(rule, stream(source.words[begin:end])) for begin, end in spans):
+        if spans and all(is_closed(rule, stream(map(source.words, range(*span)))) for span in spans):
             lacks = f" and lacks {rule.lacks}" if rule.lacks else ""
             detail = f"{rule.scope or 'the file'} contains {rule.contains}{lacks}"
             return FileResult(rule.path, "superseded", spans[0][0] + 1, detail)
@@ -1005,14 +1031,15 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
     """All hunks of a file at their places, or why not."""
     states = [place.state for place in places]
     result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, places[0].detail)
-    result = replace(result, half="applied" in states, stands=any(place.stands for place in places))
+    half = any(place.trace or place.state == "applied" for place in places)
+    result = replace(result, half=half, stands=any(place.stands for place in places))
     for place in places:
         if place.state not in ("applies", "applied"):
             line = None if place.index is None else place.index + 1
             more = {"detail": place.detail, "expected": place.expected, "found": place.found}
             return replace(result, state=place.state, line=line, **more)  # type: ignore[arg-type]
     if "applies" not in states:
-        return replace(result, before=source.data, after=source.data, half=False)
+        return replace(result, before=source.data, after=source.data, half=False, stands=False)
     if "applied" in states:
         detail = f"{states.count('applied')} of {len(states)} hunks are in the file already, the others are not"
         missing = edit.hunks[states.index("applies")]
@@ -1359,7 +1386,7 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
         for file in result.files
     ]
     row = {"patch": result.patch.id, "required": result.patch.required, "state": result.state}
-    return {**row, "variant": result.variant, "runner": result.patch.runner, "files": files}
+    return {**row, "detail": result.detail, "variant": result.variant, "runner": result.patch.runner, "files": files}
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
@@ -1381,6 +1408,14 @@ def tell(result: PatchResult) -> None:
     variant = f" ({result.variant})" if result.variant else ""
     runner = "" if patch.runner == "any" else f", acts under model runner {patch.runner} only"
     say(f"patch {patch.id}: {result.state}{variant}{runner}")
+    for file in result.files if result.state in ("applies", "drifted", "applied") else ():
+        if file.detail:
+            loud = "WARNING: " if file.drifted else ""
+            say(f"  {loud}{file.path}:{file.line or 1}: {file.detail}")
+    if result.state == "drifted":
+        say(f"  WARNING: {patch.id} is applied to code that no known release has; patches.drift: refuse stops here")
+    if result.detail:
+        say(f"  {result.detail}")
     for file in result.files:
         if result.state in FITS or file.state in ("applies", "applied"):
             continue
@@ -1399,11 +1434,13 @@ def look_at_files(plan: Plan, results: Sequence[PatchResult], version: str, read
     return {path: is_pristine(plan, path, data, version) for path, data in found.items() if data is not None}
 
 
-def warn_of_edits(pristine: Mapping[str, bool | None], version: str) -> None:
+def warn_of_edits(plan: Plan, pristine: Mapping[str, bool | None], version: str, read: Read) -> None:
     """Be loud about files that somebody edited; it is the patches' old lines that decide about the start."""
     for path, as_released in pristine.items():
         if as_released is False:
-            say(f"WARNING: {path} is not the file that vllm {version} was released with: somebody edited it")
+            whose = [one for patch in plan.patches for one in releases_with(patch, path, read(path))]
+            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "somebody edited it"
+            say(f"WARNING: {path} is not the file that vllm {version} was released with: {what}")
 
 
 def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
@@ -1469,7 +1506,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
     write_report(report_file, report)
     for result in results:
         tell(result)
-    warn_of_edits(pristine, version)
+    warn_of_edits(plan, pristine, version, read)
     say(f"patches decided in {deciding} ms")
     stop_on_conflict(results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)

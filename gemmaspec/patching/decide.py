@@ -27,12 +27,13 @@ class FileVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One patch on one tree; `state` is a state of the launcher's."""
+    """One patch on one tree; `state` is a state of the launcher's, `detail` is about all files."""
 
     patch: str
     state: str
     variant: str | None
     files: tuple[FileVerdict, ...]
+    detail: str = ""
 
     @property
     def fits(self) -> bool:
@@ -86,6 +87,7 @@ def _verdict(result: launch.PatchResult) -> Verdict:
         patch=result.patch.id,
         state=result.state,
         variant=result.variant,
+        detail=result.detail,
         files=tuple(
             FileVerdict(
                 path=file.path,

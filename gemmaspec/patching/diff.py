@@ -148,6 +148,12 @@ def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
         shift += hunk.target_length - hunk.source_length
 
 
+def _leaves_a_seam(hunk: Hunk) -> bool:
+    """Whether lines that are not blank stand right above and below all that is taken away."""
+    lines = [line for line in hunk if line.value.strip() or not line.is_context]
+    return any(line.is_removed for line in lines) and lines[0].is_context and lines[-1].is_context
+
+
 def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
     """A hunk that can be found, and recognised once it is in."""
     for line in hunk:
@@ -156,6 +162,9 @@ def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
     new = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_removed)
     if not old:
         raise PatchError(f"{where}: the hunk has no old line to be found by; keep one line of context")
-    if not any(line.is_added and line.value.strip() for line in hunk):
-        raise PatchError(f"{where}: the hunk adds no line, so nobody can see later that it is in; leave a comment")
+    if not any(line.is_added and line.value.strip() for line in hunk) and not _leaves_a_seam(hunk):
+        raise PatchError(
+            f"{where}: the hunk adds no line; one that takes lines away needs a line of context above and below, by "
+            "which it is seen later that it is in"
+        )
     return DiffHunk(line=hunk.source_start, old=old, new=new)

@@ -76,5 +76,5 @@ def known_text(made_for: Mapping[str, str], seen: Iterable[Seen]) -> str:
                 break
         else:
             row = {"vllm": [one.vllm], "before": one.before, "lines": [*one.lines], "after": one.after}
-            rows.append(row | {"places": [asdict(place) for place in one.places]})
+            rows.append(row | ({"places": [asdict(place) for place in one.places]} if one.places else {}))
     return json.dumps({"schema": 1, "variants": variants}, indent=1) + "\n"

@@ -11,8 +11,6 @@ from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit, Hunk, Source
 
-JOINED_WITHIN: Final = 20
-"""Lines between a change that adds nothing and the one it is joined with; further apart it is refused."""
 _EVERY_SPLIT_UP_TO: Final = 8
 """Lines of context up to which every split into above and below is tried; beyond, both sides grow alike."""
 
@@ -55,7 +53,7 @@ def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
     """The hunks that make `new` of `old`, each as short as its function or class lets it be found exactly once.
 
     Applied to `old` they give `new`, and in `new` the launcher sees that they are in. PatchError for what no
-    patch can say: nothing changed, lines only taken away, other line endings, no Python.
+    patch can say: nothing changed, lines taken away at the edge of the file, other line endings, no Python.
     """
     pair = _Pair(path, old, new)
     changes = pair.changes()
@@ -63,7 +61,7 @@ def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
         raise PatchError(f"{path}: is empty; a patch edits lines that are there, and leaves some")
     if not changes:
         raise PatchError(f"{path}: no line was changed" + ("" if old == new else " but for its line ending"))
-    hunks = pair.hunks(_with_additions(path, _close_ones_joined(changes), pair.after))
+    hunks = pair.hunks(_close_ones_joined(changes))
     edit = FileEdit(path, tuple(hunk for _, hunk in hunks))
     if launch.decide_file(edit, old).after != new or launch.decide_file(edit, new).state != "applied":
         raise PatchError(f"{path}: line endings, the encoding or the newline at the end were changed; keep them")
@@ -75,6 +73,7 @@ class _Pair:
 
     def __init__(self, path: str, old: bytes, new: bytes) -> None:
         try:
+            self._path = path
             self.before, self.after = Source(old), Source(new)
             self._scopes = sorted(_scopes(self.before), key=lambda scope: scope[1][1] - scope[1][0])
             self._kept = {scope for scope, _ in _scopes(self.after)}
@@ -107,6 +106,11 @@ class _Pair:
             if hunk:
                 found.append(hunk)
                 continue
+            if len(groups) == 1:
+                raise PatchError(
+                    f"{self._path}:{groups[0].old[0] + 1}: nobody could see later that this change is in",
+                    hint=f"put a comment where the lines were: {self._path}, line {groups[0].new[0] + 1}",
+                )
             left = index - 1 if index and not _nearer_below(groups, index) else index
             groups[left : left + 2] = [groups[left].joined(groups[left + 1])]
             found = found[:left]
@@ -123,20 +127,28 @@ class _Pair:
         return None
 
     def _shortest_in(self, scope: str, change: _Change, room: tuple[int, int]) -> tuple[_Change, Hunk] | None:
-        spans = self.after.spans(scope)
+        spans, bare = self.after.spans(scope), not _adds(change, self.after)
         for above, below in _contexts(*room):
             place = change.grown(above, below)
+            if bare and not self._is_seam(change, above, below):
+                continue
             (begin, end), (new_begin, new_end) = place.old, place.new
             if begin == end or not any(low <= new_begin and new_end <= high for low, high in spans):
                 continue
             old, new = _decoded(self.before, begin, end), _decoded(self.after, new_begin, new_end)
             if not new:
                 continue
-            hunk = Hunk(scope, begin + 1, old, new)
+            hunk = Hunk(_named(scope, self.before.is_inside(begin)), begin + 1, old, new)
             there, done = launch.find_hunk(hunk, self.before), launch.find_hunk(hunk, self.after)
             if (there.state, done.state, done.index) == ("applies", "applied", new_begin):
                 return place, hunk
         return None
+
+    def _is_seam(self, change: _Change, above: int, below: int) -> bool:
+        """Whether context has a line that is not blank on either side, to see by that lines between them are gone."""
+        begin, end = change.old
+        sides = self.before.lines[begin - above : begin], self.before.lines[end : end + below]
+        return all(any(line.strip() for line in side) for side in sides)
 
 
 def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -147,6 +159,11 @@ def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
         prefix, node = todo.pop()
         yield prefix + node.name, (launch.first_line(node) - 1, node.end_lineno)
         todo += [(f"{prefix}{node.name}.", child) for child in launch.defined_in(node)]
+
+
+def _named(scope: str, in_string: bool) -> str:
+    """The scope as a patch names it: __doc__ for a hunk that begins inside a string."""
+    return ".".join(part for part in (scope, "__doc__" if in_string else "") if part)
 
 
 def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
@@ -174,24 +191,6 @@ def _close_ones_joined(changes: Sequence[_Change]) -> list[_Change]:
         close = change.old[0] - found[-1].old[1] <= 1
         found[-1:] = [found[-1].joined(change)] if close else [found[-1], change]
     return found
-
-
-def _with_additions(path: str, changes: Sequence[_Change], after: Source) -> list[_Change]:
-    """The changes, one that adds no line joined with its nearest neighbour: alone nobody could see that it is in."""
-    found = list(changes)
-    while True:
-        bare = next((n for n, change in enumerate(found) if not _adds(change, after)), None)
-        if bare is None:
-            return found
-        left = bare if bare == 0 or _nearer_below(found, bare) else bare - 1
-        pair = found[left : left + 2]
-        if len(pair) < 2 or pair[1].old[0] - pair[0].old[1] > JOINED_WITHIN:
-            line = found[bare].old[0] + 1
-            raise PatchError(
-                f"{path}:{line}: lines are taken away here and none are added, so nobody could see later that it is in",
-                hint=f"put a comment where they were: {path}, line {found[bare].new[0] + 1}",
-            )
-        found[left : left + 2] = [pair[0].joined(pair[1])]
 
 
 def _adds(change: _Change, after: Source) -> bool:

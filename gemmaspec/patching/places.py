@@ -41,5 +41,5 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Place:
 def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:
     """The marks of all lines of code from a line index to the edge of the scope, the nearest first."""
     begin, end = next(span for span in spans if span[0] <= edge <= span[1])
-    lines = range(edge - 1, begin - 1, -1) if step < 0 else range(edge, end)
-    return [*(found for at in lines if (found := source.marks[at])), EDGE]
+    found = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
+    return [*found, EDGE]

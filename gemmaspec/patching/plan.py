@@ -21,6 +21,8 @@ def compile_plan(
     optional: Sequence[str],
     requires: Sequence[Requirement],
     patches: Mapping[str, Patch],
+    *,
+    drift: str = "warn",
 ) -> dict[str, Any]:
     """The plan of a profile: its patches in the order given, required ones first, and what it requires.
 
@@ -38,6 +40,7 @@ def compile_plan(
         "schema": 1,
         "profile": profile_name,
         "gemmaspec": __version__,
+        "drift": drift,
         "requires": [dataclasses.asdict(need) for need in requires],
         "patches": [patch_entry(patches[name], required=name in required) for name in names],
     }

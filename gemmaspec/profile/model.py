@@ -179,6 +179,8 @@ class Patches(Part):
     """Patches without which the server must not start."""
     optional: list[Name] = []
     """Patches that are used where they fit."""
+    drift: Literal["warn", "refuse"] = "warn"
+    """What a start does when a patch fits, and its function is not that of any known release."""
 
 
 class Watch(Part):

@@ -153,7 +153,7 @@ def _prove_release(
     plan = launch.Plan(1, "", "", (), tuple(together.values()), "")
     results, changed = launch.decide_plan(plan, release, read)
     decided = {result.patch.id: result for result in results}
-    files = {patch.id: patch.folder / PROBE for patch in claimed if decided[patch.id].state == "applies"}
+    files = {patch.id: patch.folder / PROBE for patch in claimed if decided[patch.id].state in ("applies", "drifted")}
     stock = probes.run([source], files) if files else {}
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:
         overlay = launch.build_overlay(source / "vllm", Path(folder), changed)

@@ -77,7 +77,7 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
         optional = [name for name in optional if not _only_speculation(name, patches)]
     for name in required:
         _refuse_unreviewed(name, profile, patches)
-    return compile_plan(profile.name, required, optional, _requires(profile), patches)
+    return compile_plan(profile.name, required, optional, _requires(profile), patches, drift=profile.patches.drift)
 
 
 def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]) -> None:

@@ -108,7 +108,7 @@ def verdicts(report: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[
 
 def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> Verdict:
     files = tuple(_file_verdict(file, changed) for file in row["files"])
-    state = "applied" if row["state"] == "applies" else row["state"]
+    state = "applied" if row["state"] in ("applies", "drifted") else row["state"]
     if any(file.path in changed for file in files):
         state = "conflict"
     if plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,9 @@ from gemmaspec.trees.folder import open_folder, package_in
 from gemmaspec.trees.listing import PROJECT, Listing
 from gemmaspec.trees.released import Releases
 from gemmaspec.trees.tree import Place, Unreadable
+
+_AT_ONCE = 200
+"""Files that are read before something is said again."""
 
 
 class Reader(Protocol):
@@ -104,16 +107,30 @@ def is_source(path: str) -> bool:
     return True
 
 
-def find_scope(reader: Reader, scope: str, near: str) -> Mapping[str, bytes]:
+def find_scope(
+    reader: Reader, scope: str, near: str, say: Callable[[str], None] = lambda _: None
+) -> Mapping[str, bytes]:
     """The files that define a function or class, in the folder closest to where it was; none when nothing has it."""
-    names = [path for path in reader.names() if path != near]
-    distance = functools.partial(_distance, near)
-    for ring in sorted({distance(path) for path in names}):
-        files = reader.files([path for path in names if distance(path) == ring])
-        found = {path: data for path, data in files.items() if data and defines(data, scope)}
+    for files in rings(reader, near, say):
+        found = {path: data for path, data in files.items() if defines(data, scope)}
         if found:
             return found
     return {}
+
+
+def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Mapping[str, bytes]]:
+    """All files but one, from those of its own folder to those that are farthest; `say` hears what is being read."""
+    names = [path for path in reader.names() if path != near]
+    distance = functools.partial(_distance, near)
+    for ring in sorted({distance(path) for path in names}):
+        wanted = [path for path in names if distance(path) == ring]
+        folder = Path(near).parents[ring]
+        found: dict[str, bytes] = {}
+        for begin in range(0, len(wanted), _AT_ONCE):
+            say(f"reading {folder}/: files {begin + 1} to {min(begin + _AT_ONCE, len(wanted))} of {len(wanted)}")
+            part = reader.files(wanted[begin : begin + _AT_ONCE])
+            found |= {path: data for path, data in part.items() if data}
+        yield found
 
 
 def defines(data: bytes, scope: str) -> bool:

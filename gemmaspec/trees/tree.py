@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.launcher import launch
 
 Kind = Literal["release", "image", "tree", "running"]
 Needed = Callable[[str], Iterable[str]]
 """From a version of vLLM to the files that are wanted of it, as vllm/….py."""
 
-LARGEST_FILE: Final = 16 * 1024 * 1024
-"""Bytes; vLLM's largest Python file has less than a tenth of it."""
+LARGEST_FILE: Final = launch.FILE_LIMIT
+"""Bytes: what a start reads too."""
 UNKNOWN: Final = "unknown"
 """The version of a vLLM that does not state one."""
 

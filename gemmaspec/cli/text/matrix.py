@@ -17,6 +17,7 @@ from gemmaspec.trees.tree import Place
 
 LETTERS: Final = {
     "applies": ("a", "green"),
+    "drifted": ("d", "yellow"),
     "applied": ("p", "green"),
     "superseded": ("s", "cyan"),
     "not-needed": ("n", "dim"),
@@ -28,6 +29,7 @@ LETTERS: Final = {
 """Small letters fit; capitals do not."""
 LEGEND: Final = {
     "applies": "applies",
+    "drifted": "drifted: applies, to a function that no known release has",
     "applied": "in place already",
     "superseded": "superseded: this vLLM closes the hole itself",
     "not-needed": "not needed",
@@ -82,6 +84,7 @@ def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
         if column.place.kind != "release":
             vllm = next(cell.vllm for cell in cells if cell.place == column.place)
             yield _plain(f"{column.top} {column.place}: vllm {vllm}")
+    yield from drifts(cells)
     yield from misfits(cells)
 
 
@@ -128,6 +131,18 @@ def _legend(cells: Sequence[Cell]) -> Iterator[Text]:
     for state, (letter, style) in LETTERS.items():
         if any(cell.verdict.state == state for cell in cells):
             yield Text(letter, style).append(f" {LEGEND[state]}", "not bold default")
+
+
+def drifts(cells: Sequence[Cell]) -> Iterator[Text]:
+    """For each patch that fits a build which is no known release: whose file or function that build has."""
+    for cell in cells:
+        verdict = cell.verdict
+        details = [f"{file.path}:{file.line or 1}: {file.detail}" for file in verdict.files if file.detail]
+        if verdict.state == "drifted" or (
+            cell.place.kind != "release" and verdict.state in ("applies", "applied") and details
+        ):
+            yield Text(f"{verdict.patch} on {cell.place}: {verdict.state}", "bold")
+            yield from (_plain(f"  {detail}") for detail in details)
 
 
 def misfits(cells: Sequence[Cell]) -> Iterator[Text]:

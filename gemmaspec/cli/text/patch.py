@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gemmaspec.carry.patchset import PatchSet
     from gemmaspec.carry.releaseday import Day
     from gemmaspec.carry.releasenames import Names
-    from gemmaspec.carry.verify import Outcome
+    from gemmaspec.carry.verify import Cell, Outcome
+    from gemmaspec.patching.decide import FileVerdict
     from gemmaspec.patching.patch import Patch
     from gemmaspec.trees.tree import Place
 
@@ -36,10 +37,11 @@ def tree_progress() -> Iterator[Callable[[Place], None]]:
         yield lambda place: status.update(f"read {place}")
 
 
-def verified(outcome: Outcome, *, as_json: bool) -> int:
+def verified(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
     """Print what `verify` found; the exit code."""
+    code = 5 if outcome.conflict else 4 if outcome.unread else 3 if strict and outcome.drift else 0
     if as_json:
-        output.json_data(_outcome_json(outcome))
+        output.json_data(_outcome_json(outcome, ok=not code))
     else:
         from gemmaspec.cli.text import matrix
 
@@ -57,28 +59,45 @@ def verified(outcome: Outcome, *, as_json: bool) -> int:
             output.progress(f"not read: {', '.join(same)}: {unread.error.message}")
             output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
         told.add(unread.error.message)
-    return 5 if outcome.conflict else 4 if outcome.unread else 0
+    return code
 
 
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """The document of `--json`, without its schema number."""
+def _outcome_json(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
+    """The document of `--json`, without its schema number: a row for each patch and tree, and for each unread tree."""
+    unread: list[dict[str, Any]] = [
+        {
+            "patch": None,
+            "tree": {"kind": one.place.kind, "ref": one.place.ref, "vllm": None},
+            "state": "unread",
+            "required": True,
+            "variant": None,
+            "detail": one.error.message,
+            "hint": one.error.hint,
+            "files": [],
+        }
+        for one in outcome.unread
+    ]
+    return {"ok": ok, "results": [*map(_cell_json, outcome.cells), *unread]}
+
+
+def _cell_json(cell: Cell) -> dict[str, Any]:
     return {
-        "ok": not outcome.conflict and not outcome.unread,
-        "results": [
-            {
-                "patch": cell.verdict.patch,
-                "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
-                "state": cell.verdict.state,
-                "required": cell.required,
-                "variant": cell.verdict.variant,
-                "files": [
-                    {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
-                    for file in cell.verdict.files
-                ],
-            }
-            for cell in outcome.cells
-        ],
+        "patch": cell.verdict.patch,
+        "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
+        "state": cell.verdict.state,
+        "required": cell.required,
+        "variant": cell.verdict.variant,
+        "detail": cell.verdict.detail,
+        "files": [_file_json(file) for file in cell.verdict.files],
     }
+
+
+def _file_json(file: FileVerdict) -> dict[str, Any]:
+    """One file; where its lines are not as they should be, those expected and those found."""
+    row = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
+    if not (file.expected or file.found):
+        return row
+    return {**row, "expected": list(file.expected), "found": list(file.found)}
 
 
 def listing(patches: PatchSet, *, as_json: bool) -> None:

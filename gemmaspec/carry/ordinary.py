@@ -1,0 +1,72 @@
+"""`patch export`: a patch as an ordinary diff for one vLLM, with three lines of context."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec.carry.patchset import load_set
+from gemmaspec.errors import PatchConflict
+from gemmaspec.launcher import launch
+from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees.reader import open_reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """The diff, as bytes since vLLM's files need not be UTF-8; the vLLM that it is for, and what was decided."""
+
+    patch: str
+    vllm: str
+    state: str
+    diff: bytes
+
+
+def export(
+    id_: str, *, release: str | None = None, tree: Path | None = None, folders: tuple[Path, ...] = ()
+) -> Exported:
+    """The diff that `git apply` and `patch -p1 -F0` take, for the files of one release or folder.
+
+    A patch that needs others is exported on top of them. Raises PatchConflict when it does not apply there, with the
+    reason; UsageError and EnvironmentMissing for a vLLM that is not named or cannot be read.
+    """
+    patches = load_set((id_,), folders)
+    for error in patches.refused.values():
+        raise error
+    judge = patches.judges[id_]
+    reader = open_reader(release, tree, functools.cache(listing_of.published))
+    files = reader.files(judge.needed_paths(reader.vllm))
+    plan = launch.Plan(1, "", "", (), judge.patches, "")
+    result = launch.decide_plan(plan, reader.vllm, files.__getitem__)[0][-1]
+    if result.state not in ("applies", "drifted"):
+        detail = "; ".join(f"{one.path}:{one.line or 1}: {one.detail}" for one in result.files if one.detail)
+        raise PatchConflict(
+            f"{id_} is {result.state} on {reader.place}, so there is nothing to export"
+            + (f": {detail}" * bool(detail)),
+            hint=f"gemmaspec patch verify {id_}",
+        )
+    texts = [_diff(one.path, one.before or b"", one.after or b"") for one in result.files]
+    return Exported(patch=id_, vllm=reader.vllm, state=result.state, diff=b"".join(texts))
+
+
+def _diff(path: str, before: bytes, after: bytes) -> bytes:
+    """A unified diff as git writes it, its lines ended by the newline alone."""
+    old, new = before.split(b"\n"), after.split(b"\n")
+    names = (f"a/{path}".encode(), f"b/{path}".encode())
+    lines = difflib.diff_bytes(difflib.unified_diff, _ended(old), _ended(new), *names, n=3, lineterm=b"\n")
+    return b"".join(_complete(lines))
+
+
+def _ended(lines: list[bytes]) -> list[bytes]:
+    """The lines with their newlines; the last one has none where the file does not end in one."""
+    ended = [line + b"\n" for line in lines[:-1]]
+    return ended if lines[-1] == b"" else [*ended, lines[-1]]
+
+
+def _complete(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of a diff, with what a diff says of a file that does not end in a newline."""
+    for line in lines:
+        yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"

@@ -1,0 +1,76 @@
+"""Where a function may have gone that nothing is called any more: others with nearly the same code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.launcher import launch
+
+ALIKE: Final = 0.6
+"""How much of its code a function must have to be offered; 1 is all."""
+_RARE: Final = 3
+"""A file is parsed when it holds this many of the longest names of the function, or all where it has fewer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Successor:
+    """A function or class that may be the one that is looked for; `alike` is 1 for the same syntax tree."""
+
+    path: str
+    scope: str
+    alike: float
+
+    def __str__(self) -> str:
+        share = "the same code" if self.alike == 1 else f"{self.alike:.0%} of its code"
+        return f"{self.scope} in {self.path} ({share})"
+
+
+def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
+    """The functions of some files that are most alike, the best first; its own name does not count."""
+    source = launch.Source(base)
+    node = launch.definitions(source.tree, scope)[0]
+    wanted, tree = _rows(source, node), _body(node)
+    names = sorted({word for row in wanted for word in row if word.isidentifier()}, key=lambda name: (-len(name), name))
+    found = []
+    for path, data in files.items():
+        if not all(name.encode() in data for name in names[:_RARE]):
+            continue
+        try:
+            there = launch.Source(data)
+            found += [_compared(there, path, name, one, wanted, tree) for name, one in _definitions(there.tree)]
+        except launch.UNREADABLE:
+            continue
+    good = [one for one in found if one.alike >= ALIKE]
+    return sorted(good, key=lambda one: (-one.alike, one.path, one.scope))
+
+
+def _compared(
+    source: launch.Source, path: str, scope: str, node: Any, wanted: Sequence[tuple[str, ...]], tree: str
+) -> Successor:
+    if _body(node) == tree:
+        return Successor(path=path, scope=scope, alike=1)
+    matcher = difflib.SequenceMatcher(None, wanted, _rows(source, node), autojunk=False)
+    alike = matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
+    return Successor(path=path, scope=scope, alike=min(alike, 0.99))
+
+
+def _rows(source: launch.Source, node: Any) -> list[tuple[str, ...]]:
+    """The words of each line of a body."""
+    first = node.body[0].lineno - 1
+    return [row for index in range(first, node.end_lineno) if (row := source.words(index))]
+
+
+def _body(node: Any) -> str:
+    """The digest of what a function or class does, without its name."""
+    arguments = [node.args] if hasattr(node, "args") else node.bases
+    return launch.tree_digest([*arguments, *(one for one in node.body if not launch.is_text(one))])
+
+
+def _definitions(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every function and class with its qualified name."""
+    for node in launch.defined_in(tree):
+        yield prefix + node.name, node
+        yield from _definitions(node, f"{prefix}{node.name}.")

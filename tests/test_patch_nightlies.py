@@ -1,0 +1,64 @@
+"""Each released tree under the name of the next release's development build, and every export that git takes."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.carry.ordinary import export
+from gemmaspec.carry.shipped import shipped_profiles
+from gemmaspec.cli.app import run
+from gemmaspec.index.wheels import read_from_wheel
+from gemmaspec.launcher import launch
+from gemmaspec.patching.decide import launcher_patch, needed_paths
+from gemmaspec.patching.patch import load_patches
+from gemmaspec.stack.build import profile_plan
+from tests.test_patching_releases import RELEASES
+
+pytestmark = pytest.mark.network
+PATCHES = load_patches()
+COMPILED = {id_: launcher_patch(patch) for id_, patch in PATCHES.items()}
+NEXT = dict(zip(RELEASES, [*RELEASES[1:], "0.34.0"], strict=True))
+
+
+@functools.cache
+def stock(release: str) -> Mapping[str, bytes]:
+    return read_from_wheel("vllm", release, sorted(needed_paths(COMPILED.values(), "0.0.dev1")))
+
+
+def written(folder: Path, release: str, version: str) -> Path:
+    for path, content in {**stock(release), "vllm/__init__.py": b""}.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    (folder / "vllm/_version.py").write_text(f"__version__ = {version!r}\n")
+    return folder
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_release_named_as_the_next_nightly_fails_no_verify_and_starts_every_profile(
+    release: str, tmp_path: Path
+) -> None:
+    version = f"{NEXT[release]}.dev12+gabc1234"
+    assert run(["patch", "verify", "--tree", str(written(tmp_path, release, version)), "--json"]) == 0
+    for profile in shipped_profiles():
+        plan = launch.parse_plan(profile_plan(profile, PATCHES))
+        results, _ = launch.decide_plan(plan, version, stock(release).get)
+        assert [one.patch.id for one in results if one.patch.required and one.state not in launch.FITS] == []
+
+
+@pytest.mark.parametrize("release", ["0.19.0", "0.26.0", "0.33.0"])
+@pytest.mark.parametrize("id_", PATCHES)
+def test_an_exported_patch_is_taken_by_git_and_by_patch_as_it_is(id_: str, release: str, tmp_path: Path) -> None:
+    if not launch.candidates(COMPILED[id_], release):
+        pytest.skip(f"{id_} is not for {release}")
+    tree = written(tmp_path, release, release)
+    made = export(id_, tree=tree)
+    _, changed = launch.decide_plan(launch.Plan(1, "", "", (), (COMPILED[id_],), ""), release, stock(release).get)
+    subprocess.run(["git", "apply", "--check", "-"], input=made.diff, cwd=tree, check=True)
+    subprocess.run(["patch", "-p1", "-F0", "--batch"], input=made.diff, cwd=tree, check=True)
+    assert {path: (tree / path).read_bytes() for path in changed} == changed

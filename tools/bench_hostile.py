@@ -1,0 +1,73 @@
+"""Decide thousands of hostile trees, and count what is decided wrongly: the number must be 0.
+
+    .venv/bin/python tools/bench_hostile.py            # 4,200 cases
+    .venv/bin/python tools/bench_hostile.py 600 --seed 7
+
+The trees are files of six released wheels, changed at random (tests/hostile_trees.py says how, and knows what is true
+of each). Wrong is a patch at a wrong place or twice, one that is called applied, superseded or not needed when it is
+not, and a half patched tree that would start. Exit code 1 when there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from gemmaspec.index.wheels import read_from_wheel
+from gemmaspec.launcher import launch
+from gemmaspec.patching.decide import launcher_patch, needed_paths
+from gemmaspec.patching.patch import load_patches
+from tests.hostile_trees import RELEASES, judged, make_case
+
+CASES = 4200
+PATCHES = {id_: launcher_patch(patch) for id_, patch in load_patches().items()}
+STOCK: dict[str, Mapping[str, bytes]] = {}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Decide them all on every core; print the counts, and each wrong case with how to make it again."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="?", type=int, default=CASES)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    paths = needed_paths(PATCHES.values(), "0.0.dev1")
+    STOCK.update({release: read_from_wheel("vllm", release, paths) for release in RELEASES})
+    pairs = [(release, id_) for release in RELEASES for id_, one in PATCHES.items() if launch.candidates(one, release)]
+    jobs = [(number, *pairs[number % len(pairs)], options.seed) for number in range(options.cases)]
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    began, failures = time.perf_counter(), 0
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        for truth, state, fault, described in pool.imap(decide, jobs, chunksize=8):
+            counts[truth, state] += 1
+            if not counts.total() % 300:
+                print(f"{counts.total()} trees, {failures} wrong", file=sys.stderr, flush=True)
+            if fault:
+                failures += 1
+                print(f"WRONG: {fault}: {described}", flush=True)
+    for (truth, state), count in sorted(counts.items()):
+        print(f"{truth:<8} {state:<11} {count:>5}")
+    releases = len({release for release, _ in pairs})
+    seconds = time.perf_counter() - began
+    print(f"{options.cases} trees of {releases} releases, seed {options.seed}: {failures} wrong, in {seconds:.0f} s")
+    return 1 if failures else 0
+
+
+def decide(job: tuple[int, str, str, int]) -> tuple[str, str, str, str]:
+    """What is true of a case, what was decided, what is wrong, and which case it was."""
+    number, release, id_, seed = job
+    case = make_case(number, release, PATCHES[id_], STOCK[release], seed=seed)
+    state, fault = judged(case, PATCHES[id_])
+    described = f"case {number} of seed {seed}: {id_} on {release} as {case.version}: {', '.join(case.mutations)}"
+    return case.truth, state, fault, described
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
