@@ -12,6 +12,8 @@ from hypothesis import settings
 
 from tests import real
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers, and output is wrapped to it
+
 # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; children inherit both, and some
 # tests are about them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
