@@ -96,7 +96,7 @@ def eagle3_config(*, hidden: int = 5376) -> dict[str, Any]:
 
 
 def block_config(kind: str) -> dict[str, Any]:
-    """Return config.json of a head for the 31B that drafts a block at once: dflash2 or dspark, as speculators has it."""
+    """Return config.json of a 31B head that drafts a block at once, dflash2 or dspark, as speculators writes it."""
     facts = copy.deepcopy(_facts()["blocks"][kind])
     layer = facts["layer"]
     proposal = {"proposal_type": "greedy", "speculative_tokens": facts["config"]["block_size"] - 1}
