@@ -125,7 +125,7 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     assert "the Hub does not answer: the server takes the models from the cache" in done.err
     assert gemmaspec("diff", str(profile), env=gone).code == 0
 
-    # The way back is `rollback` here, by hand: the one that `up` takes by itself would have 3 seconds too.
+    # This test is about `rollback` by hand, so `up` must not go back by itself.
     other = ("--set", "serve.max_num_seqs=3", "--timeout", "3", "--no-rollback-on-failure")
     failed = gemmaspec(*up, *other, env=gone)
     assert failed.code == 7, failed.err
