@@ -304,7 +304,7 @@ def test_being_killed_while_it_is_written_does_no_harm(
 
 KILLED = """
 import os, signal, sys
-from gemmaspec.carry import rebase_state as unfinished
+from gemmaspec.carry import rebase_state
 real = rebase_state.write_whole
 def write_whole(path, text, **more):
     if path.name == sys.argv[1] and path.parent.parent.name == "patches":

@@ -103,7 +103,7 @@ def test_an_assistant_with_centroids_scores_few_words() -> None:
     speculator = read(config).speculator
     assert speculator is not None
     assert speculator.scored_tokens == 32 * 262_144 // 2048
-    without = read(shapes.assistant_config("E2B")).speculator
+    without = read(shapes.assistant_config("31B")).speculator
     assert without is not None
     assert without.scored_tokens is None
 

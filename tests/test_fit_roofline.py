@@ -12,7 +12,7 @@ from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, tokens_o
 from gemmaspec.fit.weights import weights_of
 from gemmaspec.profile.model import Measured
 from tests import shapes
-from tests.checkpoints import assistant, checkpoint
+from tests.checkpoints import checkpoint
 from tests.test_fit_plan import H200, plan_of
 
 ONE = Measured(acceptance_length=3.4, machine="dgx-spark", date="not given", source="somewhere")
@@ -42,9 +42,10 @@ def test_a_31b_in_nvfp4_reads_what_was_read_on_an_h200() -> None:
 
 
 def test_an_assistant_with_centroids_reads_a_part_of_its_output_head() -> None:
-    whole = weights_of(assistant("E2B"), vllm="0.32.0", towers=False)
-    config = shapes.assistant_config("E2B") | {"use_ordered_embeddings": True}
-    few = weights_of(checkpoint(config, shapes.assistant_tensors(config)), vllm="0.32.0", towers=False)
+    config = shapes.assistant_config("E2B")
+    tensors = shapes.assistant_tensors(config)
+    few = weights_of(checkpoint(config, tensors), vllm="0.32.0", towers=False)
+    whole = weights_of(checkpoint(config | {"use_ordered_embeddings": False}, tensors), vllm="0.32.0", towers=False)
     assert few.total == whole.total
     assert whole.read(1) - few.read(1) == whole.embeddings * (1 - 4096 / 262_144)
     assert few.read(64) == whole.read(64)

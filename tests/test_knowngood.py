@@ -145,8 +145,9 @@ def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys:
     keep(2, monkeypatch)
     assert run(["rollback", "mine", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("* 20261121T180002Z-")
-    assert lines[1].startswith("  20261121T180001Z-")
+    assert lines[0].split()[0] == "ID"
+    assert lines[1].startswith("*  20261121T180002Z-")
+    assert lines[2].startswith("   20261121T180001Z-")
     assert run(["rollback", "mine", "--list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["known_good"]
     assert [row["current"] for row in rows] == [True, False]

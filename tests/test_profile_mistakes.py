@@ -91,10 +91,6 @@ def test_bytes_that_are_not_utf8_are_named_with_line_and_column(tmp_path: Path) 
     ("own", "blamed"),
     [
         ("speculative: {method: ngram}", "mine.yaml:4: speculative.method: draft ngram drafts from the text itself"),
-        (
-            "speculative: {method: mtp}",
-            "mine.yaml:4: speculative.method: speculative.draft_tensor_parallel_size belongs",
-        ),
     ],
 )
 def test_what_the_users_file_makes_wrong_is_blamed_on_it(tmp_path: Path, own: str, blamed: str) -> None:

@@ -328,7 +328,7 @@ def test_known_is_read_with_the_patch_and_goes_into_the_plan(tmp_path: Path) -> 
     (folder / KNOWN_FILE).write_text(known_text({"0.19": made_for}, seen))
     plan = compile_plan("test", ["right-value"], [], [], load_patches(tmp_path))
     (file,) = plan["patches"][0]["variants"][0]["files"]
-    assert file["known"] == [{"vllm": ["0.19.0", "0.20.0"], "before": SHA256, "lines": [], "after": ""}]
+    assert file["known"] == [{"vllm": ["0.19.0", "0.20.0"], "before": SHA256, "lines": [], "after": "", "places": []}]
     assert launch.parse_plan(json.loads(plan_text(plan))).patches[0].variants[0].files[0].known[0].before == SHA256
 
 

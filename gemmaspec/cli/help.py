@@ -81,6 +81,9 @@ ABOUT: Final[Mapping[str, About]] = {
         ("patch verify --all-releases", "patch verify --image vllm/vllm-openai:v0.33.0"),
     ),
     "patch apply": About("Build the overlay that a start would build", ("patch apply --tree site-packages -o out",)),
+    "patch export": About(
+        "Write a patch as an ordinary diff", ("patch export draft-text-only --release 0.33.0 > draft.diff",)
+    ),
     "patch known": About("Record the file hashes of every release", ("patch known --check",)),
     "patch rebase": About("Carry a patch to another release", ("patch rebase draft-text-only --to 0.34.0",)),
     "patch continue": About("Go on with a rebase", ("patch continue draft-text-only",)),

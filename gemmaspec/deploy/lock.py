@@ -50,7 +50,7 @@ def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], 
             why = f"cannot tell whether {name} runs ({started.engine}): {state.detail}"
             raise EnvironmentMissing(why, hint=state.hint)
         runs_on = started.engine if started and state and state.status in ("running", "restarting") else None
-        chosen, why = choose_engine(engine, runs_on=runs_on)
+        chosen, why = choose_engine(engine, runs_on=runs_on, profile=loaded.profile)
         note(f"engine {why}")
         runs = chosen.runs(started.server) if started and runs_on == chosen.name else None
         return write_lock(loaded, chosen.name, note, running_image=runs.image if runs else None)
