@@ -22,10 +22,14 @@ from gemmaspec.errors import UsageError
 from gemmaspec.predict.acceptance import curve
 from gemmaspec.predict.linear import Cholesky
 from gemmaspec.predict.predict import Asked, Predicted, predict
+from gemmaspec.predict.roofline import REACHED
 from gemmaspec.predict.rows import Row, parse_rows
 from gemmaspec.predict.steps import Cell, Steps, Timed, graph_size
+from gemmaspec.profile.machines import MACHINES
 
 H200 = Path(__file__).parent / "data" / "speed-h200-31b.json"
+SHIPPED = sorted((Path(__file__).parent.parent / "measurements").glob("*.json"))
+NEWER = Path(__file__).parent.parent / "measurements" / "h200-31b-nvfp4-0.32.0.json"
 
 
 def row(**other: Any) -> dict[str, Any]:
@@ -208,6 +212,29 @@ def test_each_cell_of_the_h200_is_predicted_from_the_others() -> None:
     assert statistics.median(map(abs, left_out)) < 0.05
 
 
+def test_each_cell_of_the_newer_vllm_is_predicted_from_the_others() -> None:
+    measured = parse_rows(NEWER.read_text(), file="newer")
+    left_out = {
+        key: error
+        for key in cells(measured)
+        for error in errors(measured, lambda one: (one.setting, one.method, one.k, one.concurrency) != key)  # noqa: B023
+    }
+    assert len(left_out) == 20
+    assert statistics.median(map(abs, left_out.values())) < 0.05
+    corners = {("mtp", 8, 8), ("dspark", 7, 8)}  # the largest k at the most requests: nothing measured is beyond it
+    assert max(abs(error) for key, error in left_out.items() if key[1:] not in corners) < 0.10
+    assert max(map(abs, left_out.values())) < 0.15
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_files_say_what_their_rows_are(file: Path) -> None:
+    head = json.loads(file.read_text())
+    assert set(head) == {"schema", "machine", "targets", "date", "source", "note", "rows"}
+    assert head["machine"] in MACHINES
+    assert head["date"] in head["source"]
+    assert all(one.by_lot for one in parse_rows(file.read_text(), file=file.name) if one.k) == ("dummy" in head["source"])
+
+
 @pytest.mark.parametrize("k", [1, 4, 8])
 def test_a_k_that_was_not_measured_is_predicted_from_the_other_two(k: int) -> None:
     measured = tuple(one for one in parse_rows(H200.read_text(), file="h200") if one.setting.compile == "none")
@@ -385,6 +412,52 @@ def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.Capture
     assert all(r["acceptance_measured"] == 0 for r in document["rows"])
 
 
+def test_of_several_shipped_files_the_nearest_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(profile: str) -> dict[str, Any]:
+        arguments = ["--set", "machine=h200", "--k", "0,4", "--concurrency", "1", "--json"]
+        assert run(["predict", profile, *arguments]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    mtp, e2b = asked("nvidia-31b-mtp"), asked("spark-31b-e2b")
+    assert "vLLM 0.32.0" in mtp["why"]
+    assert {r["vllm"] for r in mtp["rows"]} == {"0.32.0"}
+    assert any("compiles as default; no server that does was measured" in note for note in mtp["notes"])
+    assert "vLLM 0.26.0" in e2b["why"]  # the only one with draft_model, compiled
+    assert not any("compiles as" in note for note in e2b["notes"])
+
+
+def test_without_measurements_the_roofline_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No shipped file is of a Spark; the models are told by their shapes, and the Hub is not asked."""
+    monkeypatch.setattr("gemmaspec.models.open.on_hub", lambda *_: pytest.fail("the Hub was asked"))
+    assert run(["predict", "spark-31b-mtp", "--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["basis"] == "roofline"
+    assert "273 GB/s of dgx-spark" in document["why"]
+    found = {(r["k"], r["concurrency"]): r for r in document["rows"]}
+    assert set(found) == set(itertools.product((0, 1, 2, 6), (1, 4, 8)))
+    for (k, concurrency), one in found.items():
+        assert one["method"] == ("mtp" if k else "none")
+        assert one["interval"][0] < one["tokens_per_second"] < one["interval"][1]
+        expected = 1 + sum(one["acceptance"])
+        assert one["tokens_per_second"] == pytest.approx(expected * concurrency / one["step_ms"] * 1000, rel=1e-5)
+        assert one["step_ms"] >= found[0, concurrency]["step_ms"]
+    alone = found[0, 1]["step_ms"] / 1000 * 273e9 * REACHED
+    assert 18e9 < alone < 22e9  # bytes: 31B in NVFP4
+    assert found[0, 1]["interval"][0] < 9.02 < found[0, 1]["interval"][1]  # published for this target on a Spark
+
+
+def test_the_roofline_names_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", "spark-31b-mtp", "--set", "machine=cpu", "--json"]) == 2
+    assert "gemmaspec bench spark-31b-mtp --save-measured" in capsys.readouterr().err
+
+
+def test_the_roofline_is_quick() -> None:
+    command = [sys.executable, "-m", "gemmaspec", "predict", "spark-31b-mtp", "--json"]
+    assert min(processor_seconds(command) for _ in range(3)) < 1.0
+
+
 def test_a_hundred_cells_take_a_moment() -> None:
     measured = grid((0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32, 64), (256, 8192))
     began = time.process_time()
@@ -395,12 +468,14 @@ def test_a_hundred_cells_take_a_moment() -> None:
 def test_the_command_is_quick() -> None:
     """Half a second on a machine that does nothing else; time of the processor is counted, since tests share it."""
     command = [sys.executable, "-m", "gemmaspec", "predict", "tiny-cpu", "--measured", str(H200), "--json"]
-    taken = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        subprocess.run([*command, "--k", "0,1,2,6", "--concurrency", "1,4,8"], check=True, capture_output=True)
-        taken.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
-    assert min(taken) < 1.0
+    assert min(processor_seconds(command) for _ in range(3)) < 1.0
+
+
+def processor_seconds(command: list[str]) -> float:
+    """What a prediction of twelve cells takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run([*command, "--k", "0,1,2,6", "--concurrency", "1,4,8"], check=True, capture_output=True)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
 def test_an_error_is_a_usage_error() -> None:

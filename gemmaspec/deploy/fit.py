@@ -62,10 +62,8 @@ def fit(request: Request) -> Fit:
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     profile = loaded.profile
     vllm, notes = _release(loaded, request.release)
-    models = _models(profile)
-    device = _device(profile, request)
-    flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
-    plan = Plan(models, flags, device)
+    plan = _plan(profile, vllm, request)
+    models = plan.models
     measured = tuple(profile.measured)
     return Fit(
         profile=profile.name,
@@ -76,6 +74,22 @@ def fit(request: Request) -> Fit:
         measured=measured,
         notes=(*notes, *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
     )
+
+
+def plan_of(loaded: Loaded) -> Plan:
+    """Return what a profile's models take on its machine, without lint and without advice.
+
+    A published model that is not here is told by its shapes, so that nobody is asked. Raises as `fit` does.
+    """
+    vllm, _ = _release(loaded, None)
+    return _plan(loaded.profile, vllm, Request(profile=loaded.profile.name), shapes=True)
+
+
+def _plan(profile: Profile, vllm: str, request: Request, *, shapes: bool = False) -> Plan:
+    models = _models(profile, shapes=shapes)
+    device = _device(profile, request)
+    flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
+    return Plan(models, flags, device)
 
 
 def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
@@ -107,11 +121,11 @@ def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
             yield f"it would not start: {one.code}: {one.why}; {one.mend}"
 
 
-def _models(profile: Profile) -> Models:
+def _models(profile: Profile, *, shapes: bool) -> Models:
     draft = profile.draft
     return Models(
-        target=_open(profile, "target", profile.target),
-        draft=_open(profile, "draft", draft) if draft else None,
+        target=_open(profile, "target", profile.target, shapes=shapes),
+        draft=_open(profile, "draft", draft, shapes=shapes) if draft else None,
         target_fp8=profile.target.quantization == "fp8",
         draft_fp8=bool(draft and draft.quantization == "fp8"),
     )
@@ -126,15 +140,18 @@ def _from_shapes(models: Models) -> Iterator[str]:
             yield f"{role}: {known.says}; {known.source}"
 
 
-def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
-    """What is on this machine first, so that an answer needs no network; then the Hub, by range requests."""
+def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -> Checkpoint:
+    """What is on this machine first, so that an answer needs no network; then the Hub, by range requests.
+
+    With `shapes`, the shapes that ship with gemmaspec come before the Hub; else after it.
+    """
     from gemmaspec.deploy.models import TINY, hub_cache
     from gemmaspec.models.hub import Unreachable
 
     cache = hub_cache(profile)
     fetch = f"gemmaspec pull {profile.name}    # with a network; from then on fit needs none"
     try:
-        found = _nearest(model, cache)
+        found = _nearest(model, cache, shapes=shapes)
         if not found.tensors:
             raise EnvironmentMissing(f"of {model.model} no weight file is here, and how large they are is not known")
         return found
@@ -147,11 +164,11 @@ def _open(profile: Profile, role: str, model: Target | Draft) -> Checkpoint:
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
 
-def _nearest(model: Target | Draft, cache: Path | None) -> Checkpoint:
+def _nearest(model: Target | Draft, cache: Path | None, *, shapes: bool) -> Checkpoint:
     from gemmaspec.models.open import open_checkpoint
 
     try:
-        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True, shapes=False)
+        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True, shapes=shapes)
     except EnvironmentMissing:
         return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
     if (here.tensors and not here.missing_files) or is_local(model.model):
@@ -169,7 +186,7 @@ def _device(profile: Profile, request: Request) -> Device:
             return device
         raise EnvironmentMissing(
             f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds none here ({device.name})",
-            hint="--machine NAME, or --memory GB",
+            hint="--set machine=NAME    # fit also takes --machine NAME, or --memory GB",
         )
     return dataclasses.replace(device, memory=round(request.memory_gb * GB), free=None)
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+from packaging.version import Version
 
 from gemmaspec import data
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.predict.rows import Row, parse_rows
+from gemmaspec.predict.rows import NONE, Row, parse_rows
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import compile_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,21 @@ def own_file(loaded: Loaded) -> Path:
 
 
 def like(profile: Profile) -> Shipped | None:
-    """The shipped measurements of a profile's machine and target; of its method before others."""
+    """Return the shipped measurements of a profile's machine and target, or None.
+
+    Of several files, one with rows of its method is taken, and of those one whose rows were compiled as it is; then
+    the newest vLLM.
+    """
     found = [one for one in map(_read, sorted(data.MEASUREMENTS.glob("*.json"))) if _fits(one, profile)]
-    method = profile.speculative.method if profile.speculative else None
-    found.sort(key=lambda one: not any(row.method == method for row in one.rows))
-    return found[0] if found else None
+    method = profile.speculative.method if profile.speculative else NONE
+    compiled = compile_of(profile)
+
+    def rank(one: Shipped) -> tuple[bool, bool, Version]:
+        own = [row for row in one.rows if row.method == method]
+        vllm = max(Version(row.setting.vllm or "0") for row in one.rows)
+        return bool(own), any(row.setting.compile == compiled for row in own), vllm
+
+    return max(found, key=rank, default=None)
 
 
 def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:

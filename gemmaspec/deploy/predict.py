@@ -53,14 +53,14 @@ def predict_profile(request: Request) -> Prediction:
     profile = loaded.profile
     found = _source(loaded, request.measured)
     if found is None:
-        return _by_roofline(request, profile)
+        return _by_roofline(request, loaded)
     basis, why, rows = found
     asked = _asked(request, profile, rows, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
     return Prediction(
         profile=profile.name,
         basis=basis,
         why=why,
-        notes=tuple(_notes(rows, asked, profile)),
+        notes=(*_notes(rows, asked, profile), *(_otherwise_compiled(rows, profile) if basis == "shipped" else ())),
         rows=predict(rows, asked),
     )
 
@@ -82,7 +82,8 @@ def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, 
     shipped = measurements.like(loaded.profile)
     if shipped is None:
         return None
-    rows = _as_compiled(shipped.rows, compile_of(loaded.profile))
+    spec = loaded.profile.speculative
+    rows = _as_compiled(shipped.rows, compile_of(loaded.profile), spec.method if spec else NONE)
     return "shipped", f"{_cells(rows)} of a like machine: {shipped.source}", rows
 
 
@@ -91,9 +92,10 @@ def _cells(rows: Sequence[Row]) -> str:
     return f"{number} measured cell{'s' if number != 1 else ''}"
 
 
-def _as_compiled(rows: tuple[Row, ...], setting: str) -> tuple[Row, ...]:
-    """Rows of servers that compile as this one does, where there are any."""
-    return tuple(row for row in rows if row.setting.compile == setting) or rows
+def _as_compiled(rows: tuple[Row, ...], setting: str, method: str) -> tuple[Row, ...]:
+    """Return the rows of servers that compile as this one does; all, where none of those drafts as it does."""
+    same = tuple(row for row in rows if row.setting.compile == setting)
+    return same if any(row.method == method for row in same) else rows
 
 
 def _asked(request: Request, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
@@ -141,17 +143,25 @@ def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]
         yield f"the profile drafts with {spec.method}, and measured was {', '.join(sorted(methods))}"
 
 
+def _otherwise_compiled(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
+    """Say where a like machine's server was compiled as this one is not."""
+    own, measured = compile_of(profile), {row.setting.compile for row in rows}
+    if own not in measured:
+        yield f"the profile's server compiles as {own}; no server that does was measured with its method"
+
+
 def _assumed(known: float | None) -> str:
     if known is None:
         return "no acceptance was measured: each token is taken to be accepted with 0.70 ± 0.15"
     return f"no acceptance by position was measured: {known:.2f} for each token, from the profile's published figures"
 
 
-def _by_roofline(request: Request, profile: Profile) -> Prediction:
-    from gemmaspec.deploy import fit
+def _by_roofline(request: Request, loaded: Loaded) -> Prediction:
+    from gemmaspec.deploy.fit import plan_of
     from gemmaspec.fit.roofline import step_bytes
 
-    plan = fit.fit(fit.Request(profile=request.profile, overrides=request.overrides)).plan
+    profile = loaded.profile
+    plan = plan_of(loaded)
     if plan.device.bandwidth is None:
         raise UsageError(
             f"nothing was measured for {profile.name}, and the memory bandwidth of {plan.device.name} is not known",
@@ -179,7 +189,8 @@ def _by_roofline(request: Request, profile: Profile) -> Prediction:
     return Prediction(
         profile=profile.name,
         basis="roofline",
-        why=f"nothing was measured: bytes over {plan.device.bandwidth / 1e9:,.0f} GB/s of {plan.device.name}",
+        why=f"the roofline, as nothing like it was measured: bytes over {plan.device.bandwidth / 1e9:,.0f} GB/s of "
+        f"{plan.device.name}",
         notes=(_assumed(asked.conditional),) if any(asked.ks) else (),
         rows=roofline.predict(asked),
     )
