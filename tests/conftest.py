@@ -12,7 +12,10 @@ from hypothesis import settings
 
 from tests import real
 
-os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers, and output is wrapped to it
+# Output is wrapped to $COLUMNS. pytest-xdist sets it for its workers, and the readline that pytest imports sets it for
+# child processes alone, out of sight of os.environ.
+os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; children inherit both, and some
 # tests are about them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import threading
@@ -15,6 +16,7 @@ import pytest
 from gemmaspec.carry.importing import Import, Request, _diff_address, _id_of, import_diff
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
+from gemmaspec.patching.decide import decide, launcher_patch
 from gemmaspec.patching.patch import load_patch
 from tests import vllm_trees as fake
 from tests.carrying import OLD, TORN, snapshot, use_releases
@@ -88,6 +90,40 @@ def test_with_a_release_it_is_the_least_diff_that_does_the_same(file: Path, fold
         '-        return "stock"\n+        # as upstream has it\n+        return "patched"\n'
     )
     assert load_patch(folder / "fix-value").text.variants[0].versions == ">=0.20.0"
+
+
+DOCUMENTED = OLD.replace("def value(x):\n", 'def value(x):\n    """Says stock.\n\n    Or nothing.\n    """\n')
+
+
+def diff_of(old: str, new: str) -> str:
+    """What `git diff` prints of the file."""
+    lines = (text.splitlines(keepends=True) for text in (old, new))
+    return "".join(difflib.unified_diff(*lines, "a/vllm/v1/core.py", "b/vllm/v1/core.py"))
+
+
+def test_context_may_begin_inside_a_docstring(folder: Path, tmp_path: Path) -> None:
+    """Three lines of context above the first statement of a function are its docstring's."""
+    file, tree = tmp_path / "start.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=DOCUMENTED)
+    file.write_text(diff_of(DOCUMENTED, DOCUMENTED.replace("total = 0", "total = 1")))
+    assert file.read_text().splitlines()[3:5] == [" ", "     Or nothing."]
+    import_diff(Request(source=str(file), folder=folder, tree=tree))
+    assert (folder / "start/0.22.diff").read_text().splitlines()[3:] == ["-    total = 0", "+    total = 1"]
+    assert load_patch(folder / "start").text.variants[0].scopes == {"vllm/v1/core.py": ("value",)}
+
+
+def test_lines_that_only_go_are_imported_with_their_context(folder: Path, tmp_path: Path) -> None:
+    """Gone lines leave no line of their own: what stood above and below them, now neighbours, is the trace."""
+    gone = OLD.replace("    if total:\n", "    log(total)\n    if total:\n")
+    file, tree = tmp_path / "no-log.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=gone)
+    file.write_text(diff_of(gone, OLD))
+    import_diff(Request(source=str(file), folder=folder, tree=tree))
+    assert (folder / "no-log/0.22.diff").read_text() == (
+        "--- a/vllm/v1/core.py\n+++ b/vllm/v1/core.py\n@@ -7,3 +7,2 @@\n"
+        "         total += one\n-    log(total)\n     if total:\n"
+    )
+    patch = launcher_patch(load_patch(folder / "no-log"))
+    states = {text: decide((patch,), "0.22.0", lambda _, text=text: text.encode())[-1].state for text in (gone, OLD)}
+    assert states == {gone: "applies", OLD: "applied"}
 
 
 def test_the_same_bytes_give_the_same_patch(file: Path, tmp_path: Path) -> None:

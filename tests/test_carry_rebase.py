@@ -409,14 +409,15 @@ def test_the_patch_for_0_32_is_carried_to_the_file_that_0_33_moved_it_to(tmp_pat
     text = (patch / "patch.yaml").read_text()
     begin, end = text.index("  - diff: 0.33.diff"), text.index("superseded:")
     text = text[:begin].replace(",<0.33", "") + text[end:]
-    rule = next(line for line in text.splitlines() if "kv_cache_planning" in line)
-    (patch / "patch.yaml").write_text(text.replace(rule + "\n", ""))
+    rules = text[text.index("superseded:") : text.index("upstream:")]
+    moved = rules[rules.index("  - path: vllm/v1/core/kv_cache_planning.py") :]
+    (patch / "patch.yaml").write_text(text.replace(moved, ""))
     done = carry(patch, "0.33.0")
     assert done.moved == {"vllm/v1/core/kv_cache_planning.py": "vllm/v1/core/kv_cache_utils.py"}
     assert done.base == "0.32.0"
     assert (patch / "0.33.diff").read_bytes() == (shipped / "0.33.diff").read_bytes()
     mine, theirs = load_patch(patch), load_patch(shipped)
-    assert mine.text.superseded == theirs.text.superseded
+    assert set(mine.text.superseded) == set(theirs.text.superseded)
     assert [one.scopes for one in mine.text.variants] == [one.scopes for one in theirs.text.variants]
     assert ranges(patch) == [">=0.19.0,<0.33.0", ">=0.33.0"]
 
@@ -444,7 +445,8 @@ def test_a_diff_with_much_context_is_carried_over_a_release_that_changed_it(tmp_
     (patch / "0.19.diff").write_text(wide)
     text = (patch / "patch.yaml").read_text()
     scope = "add_kv_sharing_layers_to_kv_cache_groups"
-    (patch / "patch.yaml").write_text(text.replace(f"{path}: [{scope}]", f'{path}: [""]'))
+    # ten lines of context begin in the docstring of the function
+    (patch / "patch.yaml").write_text(text.replace(f"{path}: [{scope}]", f"{path}: [__doc__]"))
     assert carry(patch, "0.21.0").outcome == "fits"
     assert carry(patch, "0.22.0").versions == ">=0.22.0"
     made, wanted = (

@@ -32,7 +32,7 @@ from transformers import (
     Gemma4UnifiedConfig, Gemma4UnifiedForConditionalGeneration,
 )
 found, sizes = {}, json.load(sys.stdin)
-assistant = sizes.pop("assistant")
+assistant, twelve = sizes.pop("assistant"), sizes.pop("12B")
 for size, given in sizes.items():
     config = Gemma4Config(**{name: given[name] for name in ("text_config", "vision_config", "audio_config")})
     with torch.device("meta"):
@@ -45,10 +45,15 @@ for size, given in sizes.items():
         "written": config.to_dict(),
     }
 unified = Gemma4UnifiedConfig(text_config={}, vision_config={}, audio_config={})
+twelve = Gemma4UnifiedConfig(**{name: twelve[name] for name in ("text_config", "vision_config", "audio_config")})
 text = Gemma4TextConfig(**assistant["text_config"])
 config = Gemma4AssistantConfig(text_config=text.to_dict(), backbone_hidden_size=assistant["backbone_hidden_size"])
 with torch.device("meta"):
-    models = {"unified": Gemma4UnifiedForConditionalGeneration(unified), "assistant": Gemma4AssistantForCausalLM(config)}
+    models = {
+        "unified": Gemma4UnifiedForConditionalGeneration(unified),
+        "12B": Gemma4UnifiedForConditionalGeneration(twelve),
+        "assistant": Gemma4AssistantForCausalLM(config),
+    }
 for name, model in models.items():
     tensors = {tensor: list(value.shape) for tensor, value in model.state_dict().items()}
     found[name] = {"tensors": tensors, "written": model.config.to_dict()}
@@ -76,7 +81,8 @@ def state(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(python: Path) -> dict[str, Any]:
     """The published sizes, as transformers builds them."""
-    configs = {**{size: shapes.config(size) for size in shapes.TEXTS}, "assistant": shapes.assistant_config("31B")}
+    configs = {size: shapes.config(size) for size in (*shapes.TEXTS, "12B")}
+    configs["assistant"] = shapes.assistant_config("31B")
     done = subprocess.run(
         [str(python), "-c", BUILD], input=json.dumps(configs), capture_output=True, text=True, check=False
     )
@@ -90,6 +96,17 @@ def test_the_shapes_are_those_of_transformers(built: dict[str, Any], size: str) 
     own = shapes.tensors(shapes.config(size), unread_keys=False)
     theirs = {name: tuple(shape) for name, shape in built[size]["tensors"].items() if name != "lm_head.weight"}
     assert {name: shape for name, (_, shape) in own.items()} == theirs
+
+
+def test_the_shapes_of_the_12b_are_those_of_transformers(built: dict[str, Any]) -> None:
+    """The published file and vLLM have the image part under another name; its sizes are the same."""
+    own = {name: shape for name, (_, shape) in shapes.tensors(shapes.config("12B")).items()}
+    theirs = {name: tuple(shape) for name, shape in built["12B"]["tensors"].items() if name != "lm_head.weight"}
+    decoder = "model.language_model."
+    assert {name: shape for name, shape in own.items() if decoder in name} == {
+        name: shape for name, shape in theirs.items() if decoder in name
+    }
+    assert sorted(own.values()) == sorted(theirs.values())
 
 
 @pytest.mark.parametrize("size", shapes.TEXTS)

@@ -5,13 +5,16 @@ Needs the managed runtime and the sdist of one release; the whole run is `make o
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gemmaspec.deploy.models import MAKER
 from gemmaspec.releases.facts import facts_for, newest
+from tests import real
 
 TOOLS = Path(__file__).parent.parent / "tools"
 sys.path.insert(0, str(TOOLS))
@@ -22,8 +25,26 @@ pytestmark = [pytest.mark.network, pytest.mark.real_process]
 
 
 @pytest.fixture(scope="module")
-def oracle() -> Iterator[asked.Oracle]:
-    with asked.Oracle(newest(), "gb10") as found:
+def runtime() -> str:
+    """The state folder with the managed runtime and the tiny pair, whose tokenizer the oracle's models take."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GEMMASPEC_STATE", str(real.STATE))
+        if not (real.STATE / "tiny").exists():
+            subprocess.run([asked._interpreter(), MAKER, real.STATE / "tiny"], check=True)
+    return str(real.STATE)
+
+
+@pytest.fixture(autouse=True)
+def _state(runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", runtime)
+
+
+@pytest.fixture(scope="module")
+def oracle(runtime: str) -> Iterator[asked.Oracle]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GEMMASPEC_STATE", runtime)
+        found = asked.Oracle(newest(), "gb10")
+    with found:
         yield found
 
 
@@ -61,7 +82,7 @@ def test_the_engine_says_what_lint_quotes(oracle: asked.Oracle, words: list[str]
     assert said in " ".join(found["why"])
 
 
-def test_lint_and_the_engine_agree_on_random_profiles() -> None:
+def test_lint_and_the_engine_agree_on_random_profiles(oracle: asked.Oracle) -> None:
     import oracle_lint
 
-    assert oracle_lint.compare([newest()], 20, 7) == 0
+    assert oracle_lint.compare_release(oracle, newest(), 20, 7) == 0

@@ -64,6 +64,79 @@ def test_sizes_are_the_published_ones(ref: str, loaded: float, billions: float) 
     assert parameters(found.tensors) / 1e9 == pytest.approx(billions, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("ref", "billions"),
+    [
+        ("google/gemma-4-12B-it", 11.95),
+        ("RedHatAI/gemma-4-12B-it-NVFP4", 11.95),
+        ("google/gemma-4-12B-it-assistant", 0.423),
+        ("google/gemma-4-31B-it-assistant", 0.470),
+        ("RedHatAI/gemma-4-31B-it-speculator.dspark", 8.39 / 2),
+    ],
+)
+def test_parameters_are_the_published_ones(ref: str, billions: float) -> None:
+    known = shipped_for(ref)
+    assert known
+    assert parameters(checkpoint_of(known).tensors) / 1e9 == pytest.approx(billions, rel=0.002)
+
+
+def test_fp8_has_the_parameters_of_bf16_and_the_size_of_a_published_file() -> None:
+    """28.6 GB: another checkpoint of that scheme, which stores the tied output head once more, in BF16."""
+    plain, quantized = (
+        checkpoint_of(shipped()[ref])
+        for ref in ("google/gemma-4-26b-a4b-it", "redhatai/gemma-4-26b-a4b-it-fp8-dynamic")
+    )
+    assert parameters(quantized.tensors) == parameters(plain.tensors)
+    head = 2 * quantized.text.vocab_size * quantized.text.hidden_size
+    assert (sum(tensor.nbytes for tensor in quantized.tensors) + head) / 1e9 == pytest.approx(28.6, rel=0.003)
+    assert quantized.quantization
+    assert quantized.quantization.algorithm == "FP8"
+
+
+@pytest.mark.parametrize(
+    ("ref", "method", "layers"),
+    [
+        ("RedHatAI/gemma-4-31B-it-speculator.dflash2", "dflash", (1, 17, 29, 47, 59)),
+        ("RedHatAI/gemma-4-31B-it-speculator.dspark", "dspark", (1, 17, 29, 47, 58)),
+    ],
+)
+def test_heads_that_draft_a_block_are_read_as_such_and_say_what_is_assumed(
+    ref: str, method: str, layers: tuple[int, ...]
+) -> None:
+    known = shipped_for(ref)
+    assert known
+    assert "Assumed" in known.source
+    found = checkpoint_of(known)
+    assert found.speculator
+    assert (found.speculator.method, found.speculator.target_layers) == (method, layers)
+    assert (len(found.text.layers), found.speculator.num_speculative_tokens) == (5, 7)
+    assert {layer.window for layer in found.text.layers} == {2048}
+
+
+def test_a_head_without_a_table_of_words_reads_that_of_its_target() -> None:
+    from gemmaspec.deploy.fit import Request, fit
+    from gemmaspec.fit.roofline import step_bytes
+
+    plan = fit(Request(profile="spark-31b-dflash2")).plan
+    assert plan.draft
+    assert not plan.draft.head
+    assert not plan.draft.embeddings
+    step = step_bytes(plan, context=1024, concurrency=1, tokens=1)
+    assert step.draft == plan.draft.read(1) + plan.target.embeddings
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_shipped_profile_is_answered_without_a_network(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ["--machine", "h100"] if name.startswith("nvidia") else []
+    assert run(["fit", name, *machine, "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["notes"]
+    assert run(["inspect", name, "--offline"]) in (0, 1)
+    assert "ship with gemmaspec" in capsys.readouterr().out
+    assert run(["profile", "lint", name, "--models", "--json"]) in (0, 1)
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["shapes"]
+
+
 def test_a_model_that_does_not_ship_still_has_to_be_there() -> None:
     from gemmaspec.errors import EnvironmentMissing
 

@@ -14,7 +14,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy import claims, stacks
 from gemmaspec.deploy.decide import UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.files import state_dir
 from tests.fake_engine import FakeMachine
 
@@ -201,6 +201,22 @@ def test_a_failed_replacement_goes_back_to_what_ran(
     started = stacks.find("mine")
     assert (started.outcome, started.known_good, started.server.port) == ("ready", key, 8601)
     assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)
+
+
+def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    up()
+    known_good("mine", monkeypatch)
+    waited: list[float] = []
+
+    def wait_ready(engine: Any, server: Any, *, timeout_s: float, **more: Any) -> Any:
+        waited.append(timeout_s)
+        return machine.wait_ready(engine, server, **more)
+
+    monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", wait_ready)
+    machine.fails["wait"] = TimedOut("not ready in 3 seconds")
+    assert up(*OTHER, "--timeout", "3") == 7
+    assert waited == [3.0, 1800.0]
+    assert machine.running["mine"]
 
 
 def test_ctrl_c_does_not_go_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:

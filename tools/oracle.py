@@ -89,9 +89,7 @@ class Oracle:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(30)
+        self._process.communicate(timeout=30)  # closes both pipes
         self._log.close()
 
     def __enter__(self) -> Oracle:

@@ -148,27 +148,33 @@ _SPECULATIVE: Final[Mapping[str, Sequence[str]]] = {
 
 def compare(wanted: Sequence[str], number: int, seed: int) -> int:
     """Judge `number` profiles of each release by both; returns how many disagree without being expected to."""
-    models = model_folders()
-    opened = {folder.name: _opened(folder) for folder in models.iterdir()}
     total = 0
     for release in wanted:
-        facts = facts_for(release)
-        assert facts
-        kinds = changes(facts)
-        chosen = random.Random(f"{seed}-{release}")
-        counts: Counter[str] = Counter()
-        with Oracle(release, "gb10") as oracle, tempfile.TemporaryDirectory() as folder:
-            while sum(counts.values()) < number:
-                trial = _trial(chosen, kinds)
-                verdict = _judged(trial, Path(folder), models, opened, oracle, release)
-                if verdict is None:
-                    continue
-                counts[verdict[0]] += 1
-                if verdict[0] in ("lint alone", "engine alone"):
-                    print(f"  {verdict[0]}: {trial}\n    {verdict[1]}", flush=True)
-        print(f"vllm {release}: {number} profiles, {len(kinds)} kinds of change, {dict(counts)}", flush=True)
-        total += counts["lint alone"] + counts["engine alone"]
+        with Oracle(release, "gb10") as oracle:
+            total += compare_release(oracle, release, number, seed)
     return total
+
+
+def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> int:
+    """Judge `number` profiles by lint and by the oracle of that release; returns how many disagree unexpectedly."""
+    models = model_folders()
+    opened = {folder.name: _opened(folder) for folder in models.iterdir()}
+    facts = facts_for(release)
+    assert facts
+    kinds = changes(facts)
+    chosen = random.Random(f"{seed}-{release}")
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        while sum(counts.values()) < number:
+            trial = _trial(chosen, kinds)
+            verdict = _judged(trial, Path(folder), models, opened, oracle, release)
+            if verdict is None:
+                continue
+            counts[verdict[0]] += 1
+            if verdict[0] in ("lint alone", "engine alone"):
+                print(f"  {verdict[0]}: {trial}\n    {verdict[1]}", flush=True)
+    print(f"vllm {release}: {number} profiles, {len(kinds)} kinds of change, {dict(counts)}", flush=True)
+    return counts["lint alone"] + counts["engine alone"]
 
 
 def _opened(folder: Path) -> Checkpoint:

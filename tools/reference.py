@@ -212,8 +212,9 @@ FIRST: Final = "spark-31b-mtp"
 
 
 def profiles_in_short() -> str:
-    """Return the shipped profiles, one line each, for README.md."""
-    profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
+    """Return the shipped profiles that have published figures, one line each, for README.md."""
+    every = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
+    profiles = [one for one in every if any(_figure(figure) for figure in one.measured)]
     profiles.sort(key=lambda one: one.name != FIRST)
     rows = [(_first(one.name), one.summary, *_published(one)) for one in profiles]
     return table(("profile", "what it serves", "tokens/s", "source"), rows)

@@ -15,6 +15,7 @@ from gemmaspec.carry.newvariant import diffs_of, release_number
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.index.address import LARGEST, fetch
 from gemmaspec.launcher import launch
+from gemmaspec.patching.diff import DiffFile
 from gemmaspec.patching.incoming import Incoming, reduce_diff
 from gemmaspec.patching.patch import Imported, Patch
 from gemmaspec.trees import listing as listing_of
@@ -111,10 +112,9 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
     """The patch with the least diffs that do the same to that vLLM, and its release as the first one claimed."""
     files = reader.files(file.path for file in incoming.files)
     pairs = {}
-    for edit, loose in _edits(incoming):
+    for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
+        edit = _edit(file, scopes, files[file.path])
         found = launch.decide_file(edit, files[edit.path])
-        if found.state != "applies":
-            found = launch.decide_file(loose, files[edit.path])
         if found.before is None or found.after is None or found.state != "applies":
             where = f"{found.path}:{found.line or 1}: {found.state}: {found.detail}"
             raise PatchConflict(
@@ -134,13 +134,22 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
     )
 
 
-def _edits(incoming: Incoming) -> Sequence[tuple[launch.FileEdit, launch.FileEdit]]:
-    """Each file's edit, in the functions that were guessed, and anywhere in the file."""
-    found = []
-    for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
-        guessed = tuple(
-            launch.Hunk(scope, one.line, one.old, one.new) for scope, one in zip(scopes, file.hunks, strict=True)
-        )
-        loose = tuple(launch.Hunk("", one.line, one.old, one.new) for one in file.hunks)
-        found.append((launch.FileEdit(file.path, guessed), launch.FileEdit(file.path, loose)))
-    return found
+def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launch.FileEdit:
+    """The edit of one file, each hunk in the scope in which it is found: the guessed one, or anywhere.
+
+    The context of a diff from elsewhere may begin inside a docstring, which a scope has to say.
+    """
+    hunks = []
+    for guess, one in zip(scopes, file.hunks, strict=True):
+        tries = [launch.Hunk(scope, one.line, one.old, one.new) for scope in (guess, "", "__doc__")]
+        states = [_state(hunk, data) for hunk in tries]
+        best = next((states.index(state) for state in ("applies", "applied") if state in states), 1)
+        hunks.append(tries[best])
+    return launch.FileEdit(file.path, tuple(hunks))
+
+
+def _state(hunk: launch.Hunk, data: bytes | None) -> str:
+    try:
+        return launch.find_hunk(hunk, launch.Source(data)).state if data is not None else "conflict"
+    except launch.UNREADABLE:
+        return "conflict"

@@ -16,7 +16,7 @@ from typing import Final
 from gemmaspec.checkpoint.model import Tensor
 
 PARTS: Final = {
-    "vision": ("vision_tower", "embed_vision", "vision_model", "multi_modal_projector"),
+    "vision": ("vision_tower", "vision_embedder", "embed_vision", "vision_model", "multi_modal_projector"),
     "audio": ("audio_tower", "embed_audio"),
     "lm_head": ("lm_head",),
     "per-layer embeddings": ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"),

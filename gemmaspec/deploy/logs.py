@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemmaspec.deploy import stacks
-from gemmaspec.deploy.starting import FAILED_LOG
+from gemmaspec.deploy.stacks import FAILED_LOG
 from gemmaspec.engine.process import LOG
 from gemmaspec.errors import UsageError
 from gemmaspec.files import UnreadableFile

@@ -18,6 +18,8 @@ from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
 from gemmaspec.profile.find import profile_folders, profile_names
 
 RECORD: Final = "record.json"
+FAILED_LOG: Final = "failed.log"
+"""The log of a start that failed, in the stack's folder."""
 
 Outcome = Literal["starting", "ready", "failed", "stopped"]
 """What became of the last start, as the command that did it wrote down."""

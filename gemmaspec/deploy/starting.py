@@ -9,14 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from gemmaspec.deploy import claims, knowngood, lock, stacks
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.models import Model, check_access, check_folder, hub_answers
 from gemmaspec.deploy.owner import Owner
-from gemmaspec.deploy.stacks import Outcome, Started
+from gemmaspec.deploy.stacks import FAILED_LOG, Outcome, Started
 from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
@@ -27,9 +27,6 @@ from gemmaspec.ready.probe import probe
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
-
-FAILED_LOG: Final = "failed.log"
-"""The log of a start that failed, in the stack's folder."""
 
 
 class Progress(Protocol):

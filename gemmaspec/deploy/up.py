@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.decide import Start, UpRequest, decide
+from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
@@ -64,9 +65,7 @@ def up_detached(request: UpRequest, progress: Progress) -> Started:
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
         told.note(f"engine {start.why}")
-        return carry_out_detached(
-            start, engine, told, go_back=lambda good: restore(good, told, timeout_s=request.timeout_s)
-        )
+        return carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
 
 
 def restart(
@@ -122,9 +121,12 @@ def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
     start = decide(request, observed)
     told.note(f"engine {start.why}")
     timeout_s = request.timeout_s
-    return carry_out(
-        start, engine, told, timeout_s=timeout_s, go_back=lambda good: restore(good, told, timeout_s=timeout_s)
-    )
+    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+
+
+def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
+    """Return what starts a replaced stack again; a timeout that was too short for the new server does not end it."""
+    return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s))
 
 
 def _stops(start: Start) -> str | None:

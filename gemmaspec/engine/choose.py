@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.process import ProcessEngine
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing
@@ -22,6 +21,8 @@ def choose_engine(
         return engine_named(runs_on), f"{runs_on}: it runs there now (--engine changes that)"
     if forced == "process":
         return ProcessEngine(), "process: chosen by you"
+    from gemmaspec.engine.docker import DockerEngine
+
     docker = DockerEngine()
     try:
         version = docker.ping()
@@ -38,4 +39,8 @@ def choose_engine(
 
 def engine_named(name: EngineName) -> Engine:
     """The engine of that name, without asking whether it can be used."""
-    return DockerEngine() if name == "docker" else ProcessEngine()
+    if name == "process":
+        return ProcessEngine()
+    from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import
+
+    return DockerEngine()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import docker
-from docker.errors import APIError, ImageNotFound
-
-from gemmaspec.engine import endpoint
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
+
+if TYPE_CHECKING:  # the SDK is slow to import, and most commands that can ask Docker do not
+    import docker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
 
     Raises EnvironmentMissing when docker does not answer, or does not take this for a name.
     """
+    from gemmaspec.engine import endpoint
+
     client = endpoint.connect(endpoint.find())
     try:
         return identity(client, ref, named=named)
@@ -41,6 +43,8 @@ def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
 
 def identity(client: docker.DockerClient, ref: str, *, named: str | None = None) -> Identity | None:
     """The same by a client that is at hand."""
+    from docker.errors import APIError, ImageNotFound
+
     try:
         attributes = client.images.get(ref).attrs
     except ImageNotFound:

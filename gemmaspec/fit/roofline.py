@@ -151,13 +151,23 @@ def _at_least(step: Step, passes: int) -> int:
 def step_bytes(plan: Plan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> Step:
     """Return what a step over `tokens` tokens of each request reads; `alike`: all of them use the same experts."""
     all_tokens = concurrency * tokens
-    draft = plan.draft.read(concurrency, alike=alike) if plan.draft else 0
     return Step(
         target=plan.target.read(all_tokens, alike=alike),
         target_cache=concurrency * _cache_bytes(plan, "target", context),
-        draft=draft,
+        draft=_draft_bytes(plan, concurrency, alike=alike),
         draft_cache=concurrency * _cache_bytes(plan, "draft", context),
     )
+
+
+def _draft_bytes(plan: Plan, tokens: int, *, alike: bool) -> int:
+    """Weights that a pass of the draft reads; one that stores no table of words scores them with the target's head.
+
+    vllm/v1/worker/gpu/spec_decode/dflash/utils.py, 0.32.0.
+    """
+    if plan.draft is None:
+        return 0
+    own = plan.draft.read(tokens, alike=alike)
+    return own if plan.draft.head or plan.draft.embeddings else own + (plan.target.head or plan.target.embeddings)
 
 
 def _cache_bytes(plan: Plan, role: str, context: int) -> int:

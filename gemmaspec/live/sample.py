@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 TTFT: Final = "vllm:time_to_first_token_seconds"
 TPOT: Final = "vllm:request_time_per_output_token_seconds"
 E2E: Final = "vllm:e2e_request_latency_seconds"
@@ -74,6 +72,8 @@ class Sample:
 
 def read_sample(text: str, *, at: float) -> Sample:
     """Return the sample that a /metrics page holds. Raises ValueError if it cannot be read."""
+    from prometheus_client.parser import text_string_to_metric_families  # slow to import
+
     totals: dict[str, float] = defaultdict(float)
     positions: dict[int, float] = defaultdict(float)
     buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in _HISTOGRAMS}

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 PREFIX: Final = "vllm:spec_decode_num_"
 _FIELDS: Final = {
     "vllm:spec_decode_num_drafts_total": "drafts",
@@ -44,6 +42,8 @@ class SpecCounters:
 
 def spec_counters(metrics_text: str) -> SpecCounters:
     """The speculation counters of a /metrics page. Raises ValueError when they cannot be read."""
+    from prometheus_client.parser import text_string_to_metric_families  # slow to import
+
     wanted = "\n".join(line for line in metrics_text.splitlines() if line.startswith(PREFIX))
     totals = dict.fromkeys(_FIELDS.values(), 0.0)
     for family in text_string_to_metric_families(f"{wanted}\n"):

@@ -7,12 +7,13 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
-
-import httpx
+from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import StartFailed, TimedOut
+
+if TYPE_CHECKING:  # slow to import, and a command asks only a server that runs
+    import httpx
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes of an answer that are read; a /metrics page of vLLM has some 100 kB."""
@@ -54,6 +55,8 @@ def exchange(
     No proxy of the environment is used and no redirect followed: nothing but `server.base_url` is reached.
     Raises NoAnswer when the connection fails, TimedOut after `timeout_s`, StartFailed above MAX_BODY.
     """
+    import httpx
+
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     deadline = clock() + timeout_s
     try:

@@ -1,4 +1,4 @@
-"""config.json of published Gemma 4 models, of their MTP drafts and of an EAGLE-3 head, by size. Pure."""
+"""config.json of published Gemma 4 models, of their MTP drafts and of other heads, by size. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, Final
 
 DATA: Final = Path(__file__).parent / "data"
 _LARGE: Final = ("31B", "26B-A4B")
+_UNIFIED: Final = "12B"
+"""The size without towers: images and audio pass one linear layer each (transformers models/gemma4_unified)."""
 _SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
 
 
@@ -21,7 +23,7 @@ def _facts() -> dict[str, Any]:
 
 
 def text_of(size: str) -> dict[str, Any]:
-    """Return text_config of a size: 31B, 26B-A4B, E4B or E2B."""
+    """Return text_config of a size: 31B, 26B-A4B, 12B, E4B or E2B."""
     text = copy.deepcopy(_facts()["texts"][size])
     pattern, times = text.pop("layer_pattern")
     return {**_facts()["common"], **text, "layer_types": pattern * times}
@@ -42,6 +44,9 @@ def config(size: str, *, towers: bool = True) -> dict[str, Any]:
         "image_token_id": 258880,
         "eos_token_id": [1, 106],
     }
+    if size == _UNIFIED:
+        parts = {"vision_config": facts["unified"]["vision"], "audio_config": facts["unified"]["audio"]}
+        found |= {"architectures": ["Gemma4UnifiedForConditionalGeneration"], "model_type": "gemma4_unified", **parts}
     return found if towers else {**found, "vision_config": None, "audio_config": None}
 
 
@@ -61,6 +66,9 @@ def assistant_config(size: str) -> dict[str, Any]:
         "text_config": {**facts["common"], **own, **layers, **widths, "vocab_size_per_layer_input": 0},
         "tie_word_embeddings": True,
     }
+    if size == _UNIFIED:
+        found |= {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant"}
+        found["text_config"]["model_type"] = target["model_type"]
     if ordered:
         found |= {"use_ordered_embeddings": True, "num_centroids": 2048, "centroid_intermediate_top_k": 32}
     return found
@@ -83,6 +91,23 @@ def eagle3_config(*, hidden: int = 5376) -> dict[str, Any]:
         "draft_vocab_size": 32000,
         "target_hidden_size": hidden,
         "eagle_aux_hidden_state_layer_ids": [2, 30, 57],
+        "dtype": "bfloat16",
+    }
+
+
+def block_config(kind: str) -> dict[str, Any]:
+    """Return config.json of a 31B head that drafts a block at once, dflash2 or dspark, as speculators writes it."""
+    facts = copy.deepcopy(_facts()["blocks"][kind])
+    layer = facts["layer"]
+    proposal = {"proposal_type": "greedy", "speculative_tokens": facts["config"]["block_size"] - 1}
+    verifier = {"name_or_path": "google/gemma-4-31B-it", "architectures": ["Gemma4ForConditionalGeneration"]}
+    return {
+        **facts["config"],
+        "speculators_model_type": kind,
+        "speculators_config": {"algorithm": kind, "proposal_methods": [proposal], "verifier": verifier},
+        "transformer_layer_config": {**layer, "layer_types": ["sliding_attention"] * layer["num_hidden_layers"]},
+        "target_hidden_size": layer["hidden_size"],
+        "tie_word_embeddings": False,
         "dtype": "bfloat16",
     }
 

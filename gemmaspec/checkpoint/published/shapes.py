@@ -31,6 +31,9 @@ def tensors(config: Mapping[str, Any], *, unread_keys: bool = True) -> Shapes:
         _put(found, f"{prefix}.embed_tokens_per_layer.weight", text["vocab_size_per_layer_input"], columns)
         _put(found, f"{prefix}.per_layer_model_projection.weight", columns, width)
         _put(found, f"{prefix}.per_layer_projection_norm.weight", per_layer)
+    if config["model_type"] == "gemma4_unified":
+        _unified(found, config, width)
+        return found
     _vision(found, config["vision_config"], width)
     if config["audio_config"]:
         _audio(found, config["audio_config"], width)
@@ -109,6 +112,20 @@ def _vision(found: Shapes, vision: Mapping[str, Any], text_width: int) -> None:
         for norm in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
             _put(found, f"{layer}.{norm}.weight", width)
     _put(found, "model.embed_vision.embedding_projection.weight", text_width, width)
+
+
+def _unified(found: Shapes, config: Mapping[str, Any], text_width: int) -> None:
+    """What a 12B has instead of towers (vllm/model_executor/models/gemma4_unified.py, 0.32.0)."""
+    vision, audio, part = config["vision_config"], config["audio_config"], "model.vision_embedder"
+    width, patch = vision["mm_embed_dim"], 3 * (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2
+    _put(found, f"{part}.patch_dense.weight", width, patch)
+    _put(found, f"{part}.patch_dense.bias", width)
+    for norm, size in (("patch_ln1", patch), ("patch_ln2", width), ("pos_norm", width)):
+        _put(found, f"{part}.{norm}.weight", size)
+        _put(found, f"{part}.{norm}.bias", size)
+    _put(found, f"{part}.pos_embedding", vision["mm_posemb_size"], 2, width)
+    _put(found, "model.embed_vision.embedding_projection.weight", text_width, width)
+    _put(found, "model.embed_audio.embedding_projection.weight", text_width, audio["audio_embed_dim"])
 
 
 def _audio(found: Shapes, audio: Mapping[str, Any], text_width: int) -> None:
@@ -190,6 +207,11 @@ def fp8(shapes: Shapes) -> Shapes:
 
 def single_experts(shapes: Shapes) -> Shapes:
     """Return experts stored one by one, quantized to NVFP4, as an exporter without fused experts has them."""
+    return nvfp4(split_experts(shapes))
+
+
+def split_experts(shapes: Shapes) -> Shapes:
+    """Return the same with experts stored one by one."""
     found: Shapes = {}
     for name, (dtype, shape) in shapes.items():
         if ".experts." not in name:
@@ -200,7 +222,7 @@ def single_experts(shapes: Shapes) -> Shapes:
         for expert in range(experts):
             for part, own in parts.items():
                 found[f"{stem}.{expert}.{part}.weight"] = (dtype, (own, columns))
-    return nvfp4(found)
+    return found
 
 
 def eagle3_tensors(config: Mapping[str, Any]) -> Shapes:

@@ -17,14 +17,14 @@ from typing import Any, Final
 from gemmaspec.checkpoint.config import describe
 from gemmaspec.checkpoint.fields import Fields
 from gemmaspec.checkpoint.model import Checkpoint, Tensor
-from gemmaspec.checkpoint.published import configs, shapes
+from gemmaspec.checkpoint.published import blocks, configs, shapes
 from gemmaspec.checkpoint.published.shapes import Shapes
 from gemmaspec.checkpoint.quantization import declared
 
 NOT_RECORDED: Final = "revision not recorded"
 _SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
-_LEFT: Final = ("lm_head", "model.vision_tower*", "model.embed_vision*", "model.audio_tower*", "model.embed_audio*")
-_TOWERS: Final = ("model.vision_tower", "model.embed_vision", "model.audio_tower", "model.embed_audio")
+_LEFT: Final = ("lm_head", "model.vision_*", "model.embed_vision*", "model.audio_tower*", "model.embed_audio*")
+_TOWERS: Final = ("model.vision_", "model.embed_vision", "model.audio_tower", "model.embed_audio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Shipped:
 
     ref: str
     kind: str
-    """model, assistant, or the method of another head."""
+    """model, assistant, eagle3, dflash2 or dspark."""
     size: str
     form: str
     """BF16, FP8, NVFP4, NVFP4A16, NVFP4-AWQ, or NVFP4-mlp where attention stays in BF16."""
@@ -108,6 +108,10 @@ def _built(known: Shipped) -> tuple[dict[str, Any], Shapes]:
     if known.kind == "eagle3":
         config = configs.eagle3_config()
         return config, shapes.eagle3_tensors(config)
+    if known.kind in ("dflash2", "dspark"):
+        config = configs.block_config(known.kind)
+        make = blocks.dflash2_tensors if known.kind == "dflash2" else blocks.dspark_tensors
+        return config, make(config)
     config = configs.config(known.size)
     found = _quantized(known, shapes.tensors(config))
     if not known.towers:
@@ -122,7 +126,7 @@ def _quantized(known: Shipped, plain: Shapes) -> Shapes:
     if known.form == "BF16":
         return plain
     if known.form == "FP8":
-        return shapes.fp8(plain)
+        return shapes.fp8(shapes.split_experts(plain) if known.method == "compressed-tensors" else plain)
     if ".experts." in "".join(plain):
         return shapes.single_experts(plain)
     if known.form == "NVFP4-mlp":
@@ -132,15 +136,21 @@ def _quantized(known: Shipped, plain: Shapes) -> Shapes:
 
 def _declaration(known: Shipped) -> dict[str, Any]:
     left = [*_LEFT, *(["*self_attn*"] if known.form == "NVFP4-mlp" else [])]
+    if known.form == "FP8" and known.method == "compressed-tensors":
+        weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+        return _compressed(weights, {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}, left)
     if known.form == "FP8":
         return {"quant_method": "fp8", "ignored_layers": left}
     if known.method == "compressed-tensors":
         weights = {"num_bits": 4, "type": "float", "group_size": 16}
-        inputs = None if known.form == "NVFP4A16" else dict(weights)
-        groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}}
-        return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": left}
+        return _compressed(weights, None if known.form == "NVFP4A16" else weights, left)
     algorithm = {"NVFP4A16": "W4A16_NVFP4", "NVFP4-AWQ": "NVFP4_AWQ"}.get(known.form, "NVFP4")
     return {"quant_method": "modelopt", "quant_algo": algorithm, "group_size": 16, "ignore": left}
+
+
+def _compressed(weights: dict[str, Any], inputs: dict[str, Any] | None, left: list[str]) -> dict[str, Any]:
+    groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}}
+    return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": left}
 
 
 def _tensors(found: Shapes) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.checkpoint.published.shipped import shipped_for
-from gemmaspec.checkpoint.stored import parameters, parts, stored
+from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.cli import output
 from gemmaspec.inspect.kind import kind_of
 
@@ -66,8 +66,7 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     yield from _sharing(checkpoint)
     experts = f"; {text.experts} experts, {text.experts_per_token} for each token" if text.experts else ""
     yield "widths", f"hidden {text.hidden_size}, feed-forward {text.intermediate_size}{experts}"
-    tied = "the output head is the same table" if text.tied_embeddings else "with an output head of its own"
-    yield "vocabulary", f"{text.vocab_size} tokens, {tied}"
+    yield "vocabulary", f"{text.vocab_size} tokens, {_head_words(checkpoint)}"
     if text.hidden_size_per_layer_input:
         table = f"{text.vocab_size_per_layer_input} tokens x {len(text.layers)} layers"
         yield "per layer", f"{text.hidden_size_per_layer_input} wide embeddings, {table}"
@@ -76,6 +75,14 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     yield from _speculator(checkpoint)
     yield "chat", _chat(checkpoint)
     yield from _quantization(checkpoint)
+
+
+def _head_words(checkpoint: Checkpoint) -> str:
+    if checkpoint.text.tied_embeddings:
+        return "the output head is the same table"
+    if checkpoint.speculator and not any(part_of(one.name) == "lm_head" for one in checkpoint.tensors):
+        return "without an output head of its own"
+    return "with an output head of its own"
 
 
 def _layer_words(layer: Layer) -> str:
