@@ -232,7 +232,9 @@ def test_shipped_files_say_what_their_rows_are(file: Path) -> None:
     assert set(head) == {"schema", "machine", "targets", "date", "source", "note", "rows"}
     assert head["machine"] in MACHINES
     assert head["date"] in head["source"]
-    assert all(one.by_lot for one in parse_rows(file.read_text(), file=file.name) if one.k) == ("dummy" in head["source"])
+    assert all(one.by_lot for one in parse_rows(file.read_text(), file=file.name) if one.k) == (
+        "dummy" in head["source"]
+    )
 
 
 @pytest.mark.parametrize("k", [1, 4, 8])
