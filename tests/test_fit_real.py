@@ -77,6 +77,8 @@ def server_flags(request: pytest.FixtureRequest, other_shape: Path) -> Iterator[
 @pytest.mark.parametrize("server_flags", CASES, indirect=True)
 def test_blocks_and_tokens_are_those_of_the_server(server_flags: list[str]) -> None:
     started = gemmaspec("up", PROFILE, "--engine", "process", "--set", f"serve.port={PORT}", *server_flags)
+    if "FP8 KV cache on CPU requires" in started.err:
+        pytest.skip("vLLM keeps an FP8 KV cache only on a CPU with AVX-512 or AMX")
     assert started.code == 0, started.err[-3000:]
     said = gemmaspec("fit", PROFILE, "--json", *server_flags)
     assert said.code == 0, said.err
