@@ -160,10 +160,10 @@ def test_a_real_server_is_measured_alike(
 
 def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Path) -> None:
     """The whole way: two arms started, both orders, a result that predict takes, nothing left running."""
-    out = tmp_path / "out"
+    out, port = tmp_path / "out", real.free_port()  # the other server of this file may still run
     more = ("--concurrency", "1,2", "--max-tokens", "32", "--each", "1", "--category", "chat,code", "--repeats", "0")
     done = real.gemmaspec(
-        *("bench", "tiny-cpu", "--engine", "process", "--set", f"serve.port={PORT}", "--out", str(out), "--json"),
+        *("bench", real.PROFILE, "--engine", "process", "--set", f"serve.port={port}", "--out", str(out), "--json"),
         *more,
         timeout=1800,
     )
@@ -175,7 +175,7 @@ def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Pat
     arms = done.json["provenance"]["arms"]
     assert arms["draft_model/4"]["lock"]["plan"].startswith("sha256:")
     assert arms["draft_model/4"]["vllm"].startswith("0.32.0")
-    assert real.gemmaspec("status", "tiny-cpu").code == 1
-    predicted = real.gemmaspec("predict", "tiny-cpu", "--measured", str(out), "--k", "0,2", "--json")
+    assert real.gemmaspec("status", real.PROFILE).code == 1
+    predicted = real.gemmaspec("predict", real.PROFILE, "--measured", str(out), "--k", "0,2", "--json")
     assert predicted.code == 0, predicted.err
     assert (out / "report.html").stat().st_size < 500_000
