@@ -31,15 +31,7 @@ def grafana() -> None:
 
 
 def prometheus(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="Names of started profiles; all if none is given.",
-            autocompletion=options.complete_stack,
-            show_default=False,
-        ),
-    ] = None,
+    names: options.Stacks = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write.")] = Path("prometheus"),
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: options.Json = False,

@@ -91,6 +91,15 @@ OptionalStack = Annotated[
         show_default=False,
     ),
 ]
+Stacks = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME]...",
+        help="Names of started profiles; all if none is given.",
+        autocompletion=complete_stack,
+        show_default=False,
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

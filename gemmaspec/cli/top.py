@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.top import Top
 
 
 def add_to(app: typer.Typer) -> None:
@@ -17,15 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def top(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="Names of started profiles; all if none is given.",
-            autocompletion=options.complete_stack,
-            show_default=False,
-        ),
-    ] = None,
+    names: options.Stacks = None,
     once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=60, help="Time between two readings.")
@@ -62,11 +57,9 @@ def top(
     text.live(watched.look, interval=interval)
 
 
-def _serve(watched: object, *, port: int, interval: float) -> None:
-    from gemmaspec.deploy.top import Top
+def _serve(watched: Top, *, port: int, interval: float) -> None:
     from gemmaspec.deploy.top_page import serve
 
-    assert isinstance(watched, Top)
     with serve(watched, port=port, interval=interval) as address:
         output.data(address)
         output.progress("Serving until Ctrl-C.")

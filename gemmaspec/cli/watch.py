@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json as json_
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.watch import Line
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,15 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def watch(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="Names of started profiles; all if none is given.",
-            autocompletion=options.complete_stack,
-            show_default=False,
-        ),
-    ] = None,
+    names: options.Stacks = None,
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.")
     ] = 1.0,
@@ -65,15 +62,8 @@ def _restart(name: str, *, no_spec: bool) -> None:
         use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec)
 
 
-def _tell(line: object, *, as_json: bool) -> None:
-    import dataclasses
-
-    from gemmaspec.deploy.watch import Line
-
-    assert isinstance(line, Line)
+def _tell(line: Line, *, as_json: bool) -> None:
     if as_json:
-        import json as json_
-
         output.data(json_.dumps({"schema": 1, **dataclasses.asdict(line)}))
         return
     said = " ".join(word for word in (line.stack, line.fault or "", line.what) if word)
