@@ -20,13 +20,10 @@ _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 _COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
 """A line's first column, and the two blanks or more that end it."""
 
-hidden = redact
-"""A text without this user's secrets."""
-
 
 def data(text: str) -> None:
     """Print what the command was asked for, as it is."""
-    text = hidden(text)
+    text = redact(text)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
@@ -86,7 +83,7 @@ def json_data(value: dict[str, Any]) -> None:
 def progress(text: str) -> None:
     """Tell what is going on meanwhile. Nobody has to hear it: a reader that left, or a full disk, ends no command."""
     try:
-        sys.stderr.write(fitted(hidden(text), width_of(sys.stderr)) + "\n")
+        sys.stderr.write(fitted(redact(text), width_of(sys.stderr)) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         _let_go(sys.stderr)

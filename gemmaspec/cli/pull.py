@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.pull import Part, Progress
@@ -117,7 +118,7 @@ class _Bars:
         self._bars.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(output.hidden(text), markup=False)
+        self._console.print(redact(text), markup=False)
 
     def begin(self, role: str, name: str, total: int | None) -> None:
         self._tasks[role] = self._bars.add_task(f"{role} {name}", total=total)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.watch import Line
@@ -49,7 +50,7 @@ def watch(
         drawn = use_case.power()
         for one in found:
             for line in use_case.look(one, power_w=drawn, restart=_restart):
-                use_case.log(line, redact=output.hidden)
+                use_case.log(line, redact=redact)
                 _tell(line, as_json=json)
         time.sleep(max(0.0, interval - (time.monotonic() - began)))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
+from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
@@ -51,9 +52,7 @@ class TerminalProgress:
 
     def note(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a terminal that is closed meanwhile ends no start
-            self._console.print(
-                output.fitted(output.hidden(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True
-            )
+            self._console.print(output.fitted(redact(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True)
 
     def phase(self, phase: Phase, elapsed: float) -> None:
         with contextlib.suppress(OSError):

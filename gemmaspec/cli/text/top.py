@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gemmaspec.cli import output
 from gemmaspec.live.board import Board, document, gpu_line, rows
+from gemmaspec.redact import redact
 
 
 def is_terminal() -> bool:
@@ -47,7 +48,7 @@ def picture(board: Board) -> RenderableType:
     for view in board.views:
         table.add_column(Text(view.name), overflow="fold")
     for label, cells in rows(board.views):
-        table.add_row(Text(label), *(Text(output.hidden(cell)) for cell in cells))
+        table.add_row(Text(label), *(Text(redact(cell)) for cell in cells))
     lines: list[RenderableType] = [table]
     lines += [Text(gpu_line(gpu)) for gpu in board.gpus]
     if board.memory_available is not None:
