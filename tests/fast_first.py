@@ -11,6 +11,7 @@ import pytest
 SLOW = ("network", "real_process", "real_docker")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's own hook, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort by the slowest marker a test has; within one, the order stays."""
     items.sort(key=slowness)

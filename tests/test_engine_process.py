@@ -27,6 +27,7 @@ from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import UnreadableFile
+from tests.real import RUN
 
 STAND_IN_LAUNCHER = """
 import fcntl, json, os, sys
@@ -373,7 +374,7 @@ def test_a_record_of_another_boot_is_not_trusted(engine: ProcessEngine, make: Ca
 
 
 def blank() -> record.Record:
-    return record.Record(stack="s", nonce="n", boot_id=record.boot_id(), since_ticks=record.now_ticks(), command=())
+    return record.Record(stack="s", nonce=RUN, boot_id=record.boot_id(), since_ticks=record.now_ticks(), command=())
 
 
 def marked() -> subprocess.Popen[bytes]:
@@ -411,7 +412,7 @@ def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> Non
     script.write_text(
         "import os, subprocess, sys\n"
         "from gemmaspec.engine import record\n"
-        "made = record.Record(stack='s', nonce='n', boot_id=record.boot_id(), since_ticks=0, command=())\n"
+        "made = record.Record(stack='s', nonce=os.environ['NONCE'], boot_id=record.boot_id(), since_ticks=0, command=())\n"
         "if sys.argv[1] == '2':\n"
         "    child = subprocess.Popen(['sleep', '99'])\n"
         "    print([process.pid for process in record.members(made)] == [child.pid], flush=True)\n"
@@ -419,7 +420,7 @@ def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> Non
         "else:\n"
         "    subprocess.run([sys.executable, __file__, str(int(sys.argv[1]) + 1)], check=True)\n"
     )
-    env = os.environ | {record.MARKER: blank().marker}
+    env = os.environ | {record.MARKER: blank().marker, "NONCE": RUN}
     command = [sys.executable, str(script), "0"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

@@ -147,7 +147,7 @@ def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Fou
         wrong = _too_old
     elif vllm.assumed:
         wrong = _assumed
-    elif Version(vllm.version).public != vllm.facts.vllm:
+    elif vllm.facts.vllm not in (vllm.version, Version(vllm.version).public):
         wrong = _not_in_table
     else:
         return
