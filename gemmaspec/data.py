@@ -20,6 +20,6 @@ LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 
 
 def patch_folders() -> tuple[Path, ...]:
-    """Folders of patches: the shipped one, then those of $GEMMASPEC_PATCHES, which win."""
+    """Return folders of patches: the shipped one, then those of $GEMMASPEC_PATCHES, which win."""
     named = os.environ.get("GEMMASPEC_PATCHES", "").split(os.pathsep)
     return (PATCHES, *(Path(folder) for folder in named if folder))

@@ -16,7 +16,7 @@ from gemmaspec.errors import EnvironmentMissing
 
 
 def state_dir() -> Path:
-    """The folder for stacks, managed runtimes and made models ($GEMMASPEC_STATE, else the platform's)."""
+    """Return the folder for stacks, managed runtimes and made models ($GEMMASPEC_STATE, else the platform's)."""
     chosen = os.environ.get("GEMMASPEC_STATE")
     return Path(chosen).absolute() if chosen else platformdirs.user_state_path("gemmaspec")
 
@@ -46,7 +46,7 @@ class UnreadableFile(EnvironmentMissing):
 def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) -> bytes | None:
     """Return the bytes of a regular file; None when there is no file.
 
-    Never waits and never reads more than `limit` bytes. Raises UnreadableFile for a folder, a pipe, a device, a
+    Never waits and never reads more than `limit` bytes. Raise UnreadableFile for a folder, a pipe, a device, a
     file that is longer or may not be read, and for a link unless `follow`.
     """
     try:
@@ -66,7 +66,7 @@ def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) ->
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
-    """Open a regular file to read it, without ever waiting. Raises FileNotFoundError, and else UnreadableFile."""
+    """Open a regular file to read it, without ever waiting. Raise FileNotFoundError, and else UnreadableFile."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -92,7 +92,7 @@ def _kind(path: Path) -> str:
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write `text` to `path` through a temporary sibling, so that a reader sees the old file or the new one.
 
-    Raises EnvironmentMissing when the disk is full or the folder cannot be written; `path` is then unchanged.
+    Raise EnvironmentMissing when the disk is full or the folder cannot be written; `path` is then unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
-    """The one sentence for a file that cannot be written."""
+    """Return the one sentence for a file that cannot be written."""
     if error.errno == errno.ENOSPC:
         return EnvironmentMissing(
             f"no space left on the disk of {path.parent}: {path.name} was not written, nothing was changed",

@@ -38,14 +38,14 @@ def _secrets() -> Iterator[str]:
 
 @functools.lru_cache(maxsize=64)
 def _passwords(addresses: str) -> tuple[str, ...]:
-    """The passwords in the addresses of one variable, as written and as a program decodes them."""
+    """Return the passwords in the addresses of one variable, as written and as a program decodes them."""
     found = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(addresses)]
     return tuple(one for password in found for one in (password, unquote(password)))
 
 
 @functools.cache
 def _stored_token() -> str:
-    """The token that `hf auth login` has kept."""
+    """Return the token that `hf auth login` has kept."""
     caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
     file = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()

@@ -70,7 +70,7 @@ def read_text(data: bytes, *, file: str, error: type[GemmaspecError] = ProfileEr
 def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -> Document:
     """Parse one YAML document into plain data with places.
 
-    Raises `error` with file:line for anything that is not plain maps, lists and scalars.
+    Raise `error` with file:line for anything that is not plain maps, lists and scalars.
     """
     if len(text) > MAX_CHARACTERS:
         raise error(f"{file}: larger than {MAX_CHARACTERS} characters")
@@ -84,7 +84,7 @@ def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -
 
 
 def scalar(text: str) -> str | int | bool | None:
-    """The value of an unquoted scalar: null, true, false, a decimal integer, else the text itself."""
+    """Return the value of an unquoted scalar: null, true, false, a decimal integer, else the text itself."""
     if text in ("", "~", "null"):
         return None
     if text in ("true", "false"):
@@ -103,7 +103,7 @@ class _Reader:
         self._empty: set[Path] = set()
 
     def document(self) -> Document:
-        """The whole of it; an empty text is an empty map."""
+        """Return the whole of it; an empty text is an empty map."""
         next(self._events)  # the stream's start
         if not isinstance(next(self._events), DocumentStartEvent):
             return Document({}, self._places)

@@ -28,7 +28,7 @@ PAIRS = 2
 
 
 def median(run: Callable[[], float], *, times: int) -> float:
-    """The median of several timed runs, after one that does not count."""
+    """Return the median of several timed runs, after one that does not count."""
     run()
     return statistics.median(run() for _ in range(times))
 
@@ -41,7 +41,7 @@ def seconds(command: Sequence[str], **options: object) -> float:
 
 
 def cli() -> Iterator[tuple[str, str, str]]:
-    """How long the command line takes to start."""
+    """Yield how long the command line takes to start."""
     with tempfile.TemporaryDirectory() as folder:
         base = median(lambda: seconds([PYTHON, "-c", "import typer"]), times=9)
         version = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "--version"]), times=9)
@@ -54,14 +54,14 @@ def cli() -> Iterator[tuple[str, str, str]]:
 
 
 def fit() -> Iterator[tuple[str, str, str]]:
-    """How long the question takes whether the tiny pair fits, with nothing but what is on this machine."""
+    """Yield how long the question takes whether the tiny pair fits, with nothing but what is on this machine."""
     environment = {**os.environ, "GEMMASPEC_STATE": str(STATE), "HF_HUB_OFFLINE": "1"}
     value = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "fit", "tiny-cpu"], env=environment), times=9)
     yield row("`gemmaspec fit tiny-cpu`, whole command", value, 0.5, "median of 9, without network", unit="s")
 
 
 def overlay() -> Iterator[tuple[str, str, str]]:
-    """The launcher against a start-up script that edits files and runs pip, in one container."""
+    """Yield the launcher against a start-up script that edits files and runs pip, in one container."""
     rendered = STATE / "bench"
     subprocess.run(
         [PYTHON, "-m", "gemmaspec", "render", "tiny-cpu", "--out", str(rendered)], check=True, capture_output=True
@@ -111,7 +111,7 @@ def starts() -> Iterator[tuple[str, str, str]]:
 
 
 def plain_docker_run(environment: dict[str, str]) -> float:
-    """The same stack by `docker run`: until its first chat answer. The stack is the one `up` left behind."""
+    """Return the same stack by `docker run`: until its first chat answer. The stack is the one `up` left behind."""
     stack = STATE / "stacks" / "tiny-cpu"
     config = subprocess.run(
         ["docker", "compose", "-f", str(stack / "compose.yaml"), "config", "--format", "json"],
@@ -163,12 +163,12 @@ def first_answer() -> None:
 
 
 def row(what: str, value: float, limit: float, detail: str, *, unit: str = "") -> tuple[str, str, str]:
-    """One line of the table."""
+    """Return one line of the table."""
     return what, f"{value:.3g}{' ' + unit if unit else ''}", f"{detail}; at most {limit:.3g}"
 
 
 def ms(value: float) -> str:
-    """Seconds as text in milliseconds."""
+    """Return seconds as text in milliseconds."""
     return f"{value * 1000:.0f} ms"
 
 

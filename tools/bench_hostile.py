@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def decide(job: tuple[int, str, str, int]) -> tuple[str, str, str, str]:
-    """What is true of a case, what was decided, what is wrong, and which case it was."""
+    """Return what is true of a case, what was decided, what is wrong, and which case it was."""
     number, release, id_, seed = job
     case = make_case(number, release, PATCHES[id_], STOCK[release], seed=seed)
     state, fault = judged(case, PATCHES[id_])

@@ -35,7 +35,7 @@ for name in sys.argv[1:]:
 
 
 def launcher(folder: str) -> float:
-    """The whole launcher, from its start until it becomes another program."""
+    """Return the whole launcher, from its start until it becomes another program."""
     options = ["--plan", "/gemmaspec/plan.json", "--run-dir", f"{folder}/run", "--cache-dir", f"{folder}/cache"]
     began = time.perf_counter()
     subprocess.run([sys.executable, "/gemmaspec/launch.py", *options, "--", "true"], check=True, capture_output=True)

@@ -20,7 +20,7 @@ LIMIT = 2.0
 
 
 def published(size: str, *, packed: bool) -> dict[str, Body]:
-    """A checkpoint of a published size, in BF16 or NVFP4."""
+    """Return a checkpoint of a published size, in BF16 or NVFP4."""
     config = shapes.config(size)
     tensors = shapes.tensors(config)
     stored = shapes.nvfp4(tensors) if packed else tensors
@@ -28,14 +28,14 @@ def published(size: str, *, packed: bool) -> dict[str, Body]:
 
 
 def single_experts() -> dict[str, Body]:
-    """The 26B-A4B with each of its 128 experts stored by itself, as NVFP4."""
+    """Return the 26B-A4B with each of its 128 experts stored by itself, as NVFP4."""
     config = shapes.config("26B-A4B")
     stored = shapes.single_experts(shapes.tensors(config))
     return shapes.model(config, stored, tokens=shapes.tokenizer(), separate=shapes.modelopt())
 
 
 def inspect() -> Iterator[tuple[str, str, str]]:
-    """Bytes and time of the whole command."""
+    """Yield bytes and time of the whole command."""
     with serve() as hub, tempfile.TemporaryDirectory() as home:
         for size in shapes.TEXTS:
             for packed in (False, True):
@@ -47,7 +47,7 @@ def inspect() -> Iterator[tuple[str, str, str]]:
 
 
 def measured(hub: Hub, home: Path, name: str, wanted: str) -> tuple[str, str, str]:
-    """One row of the table."""
+    """Return one row of the table."""
     hub.forget()
     began = time.perf_counter()
     command = [sys.executable, "-m", "gemmaspec", "inspect", name]

@@ -72,7 +72,7 @@ def _command(environment: Mapping[str, str]) -> float:
 
 
 def applying() -> Iterator[Row]:
-    """All patches of a profile on a real release's files: decided and written, against `git apply`."""
+    """Yield all patches of a profile on a real release's files: decided and written, against `git apply`."""
     plan = launch.parse_plan(profile_plan(load_profile(PROFILE).profile, Shelf((data.PATCHES,))))
     files = read_from_wheel("vllm", RELEASE, needed_paths(plan.patches, RELEASE))
     diff = _diff(files, launch.decide_plan(plan, RELEASE, files.get)[1])
@@ -86,7 +86,7 @@ def applying() -> Iterator[Row]:
 
 
 def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
-    """The same edits as git writes them, made for this very release: git finds ours only at their own line."""
+    """Return the same edits as git writes them, made for this very release: git finds ours only at their own line."""
     lines: list[str] = []
     for path, patched in after.items():
         sides = (text.decode().splitlines(keepends=True) for text in (before[path], patched))
@@ -95,7 +95,7 @@ def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
 
 
 def _one_round(folder: Path, plan: launch.Plan, files: Mapping[str, bytes], diff: bytes) -> tuple[float, float]:
-    """Seconds of the launcher's deciding and writing, and of `git apply`, each on its own copy of the files."""
+    """Return seconds of the launcher's deciding and writing, and of `git apply`, each on its own copy of the files."""
     for side in ("ours", "git"):
         for path, content in files.items():
             (folder / side / path).parent.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def image_spec(version: str) -> RuntimeSpec:
-    """What the image holds, for Debian's Python. Raises ProfileError for what is not a version."""
+    """Return what the image holds, for Debian's Python. Raise ProfileError for what is not a version."""
     spec = RuntimeSpec(version, "cpu", PYTHON)
     transformers = transformers_for(version)
     return replace(spec, packages={"transformers": transformers}) if transformers else spec
@@ -100,7 +100,7 @@ def ensure_image(spec: RuntimeSpec) -> str:
 
 
 def inputs_hash(spec: RuntimeSpec) -> str:
-    """A hash over all that decides what the image holds, this program and the rules of installing included."""
+    """Return a hash over all that decides what the image holds, this program and the rules of installing included."""
     digest = hashlib.sha256(spec.key.encode())
     for source in (__file__, install.__file__, release.__file__, shims.__file__):
         digest.update(Path(source).read_bytes())
@@ -108,7 +108,7 @@ def inputs_hash(spec: RuntimeSpec) -> str:
 
 
 def image_label(image: str) -> str:
-    """The inputs of the image that is there; empty for none. Raises EnvironmentMissing when docker does not answer."""
+    """Return the inputs of the image that is there; empty for none. Raise EnvironmentMissing when docker does not answer."""
     if not shutil.which("docker"):
         raise EnvironmentMissing("docker is not installed", hint="tools/setup-docker.sh")
     template = f'{{{{index .Config.Labels "{LABEL}"}}}}'
@@ -183,7 +183,7 @@ def import_root(root: Path, image: str, *, labels: Mapping[str, str]) -> None:
 
 
 def debian_mirror() -> list[str]:
-    """The archive this machine takes its own release from; empty where apt names none."""
+    """Return the archive this machine takes its own release from; empty where apt names none."""
     command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"]
     targets = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     own = platform.freedesktop_os_release().get("VERSION_CODENAME", SUITE)

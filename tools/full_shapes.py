@@ -80,7 +80,7 @@ def shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...], bool]]:
 
 
 def tensors(name: str, shape: tuple[int, ...], quantized: bool) -> dict[str, Any]:
-    """A weight as it is stored: BF16, or NVFP4 with its block scales and its two scales for the tensor."""
+    """Return a weight as it is stored: BF16, or NVFP4 with its block scales and its two scales for the tensor."""
     import torch
 
     if not quantized:

@@ -30,7 +30,7 @@ Numbers = dict[str, Any]
 
 
 def allocator() -> Numbers:
-    """Bytes that torch holds and held at most since the peak was last reset, and what the GPU has left."""
+    """Return bytes that torch holds and held at most since the peak was last reset, and what the GPU has left."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -106,7 +106,7 @@ def watch(notes: Numbers) -> None:
 
 
 def parts(model: Any) -> Numbers:
-    """Bytes of parameters and buffers by module, three names deep; a shared tensor counts where it comes first."""
+    """Return bytes of parameters and buffers by module, three names deep; a shared tensor counts where it comes first."""
     seen: set[int] = set()
     sizes: Numbers = {}
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
@@ -120,7 +120,7 @@ def parts(model: Any) -> Numbers:
 
 
 def groups(kv: Any) -> list[Numbers]:
-    """The KV cache groups: which kinds of layers, how many, bytes of a block."""
+    """Return the KV cache groups: which kinds of layers, how many, bytes of a block."""
     found = []
     for group in kv.kv_cache_groups:
         specs = getattr(group.kv_cache_spec, "kv_cache_specs", None) or {"": group.kv_cache_spec}
@@ -138,7 +138,7 @@ def groups(kv: Any) -> list[Numbers]:
 
 
 def engine_numbers(core: Any) -> Numbers:
-    """What the worker and the scheduler hold after the start."""
+    """Return what the worker and the scheduler hold after the start."""
     worker = core.model_executor.driver_worker.worker
     kv, config = core.scheduler.kv_cache_config, core.vllm_config
     drafter = getattr(worker.model_runner, "drafter", None)
@@ -229,7 +229,7 @@ def child(run: Numbers, out: Path) -> None:
 
 
 def wait(pid: int, patience: float) -> str:
-    """How the process ended; it is killed when it takes longer."""
+    """Return how the process ended; it is killed when it takes longer."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)

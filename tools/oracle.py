@@ -73,7 +73,7 @@ class Oracle:
         self.ask({"argv": ["--model", str(models / "gemma-4-31B-it")], "warm": True})
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """One answer. Raises GemmaspecError when the process died."""
+        """Return one answer. Raise GemmaspecError when the process died."""
         assert self._process.stdin
         assert self._process.stdout
         try:
@@ -221,7 +221,7 @@ def _keep(release: str, defaults: Mapping[str, Mapping[str, int | None]]) -> Non
 
 
 def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
-    """What the parser, SpeculativeConfig and envs of a release have, and the table has not, or otherwise."""
+    """Yield what the parser, SpeculativeConfig and envs of a release have, and the table has not, or otherwise."""
     for name, flag in answer["flags"].items():
         known = facts.flags.get(name)
         if known is None:
@@ -249,7 +249,7 @@ def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def expected(release: str, machine: str, facts: Mapping[str, Any]) -> tuple[int, int]:
-    """What batch_defaults says of a machine of the oracle."""
+    """Return what batch_defaults says of a machine of the oracle."""
     capability = facts["capability"]
     found = batch_defaults(
         release,

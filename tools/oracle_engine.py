@@ -178,7 +178,7 @@ def _cuda() -> Any:
 
 
 def _falls_back() -> bool:
-    """Whether this release reads the memory elsewhere where NVML cannot tell it."""
+    """Return whether this release reads the memory elsewhere where NVML cannot tell it."""
     import inspect
 
     from vllm.platforms import cuda
@@ -196,7 +196,7 @@ def imported() -> None:
 
 
 def parser() -> Any:
-    """The parser that `vllm serve` makes."""
+    """Return the parser that `vllm serve` makes."""
     serve = importlib.import_module("vllm.entrypoints.cli.serve")
     argparse_utils = importlib.import_module(serve.FlexibleArgumentParser.__module__)
     commands = argparse_utils.FlexibleArgumentParser(prog="vllm").add_subparsers()
@@ -204,7 +204,7 @@ def parser() -> Any:
 
 
 def flags() -> dict[str, Any]:
-    """Every option of the parser with all its spellings; hidden ones as well."""
+    """Return every option of the parser with all its spellings; hidden ones as well."""
     made = parser()
     spelled: dict[int, list[str]] = {}
     for spelling, action in made._option_string_actions.items():
@@ -265,7 +265,7 @@ def _resolved(config: Any) -> dict[str, Any]:
 
 
 def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
-    """One answer, computed in a child so that nothing of it stays. A question may name another GPU machine."""
+    """Return one answer, computed in a child so that nothing of it stays. A question may name another GPU machine."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

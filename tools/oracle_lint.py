@@ -82,7 +82,7 @@ class Trial:
 
 
 def changes(facts: Facts) -> list[str]:
-    """Every kind of change that a release offers, as --set takes it; a word with -- becomes an extra argument."""
+    """Return every kind of change that a release offers, as --set takes it; a word with -- becomes an extra argument."""
     found = [f"serve.{key}={value}" for key, values in _TYPED.items() for value in values]
     found += [f"speculative.{key}={value}" for key, values in _SPECULATIVE.items() for value in values]
     for name, flag in sorted(facts.flags.items()):
@@ -178,7 +178,7 @@ def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> int
 
 
 def _opened(folder: Path) -> Checkpoint:
-    """A folder's configuration; its weights are nowhere, and no rule asks for them."""
+    """Return a folder's configuration; its weights are nowhere, and no rule asks for them."""
     return replace(open_checkpoint(str(folder)), missing_files=())
 
 
@@ -192,7 +192,7 @@ def _trial(chosen: random.Random, kinds: Sequence[str]) -> Trial:
 def _judged(
     trial: Trial, folder: Path, models: Path, opened: Mapping[str, Checkpoint], oracle: Oracle, release: str
 ) -> tuple[str, str] | None:
-    """Which of the two refuse it and in what words; None where it is no valid profile that has a command line."""
+    """Return which of the two refuse it and in what words; None where it is no valid profile that has a command line."""
     target, draft, _ = trial.base
     said = ""
     try:

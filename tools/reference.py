@@ -53,7 +53,7 @@ def documents() -> list[Path]:
 
 
 def with_parts(text: str) -> str:
-    """Return `text` with its parts made anew. Raises KeyError for a name that PARTS does not have."""
+    """Return `text` with its parts made anew. Raise KeyError for a name that PARTS does not have."""
     return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]().strip()}\n\n{found[3]}", text)
 
 
@@ -89,7 +89,7 @@ def commands() -> str:
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its whole name, in the order of the help text."""
+    """Yield every command that does something, by its whole name, in the order of the help text."""
     if not (inner := getattr(command, "commands", None)):
         yield path, command
         return
@@ -155,7 +155,7 @@ def profile_keys() -> str:
 
 
 def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys below a key: of a map, or of each item of a list."""
+    """Return the keys below a key: of a map, or of each item of a list."""
     for one in (schema, *schema.get("anyOf", ()), schema.get("items") or {}):
         if one.get("properties"):
             return dict(one["properties"])
@@ -175,7 +175,7 @@ def _default(schema: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """What a key takes, in words."""
+    """Return what a key takes, in words."""
     if values := [value for value in schema.get("enum", ()) if value is not None]:
         return ", ".join(code(value) for value in values)
     if "const" in schema:

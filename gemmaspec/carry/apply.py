@@ -35,7 +35,7 @@ def apply(
 ) -> Applied:
     """Patch a mirror of a folder's vllm/, by the launcher's own code; all or nothing.
 
-    Without patches, all of the folders. Raises PatchConflict when a required one does not fit, UsageError for
+    Without patches, all of the folders. Raise PatchConflict when a required one does not fit, UsageError for
     an `out` that is something else than an overlay, PatchError and EnvironmentMissing for what cannot be read.
     """
     package = package_in(tree)

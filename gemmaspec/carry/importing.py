@@ -50,7 +50,7 @@ class Import:
 def import_diff(request: Request) -> Import:
     """Make an unreviewed patch of a diff; the same bytes give the same patch.
 
-    Raises PatchError for a diff that is refused, PatchConflict when it does not fit the named vLLM, UsageError for a
+    Raise PatchError for a diff that is refused, PatchConflict when it does not fit the named vLLM, UsageError for a
     bad id or one that is taken, EnvironmentMissing for what cannot be read.
     """
     id_, folder = request.id or _id_of(request.source), folder_for(request.folder)
@@ -93,7 +93,7 @@ def _id_of(source: str) -> str:
 
 
 def _diff_address(source: str) -> str:
-    """The diff of a pull request on GitHub, whichever of its pages was named; any other address as it is."""
+    """Return the diff of a pull request on GitHub, whichever of its pages was named; any other address as it is."""
     pull = _PULL.fullmatch(source)
     return f"{pull[1]}.diff" if pull else source
 
@@ -109,7 +109,7 @@ def _read(file: Path) -> bytes:
 
 
 def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
-    """The patch with the least diffs that do the same to that vLLM, and its release as the first one claimed."""
+    """Return the patch with the least diffs that do the same to that vLLM, and its release as the first one claimed."""
     files = reader.files(file.path for file in incoming.files)
     pairs = {}
     for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
@@ -135,7 +135,7 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
 
 
 def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launch.FileEdit:
-    """The edit of one file, each hunk in the scope in which it is found: the guessed one, or anywhere.
+    """Return the edit of one file, each hunk in the scope in which it is found: the guessed one, or anywhere.
 
     The context of a diff from elsewhere may begin inside a docstring, which a scope has to say.
     """

@@ -25,7 +25,7 @@ from gemmaspec.trees.verdicts import Judge
 def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False) -> list[Path]:
     """Write known.json of the named patches, or all, where it is not what it would be; returns those files.
 
-    With `check` nothing is written. Raises PatchError for a refused patch, EnvironmentMissing for a release
+    With `check` nothing is written. Raise PatchError for a refused patch, EnvironmentMissing for a release
     that cannot be read.
     """
     patches = load_set(names, (folder,))
@@ -53,7 +53,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
 
 
 def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
-    """The files of one release, before and after; what was known so far has no say in it."""
+    """Yield the files of one release, before and after; what was known so far has no say in it."""
     chain = tuple(_without_known(patch) for patch in judge.patches)
     verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
     alone = {file.path: file for file in verdict.files if verdict.state == "applies"}
@@ -69,7 +69,7 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
 
 
 def _with_result(seen: Seen, edit: launch.FileEdit, data: bytes) -> Seen:
-    """Where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
+    """Return where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
     source = launch.Source(data)
     places = [(launch.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
     after = source.replaced(places)
@@ -84,7 +84,7 @@ def _with_result(seen: Seen, edit: launch.FileEdit, data: bytes) -> Seen:
 
 
 def _oldest_grammar(data: bytes) -> int:
-    """The oldest Python 3.x, from 3.10, whose grammar has this code."""
+    """Return the oldest Python 3.x, from 3.10, whose grammar has this code."""
     for minor in range(10, sys.version_info.minor):
         with contextlib.suppress(SyntaxError):
             ast.parse(data, feature_version=(3, minor))

@@ -39,7 +39,7 @@ class Base:
 
 
 def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
-    """The nearest release below a vLLM that the patch applies to, else the nearest above. Raises EnvironmentMissing."""
+    """Return the nearest release below a vLLM that the patch applies to, else the nearest above. Raise EnvironmentMissing."""
     for version in _nearest_first(patch, vllm, listed):
         files = ReleaseReader(version, listed).files(judge.needed_paths(version))
         results, changed = launch.decide_plan(launch.Plan(1, "", "", (), judge.patches, ""), version, files.__getitem__)
@@ -54,7 +54,7 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
 
 
 def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
-    """The published releases that the patch claims, but this one: those before it, then those after it."""
+    """Return the published releases that the patch claims, but this one: those before it, then those after it."""
     claimed = [
         version
         for version in listed.releases()
@@ -73,9 +73,9 @@ def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
 def merges(
     judge: Judge, patch: Patch, base: Base, target: Reader, say: Say = lambda _: None, successor: str = ""
 ) -> list[Merge]:
-    """The patch carried to each file of a vLLM, conflicts included; the nearest release is `base`.
+    """Return the patch carried to each file of a vLLM, conflicts included; the nearest release is `base`.
 
-    `successor` is where a function went that nothing is called any more, as vllm/….py:Class.name. Raises PatchConflict
+    `successor` is where a function went that nothing is called any more, as vllm/….py:Class.name. Raise PatchConflict
     for code that is nowhere or in several places, EnvironmentMissing without git.
     """
     return list(_Merger(judge, patch, base, target, say, successor).merges())
@@ -91,7 +91,7 @@ class _Merger:
         self._labels = f"patch {patch.id}", f"vllm {base.version}", str(target.place)
 
     def merges(self) -> Iterator[Merge]:
-        """Each file of the new vLLM that the patch edits. Raises PatchConflict for code that is nowhere."""
+        """Yield each file of the new vLLM that the patch edits. Raise PatchConflict for code that is nowhere."""
         homes: dict[str, dict[str, dict[str, str]]] = {}
         for edit in self._base.edits:
             for scope in _outermost(hunk.function for hunk in edit.hunks):
@@ -121,7 +121,7 @@ class _Merger:
         return Merge(file=file, base=base, ours=ours, theirs=theirs, merged=merged)
 
     def _home(self, path: str, scope: str) -> tuple[str, str]:
-        """The file that has the scope now, and its name there."""
+        """Return the file that has the scope now, and its name there."""
         data = self._target.files([path])[path]
         if data is not None and (not scope or defines(data, scope)):
             return path, scope
@@ -143,7 +143,7 @@ class _Merger:
         return home, scope
 
     def _renamed(self, path: str, scope: str) -> PatchConflict:
-        """What is said of code that nothing is called any more: the functions with nearly the same code."""
+        """Return what is said of code that nothing is called any more: the functions with nearly the same code."""
         base, here = self._base.before[path], self._target.files([path])
         files = [{one: data for one, data in here.items() if data}, *rings(self._target, path, lambda _: None)]
         offers = next((offered for some in files if (offered := successors(base, scope, some))), [])
@@ -171,7 +171,7 @@ class _Merger:
         return best
 
     def _patched_by_needs(self, homes: Mapping[str, object]) -> Mapping[str, bytes]:
-        """The new vLLM's files as the patch would find them."""
+        """Return the new vLLM's files as the patch would find them."""
         paths = {*homes, *deciding.needed_paths(self._needs, self._target.vllm)}
         files = self._target.files(paths)
         plan = launch.Plan(1, "", "", (), self._needs, "")
@@ -186,7 +186,7 @@ class _Merger:
 
 
 def _outermost(scopes: Iterator[str]) -> list[str]:
-    """The scopes that are in no other of them."""
+    """Return the scopes that are in no other of them."""
     found = list(dict.fromkeys(scopes))
     return [one for one in found if not any(_inside(one, other) for other in found)]
 
@@ -196,7 +196,7 @@ def _inside(scope: str, other: str) -> bool:
 
 
 def _once(data: bytes, scope: str) -> bool:
-    """Whether a file defines the scope once, and its text is there once, so that it can be cut out and put back."""
+    """Return whether a file defines the scope once, and its text is there once, so that it can be cut out and put back."""
     try:
         return len(launch.Source(data).spans(scope)) == 1 and data.count(_cut(data, scope)) == 1
     except launch.UNREADABLE:
@@ -204,7 +204,7 @@ def _once(data: bytes, scope: str) -> bool:
 
 
 def _cut(data: bytes, scope: str) -> bytes:
-    """The text of the first function or class of that name, decorators included; the whole file for ""."""
+    """Return the text of the first function or class of that name, decorators included; the whole file for ""."""
     if not scope:
         return data
     source = launch.Source(data)

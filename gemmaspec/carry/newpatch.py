@@ -26,7 +26,7 @@ class NewPatch:
 
 
 def folder_for(folder: Path | None) -> Path:
-    """Where new patches go: the folder given, else the user's own, else the shipped one of a checkout."""
+    """Return where new patches go: the folder given, else the user's own, else the shipped one of a checkout."""
     if folder:
         return folder
     chosen = data.patch_folders()[-1]

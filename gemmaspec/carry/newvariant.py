@@ -47,7 +47,7 @@ class Written:
 
 
 def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
-    """The least diff of each file that was changed. PatchError for what no patch can say, or when none was."""
+    """Return the least diff of each file that was changed. PatchError for what no patch can say, or when none was."""
     changed = {path: pair for path, pair in files.items() if pair[0] != pair[1]}
     if not changed:
         raise PatchError(f"nothing was changed in {', '.join(files)}")
@@ -58,7 +58,7 @@ def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
 
 
 def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
-    """It applies, compiles, is then seen to be in, and comes out again. Raises PatchError."""
+    """It applies, compiles, is then seen to be in, and comes out again. Raise PatchError."""
     done = launch.decide_file(diff.edit, before)
     again = launch.decide_file(diff.edit, after)
     hunks = tuple(dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks)
@@ -71,7 +71,7 @@ def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
 def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> Written:
     """Make the variant and prove it: on the new vLLM, and that no release is worse off than before.
 
-    Raises PatchError for a change that no patch can say, PatchConflict when another release would not fit any more.
+    Raise PatchError for a change that no patch can say, PatchConflict when another release would not fit any more.
     """
     diffs = diffs_of(wanted.files)
     edits = tuple(diff.edit for diff in diffs)
@@ -93,7 +93,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
 
 
 def release_number(vllm: str) -> str:
-    """The number of the release that a build is, or is on the way to. UsageError when it states none."""
+    """Return the number of the release that a build is, or is on the way to. UsageError when it states none."""
     found = re.match(launch.NUMBER, vllm)
     if not found:
         raise UsageError(f"this vLLM states no version ({vllm})", hint="say for which releases it is: --from 0.34.0")
@@ -137,7 +137,7 @@ def _floor(
     wanted: Wanted,
     others: Callable[[Callable[[str], bool]], Iterator[_Release]],
 ) -> str:
-    """The oldest release that the new diff fits, going down from the target as long as the old ones do not.
+    """Return the oldest release that the new diff fits, going down from the target as long as the old ones do not.
 
     It stops at the base; where that is newer than the target, at the first release that the patch is for.
     """
@@ -156,18 +156,18 @@ def _floor(
 
 
 def in_a_gap(state: str, patch: launch.Patch, vllm: str) -> bool:
-    """Whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
+    """Return whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
     last = _lowest(patch.variants[-1])
     return state == "not-needed" and launch.release(release_number(vllm)) < launch.release(last)
 
 
 def _lowest(variant: launch.Variant) -> str:
-    """The release that a range begins with."""
+    """Return the release that a range begins with."""
     return variant.specifier.partition(",")[0].removeprefix(">=")
 
 
 def plain(version: str) -> str:
-    """A release without .post1 or +cpu, as ranges have it."""
+    """Return a release without .post1 or +cpu, as ranges have it."""
     found = re.match(launch.NUMBER, version)
     return found[0] if found else version
 
@@ -190,7 +190,7 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
 
 
 def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
-    """The patch folder as it would be, read as any other."""
+    """Return the patch folder as it would be, read as any other."""
     with tempfile.TemporaryDirectory(prefix="gemmaspec-") as beside:
         folder = Path(beside) / patch.id
         shutil.copytree(patch.folder, folder)

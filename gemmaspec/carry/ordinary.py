@@ -28,9 +28,9 @@ class Exported:
 def export(
     id_: str, *, release: str | None = None, tree: Path | None = None, folders: tuple[Path, ...] = ()
 ) -> Exported:
-    """The diff that `git apply` and `patch -p1 -F0` take, for the files of one release or folder.
+    """Return the diff that `git apply` and `patch -p1 -F0` take, for the files of one release or folder.
 
-    A patch that needs others is exported on top of them. Raises PatchConflict when it does not apply there, with the
+    A patch that needs others is exported on top of them. Raise PatchConflict when it does not apply there, with the
     reason; UsageError and EnvironmentMissing for a vLLM that is not named or cannot be read.
     """
     patches = load_set((id_,), folders)
@@ -53,7 +53,7 @@ def export(
 
 
 def _diff(path: str, before: bytes, after: bytes) -> bytes:
-    """A unified diff as git writes it, its lines ended by the newline alone."""
+    """Return a unified diff as git writes it, its lines ended by the newline alone."""
     old, new = before.split(b"\n"), after.split(b"\n")
     names = (f"a/{path}".encode(), f"b/{path}".encode())
     lines = difflib.diff_bytes(difflib.unified_diff, _ended(old), _ended(new), *names, n=3, lineterm=b"\n")
@@ -61,12 +61,12 @@ def _diff(path: str, before: bytes, after: bytes) -> bytes:
 
 
 def _ended(lines: list[bytes]) -> list[bytes]:
-    """The lines with their newlines; the last one has none where the file does not end in one."""
+    """Return the lines with their newlines; the last one has none where the file does not end in one."""
     ended = [line + b"\n" for line in lines[:-1]]
     return ended if lines[-1] == b"" else [*ended, lines[-1]]
 
 
 def _complete(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines of a diff, with what a diff says of a file that does not end in a newline."""
+    """Yield the lines of a diff, with what a diff says of a file that does not end in a newline."""
     for line in lines:
         yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"

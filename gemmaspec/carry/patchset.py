@@ -23,19 +23,19 @@ class PatchSet:
     refused: Mapping[str, PatchError]
 
     def needed_paths(self, version: str) -> frozenset[str]:
-        """The files of a tree that deciding all of them would read."""
+        """Return the files of a tree that deciding all of them would read."""
         return frozenset(path for judge in self.judges.values() for path in judge.needed_paths(version))
 
     def claims(self, version: str) -> bool:
-        """Whether a release is in the range of one of them."""
+        """Return whether a release is in the range of one of them."""
         own = (judge.patches[-1] for judge in self.judges.values())
         return any(launch.contains(variant.specifier, version) for patch in own for variant in patch.variants)
 
 
 def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
-    """The named patches of the folders, or all; the shipped and the user's own folders when none is given.
+    """Return the named patches of the folders, or all; the shipped and the user's own folders when none is given.
 
-    Raises UsageError for a folder or a patch that is not there.
+    Raise UsageError for a folder or a patch that is not there.
     """
     found = _found(folders or data.patch_folders())
     for name in names:

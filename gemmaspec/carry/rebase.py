@@ -57,7 +57,7 @@ class Rebased:
 def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     """Carry a patch to another vLLM. A patch that fits it is left alone.
 
-    Raises PatchConflict for a merge that needs a hand, with the folder to do it in; UsageError while another rebase
+    Raise PatchConflict for a merge that needs a hand, with the folder to do it in; UsageError while another rebase
     of the patch is under way; EnvironmentMissing for a vLLM that cannot be read, or without git.
     """
     rebase_state.refuse_second(request.patch)
@@ -104,7 +104,7 @@ def _begin(judge: Judge, patch: Patch, target: Reader, request: Request, listed:
 def resume(id_: str, say: Say = lambda _: None) -> Rebased:
     """Go on with a rebase: write the variant once the files hold no marker, compile, and do what they should.
 
-    Raises PatchConflict and PatchError for what is still to be done, UsageError when none is under way.
+    Raise PatchConflict and PatchError for what is still to be done, UsageError when none is under way.
     """
     return _finish(rebase_state.load(id_), functools.cache(listing_of.published), say)
 
@@ -148,7 +148,7 @@ def _patch(id_: str, folders: tuple[Path, ...]) -> tuple[Judge, Patch]:
 
 
 def _edits(judge: Judge) -> Iterator[launch.FileEdit]:
-    """Every edit of every variant: whichever the base turns out to use."""
+    """Return every edit of every variant: whichever the base turns out to use."""
     return (edit for patch in judge.patches for variant in patch.variants for edit in variant.files)
 
 

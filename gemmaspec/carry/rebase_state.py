@@ -69,7 +69,7 @@ class Merge:
 
 
 def place_of(id_: str) -> Path:
-    """The folder of a patch's rebase. UsageError for what is no patch id."""
+    """Return the folder of a patch's rebase. UsageError for what is no patch id."""
     check_id(id_)
     return state_dir() / "rebase" / id_
 
@@ -111,7 +111,7 @@ def begin(state: Carried, merges: Sequence[Merge]) -> Path:
 
 
 def load(id_: str) -> Carried:
-    """The state of a patch's rebase. UsageError when there is none, PatchError when it is not as it was written."""
+    """Return the state of a patch's rebase. UsageError when there is none, PatchError when it is not as it was written."""
     place = place_of(id_)
     if not place.is_dir():
         raise UsageError(f"no rebase of {id_} is under way", hint=f"gemmaspec patch rebase {id_} --to RELEASE")
@@ -126,7 +126,7 @@ def load(id_: str) -> Carried:
 def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
     """By path: the new vLLM's file, and the edited one.
 
-    Raises PatchConflict while there are markers in it, PatchError when a file is gone or was not to be edited.
+    Raise PatchConflict while there are markers in it, PatchError when a file is gone or was not to be edited.
     """
     place = place_of(state.patch)
     found: dict[str, tuple[bytes, bytes]] = {}
@@ -146,7 +146,7 @@ def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
 
 
 def conflict(state: Carried, why: str) -> GemmaspecError:
-    """The error that leaves the folder for a human."""
+    """Return the error that leaves the folder for a human."""
     place, id_ = place_of(state.patch), state.patch
     paths = " ".join(str(place / file.path) for file in state.files)
     return PatchConflict(
@@ -169,7 +169,7 @@ def prepare_write(state: Carried, files: Mapping[str, str]) -> None:
 
 
 def is_proven(id_: str) -> bool:
-    """Whether all that is left is to write."""
+    """Return whether all that is left is to write."""
     return (place_of(id_) / _WRITE).is_dir()
 
 

@@ -75,7 +75,7 @@ class Day:
 def release_day(release: str | None, *, tree: Path | None = None, folders: Sequence[Path] = ()) -> Day:
     """Look at a release (the newest by default) or a folder. Nothing is written or started.
 
-    Raises EnvironmentMissing for a vLLM that cannot be read, PatchError for a patch that is refused.
+    Raise EnvironmentMissing for a vLLM that cannot be read, PatchError for a patch that is refused.
     """
     if release and tree:
         raise UsageError("name a release or --tree, not both")
@@ -100,7 +100,7 @@ def release_day(release: str | None, *, tree: Path | None = None, folders: Seque
 
 
 def _listing(*, needed: bool) -> Listing:
-    """The released wheels; without them, a folder can still be looked at."""
+    """Return the released wheels; without them, a folder can still be looked at."""
     try:
         return listing_of.published(refresh=needed)
     except EnvironmentMissing:
@@ -130,7 +130,7 @@ def _names(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Pat
 def _profile_day(
     loaded: Loaded, tree: Tree, patches: Mapping[str, Patch], names: Names | EnvironmentMissing
 ) -> ProfileDay:
-    """The profile's plan, decided as its start would decide it, and what is wrong with it now."""
+    """Return the profile's plan, decided as its start would decide it, and what is wrong with it now."""
     profile = loaded.profile
     findings = names.findings[profile.name] if isinstance(names, Names) else ()
     try:
@@ -152,7 +152,7 @@ def _profile_day(
 
 
 def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Rebase:
-    """The merges that `patch rebase` would begin with; nothing is written."""
+    """Return the merges that `patch rebase` would begin with; nothing is written."""
     base = None
     try:
         found = find_base(judge, patch, new.vllm, listing)

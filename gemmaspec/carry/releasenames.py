@@ -35,7 +35,7 @@ class Names:
 
 
 def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names:
-    """Raises EnvironmentMissing when the vLLM cannot be read. A release of the table is not read again."""
+    """Raise EnvironmentMissing when the vLLM cannot be read. A release of the table is not read again."""
     before = _before(reader.vllm)
     old, new = _known(before), _found(reader)
     facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
@@ -61,7 +61,7 @@ def _known(release: str) -> Extracted:
 
 
 def _version(vllm: str) -> str:
-    """A version that rules can be asked about: a build that states none counts as the newest release."""
+    """Return a version that rules can be asked about: a build that states none counts as the newest release."""
     try:
         return str(Version(vllm))
     except InvalidVersion:
@@ -69,7 +69,7 @@ def _version(vllm: str) -> str:
 
 
 def _before(vllm: str) -> str:
-    """The release of the table before a vLLM; the oldest one for that itself."""
+    """Return the release of the table before a vLLM; the oldest one for that itself."""
     release = nearest(vllm)
     if vllm != release or release == releases()[0]:
         return release

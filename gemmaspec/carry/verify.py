@@ -87,7 +87,7 @@ class Outcome:
 def verify(request: Request, progress: Callable[[Place], None] = lambda _: None) -> Outcome:
     """Decide everything that was asked for; `progress` hears of each tree once it is done.
 
-    What cannot be read is in the outcome; raises UsageError for a request that makes no sense.
+    What cannot be read is in the outcome. Raise UsageError for a request that makes no sense.
     """
     patches, outcome = load_set(request.patches, request.folders), Outcome()
     for tree in _trees(request, patches, outcome):
@@ -103,14 +103,14 @@ def verify(request: Request, progress: Callable[[Place], None] = lambda _: None)
 
 
 def _asked_for(request: Request, patches: PatchSet) -> frozenset[str]:
-    """The patches that the command names, itself or by a folder of the user's."""
+    """Return the patches that the command names, itself or by a folder of the user's."""
     own = frozenset(one.id for one in patches.every.values() if one.folder.parent != data.PATCHES)
     refused = frozenset(patches.refused)
     return frozenset(request.patches) | (own | refused if request.folders else frozenset())
 
 
 def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[Cell]:
-    """Every patch of the set on one tree, by id; those that were asked for count though no profile lists them."""
+    """Return every patch of the set on one tree, by id; those that were asked for count though no profile lists them."""
     verdicts = [judge.decide(tree) for judge in patches.judges.values()]
     verdicts += [_invalid(name, str(error)) for name, error in patches.refused.items()]
     verdicts.sort(key=lambda verdict: verdict.patch)
@@ -165,7 +165,7 @@ def _released(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator
 
 
 def _versions(request: Request, patches: PatchSet) -> tuple[Listing, list[str]]:
-    """The releases that are meant, from the oldest to the newest."""
+    """Return the releases that are meant, from the oldest to the newest."""
     if not (request.releases or request.all_releases or request.names_no_tree):
         return Listing(wheels={}), []
     listing = listing_of.published(refresh=request.refresh)
@@ -178,7 +178,7 @@ def _versions(request: Request, patches: PatchSet) -> tuple[Listing, list[str]]:
 
 
 def _images(request: Request, outcome: Outcome) -> Mapping[str, str]:
-    """The images to look into, each with the interpreter that is known to run its vLLM."""
+    """Return the images to look into, each with the interpreter that is known to run its vLLM."""
     shipped = shipped_images() if request.images or request.names_no_tree else {}
     if not request.names_no_tree:
         return {ref: shipped.get(ref, "") for ref in request.images}

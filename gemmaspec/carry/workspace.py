@@ -67,7 +67,7 @@ def open_scratch(
 ) -> Sequence[Path]:
     """Copy files of one vLLM, pristine, to be edited; a second call adds files. The places of the copies.
 
-    Raises UsageError for a file that no patch can edit or another vLLM than before, EnvironmentMissing for one
+    Raise UsageError for a file that no patch can edit or another vLLM than before, EnvironmentMissing for one
     that the vLLM does not have.
     """
     place = place_of(id_)
@@ -109,7 +109,7 @@ def _copy(place: Path, files: Mapping[str, bytes], state: Scratch) -> None:
 def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -> Committed:
     """Make the edits a patch: least diffs, and a patch.yaml to be filled in, or one more variant of an older patch.
 
-    Raises PatchError for an edit that no patch can say, UsageError when nothing was opened or edited.
+    Raise PatchError for an edit that no patch can say, UsageError when nothing was opened or edited.
     """
     state = load(id_)
     pairs = _pairs(state)
@@ -138,7 +138,7 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
 
 
 def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folder: Path, say: Say) -> Rebased:
-    """A variant made by hand, of a patch that is there: a rebase whose merge is done."""
+    """Return a variant made by hand, of a patch that is there: a rebase whose merge is done."""
     rebase_state.refuse_second(state.patch)
     merges = [
         Merge(
@@ -169,7 +169,7 @@ def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folde
 
 
 def _pairs(state: Scratch) -> dict[str, tuple[bytes, bytes]]:
-    """Each file as it was and as it is now."""
+    """Return each file as it was and as it is now."""
     place, found = place_of(state.patch), {}
     for file in state.files:
         old, new = read_inside(place / "pristine", file.path), read_inside(place, file.path)
@@ -183,13 +183,13 @@ def _pairs(state: Scratch) -> dict[str, tuple[bytes, bytes]]:
 
 
 def place_of(id_: str) -> Path:
-    """The folder of a patch that is being made. UsageError for what is no patch id."""
+    """Return the folder of a patch that is being made. UsageError for what is no patch id."""
     rebase_state.check_id(id_)
     return state_dir() / "new" / id_
 
 
 def load(id_: str) -> Scratch:
-    """Its state. UsageError when there is none, PatchError when it is not as it was written."""
+    """Return its state. UsageError when there is none, PatchError when it is not as it was written."""
     file = place_of(id_) / "state.json"
     if not file.parent.is_dir():
         raise UsageError(

@@ -24,6 +24,6 @@ def base_models(card: str) -> tuple[str, ...]:
 
 
 def hub_ids(value: object) -> tuple[str, ...]:
-    """One id or a list of them; what is none is left out."""
+    """Return one id or a list of them; what is none is left out."""
     many = value if isinstance(value, list) else [value]
     return tuple(one for one in many[:16] if isinstance(one, str) and _HUB_ID.fullmatch(one))

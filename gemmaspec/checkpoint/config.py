@@ -38,7 +38,7 @@ class Described:
 
 
 def describe(config: Fields) -> Described:
-    """Read a config.json. Raises CheckpointError for what is neither a Gemma 4 nor a draft for one."""
+    """Read a config.json. Raise CheckpointError for what is neither a Gemma 4 nor a draft for one."""
     architecture = next(iter(config.texts("architectures")), "")
     model_type = config.text("model_type", "")
     text = config.section("text_config") or config.section("transformer_layer_config") or config
@@ -66,7 +66,7 @@ def _text(config: Fields, text: Fields, architecture: str, model_type: str) -> T
 
 
 def _modalities(config: Fields, architecture: str) -> frozenset[str]:
-    """What vLLM serves of it: a tower counts when the architecture has a place for it."""
+    """Return what vLLM serves of it: a tower counts when the architecture has a place for it."""
     if "ForConditionalGeneration" not in architecture:
         return frozenset({"text"})
     seen = {"image", "video"} if "vision_config" in config else set()
@@ -113,7 +113,7 @@ def _speculator(config: Fields, text: Fields, architecture: str, model_type: str
 def _scored_tokens(config: Fields, text: Fields) -> int | None:
     """Gemma4AssistantMaskedEmbedder of transformers, Gemma4MTPMaskedEmbedder of vLLM, and their defaults.
 
-    Raises CheckpointError for centroids that the vocabulary cannot be divided among.
+    Raise CheckpointError for centroids that the vocabulary cannot be divided among.
     """
     if not config.flag("use_ordered_embeddings"):
         return None
@@ -131,7 +131,7 @@ def _promised_tokens(own: Fields) -> int | None:
 
 
 def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
-    """The control tokens' ids; of several ends of sequence, the first."""
+    """Return the control tokens' ids; of several ends of sequence, the first."""
     found: dict[str, int] = {}
     for name in _TOKEN_IDS:
         for fields in (config, text):

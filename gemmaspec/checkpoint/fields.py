@@ -16,7 +16,7 @@ _LARGEST: Final = 2**40
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
     """Parse one JSON object.
 
-    Raises CheckpointError beginning with `where` for anything else, keys given twice and deep nesting included.
+    Raise CheckpointError beginning with `where` for anything else, keys given twice and deep nesting included.
     """
     try:
         content = json.loads(raw, object_pairs_hook=_once)
@@ -30,7 +30,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def printable(text: str, width: int = 200) -> str:
-    """Text of a stranger, safe for a terminal."""
+    """Return text of a stranger, safe for a terminal."""
     clean = "".join(char if char.isprintable() else "?" for char in text)
     return clean if len(clean) <= width else clean[: width - 1] + "…"
 
@@ -46,7 +46,7 @@ class Fields:
         return self.content.get(name) is not None
 
     def count(self, name: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number; `default` where it is missing or null."""
+        """Return a whole number; `default` where it is missing or null."""
         value = self.content.get(name)
         if value is None and default is not None:
             return default
@@ -57,7 +57,7 @@ class Fields:
         return value
 
     def maybe_count(self, name: str) -> int | None:
-        """A whole number, or None where it is missing or null."""
+        """Return a whole number, or None where it is missing or null."""
         return self.count(name) if name in self else None
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -70,7 +70,7 @@ class Fields:
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A printable string of at most 400 characters."""
+        """Return a printable string of at most 400 characters."""
         value = self.content.get(name)
         if value is None and default is not None:
             return default
@@ -79,11 +79,11 @@ class Fields:
         return value
 
     def maybe_text(self, name: str) -> str | None:
-        """A printable string, or None where it is missing or null."""
+        """Return a printable string, or None where it is missing or null."""
         return self.text(name) if name in self else None
 
     def section(self, name: str) -> Fields | None:
-        """An object inside this one; None where it is missing or null."""
+        """Return an object inside this one; None where it is missing or null."""
         value = self.content.get(name)
         if value is None:
             return None
@@ -92,7 +92,7 @@ class Fields:
         return Fields(value, f"{self.where}: {name}" if ":" not in self.where else f"{self.where}.{name}")
 
     def items(self, name: str) -> list[Any]:
-        """A list of bounded length; empty where it is missing or null."""
+        """Return a list of bounded length; empty where it is missing or null."""
         value = self.content.get(name)
         if value is None:
             return []
@@ -101,14 +101,14 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of printable strings."""
+        """Return a list of printable strings."""
         value = self.items(name)
         if not all(isinstance(item, str) and len(item) <= 400 and item.isprintable() for item in value):
             raise self._wrong(name, "a list of short texts", value)
         return tuple(value)
 
     def counts(self, name: str) -> tuple[int, ...]:
-        """A list of whole numbers."""
+        """Return a list of whole numbers."""
         value = self.items(name)
         if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _LARGEST for item in value):
             raise self._wrong(name, "a list of whole numbers", value)

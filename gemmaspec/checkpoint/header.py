@@ -31,7 +31,7 @@ _DTYPE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,15}")
 
 
 def header_length(prefix: bytes, *, file_size: int, where: str) -> int:
-    """Bytes of JSON that follow the prefix. Raises CheckpointError when that cannot be."""
+    """Return bytes of JSON that follow the prefix. Raise CheckpointError when that cannot be."""
     if len(prefix) < PREFIX:
         raise CheckpointError(f"{where}: {len(prefix)} bytes are too few for a safetensors file")
     length = int.from_bytes(prefix[:PREFIX], "little")
@@ -43,7 +43,7 @@ def header_length(prefix: bytes, *, file_size: int, where: str) -> int:
 
 
 def parse_header(raw: bytes, *, file_size: int, where: str) -> tuple[Tensor, ...]:
-    """The tensors of one file, in the order in which they are stored. Raises CheckpointError."""
+    """Return the tensors of one file, in the order in which they are stored. Raise CheckpointError."""
     content = load_object(raw, where)
     content.pop("__metadata__", None)
     placed = sorted((_placed(name, entry, where) for name, entry in content.items()), key=lambda one: one[0])
@@ -52,7 +52,7 @@ def parse_header(raw: bytes, *, file_size: int, where: str) -> tuple[Tensor, ...
 
 
 def _placed(name: str, entry: Any, where: str) -> tuple[int, Tensor]:
-    """Where a tensor begins, and the tensor."""
+    """Return where a tensor begins, and the tensor."""
     where = f"{where}: {printable(name, 120)}"
     if not name.isprintable() or len(name) > 512:
         raise CheckpointError(f"{where}: not the name of a tensor")

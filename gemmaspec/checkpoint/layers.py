@@ -22,9 +22,9 @@ _PATTERN: Final = 6
 
 
 def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextModel:
-    """The decoder of a Gemma 4 checkpoint; what is missing has transformers' default.
+    """Return the decoder of a Gemma 4 checkpoint; what is missing has transformers' default.
 
-    `reads_target` for a Gemma 4 assistant, whose layers all read the target's cache. Raises CheckpointError.
+    `reads_target` for a Gemma 4 assistant, whose layers all read the target's cache. Raise CheckpointError.
     """
     total = _layer_count(text, 30)
     kinds = _gemma_kinds(text, total)
@@ -52,7 +52,7 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
 
 
 def plain_text(text: Fields, *, tied: bool) -> TextModel:
-    """The decoder of another family: one head size, a window where `layer_types` says so. Raises CheckpointError."""
+    """Return the decoder of another family: one head size, a window where `layer_types` says so. Raise CheckpointError."""
     total = _layer_count(text, None)
     heads, hidden = text.count("num_attention_heads", least=1), text.count("hidden_size", least=1)
     named = text.texts("layer_types")
@@ -98,7 +98,7 @@ def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
 
 
 def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Layer:
-    """One layer; `own` is what it has otherwise than the rest."""
+    """Return one layer; `own` is what it has otherwise than the rest."""
     heads_in_common = text.flag("attention_k_eq_v")
     head_dim, kv_heads = text.count("head_dim", 256, least=1), text.count("num_key_value_heads", 4, least=1)
     if kind == "full" and "per_layer_config" not in text:
@@ -115,7 +115,7 @@ def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Lay
 
 
 def _overrides(text: Fields, total: int) -> dict[int, Fields]:
-    """What `per_layer_config` says of single layers; its keys are numbers as text, with zeros before them or not."""
+    """Return what `per_layer_config` says of single layers; its keys are numbers as text, with zeros before them or not."""
     table = text.section("per_layer_config")
     if table is None:
         return {}
@@ -126,7 +126,7 @@ def _overrides(text: Fields, total: int) -> dict[int, Fields]:
 
 
 def _with_sharing(layers: list[Layer], shared: int, *, reads_target: bool) -> tuple[Layer, ...]:
-    """The last `shared` layers read the cache of the last layer of their kind before them."""
+    """Return the last `shared` layers read the cache of the last layer of their kind before them."""
     from dataclasses import replace
 
     if reads_target:

@@ -19,7 +19,7 @@ WEIGHT_ONLY: Final = "W4A16_NVFP4"
 
 
 def declared(config: Fields, separate: Fields | None) -> Quantization | None:
-    """What the checkpoint declares; None when it declares nothing. Raises CheckpointError for wrong types."""
+    """Return what the checkpoint declares; None when it declares nothing. Raise CheckpointError for wrong types."""
     text = config.section("text_config")
     own = config.section("quantization_config") or (text and text.section("quantization_config"))
     own = own or config.section("compression_config")  # compressed-tensors' older name for it
@@ -95,7 +95,7 @@ def _groups(fields: Fields) -> list[Fields]:
 
 
 def _scheme(group: Fields) -> str:
-    """A group's weights and activations in ModelOpt's words, as far as they have one."""
+    """Return a group's weights and activations in ModelOpt's words, as far as they have one."""
     weights, inputs = group.section("weights"), group.section("input_activations")
     if weights is None:
         return "unknown"

@@ -66,7 +66,7 @@ class Stored:
 
 
 def parts(tensors: Iterable[Tensor]) -> tuple[Part, ...]:
-    """Bytes and parameters by part, in the order of PARTS, what fits nowhere last."""
+    """Return bytes and parameters by part, in the order of PARTS, what fits nowhere last."""
     found: dict[str, list[Tensor]] = defaultdict(list)
     tensors = tuple(tensors)
     packed = _packed_modules(tensors)
@@ -77,13 +77,13 @@ def parts(tensors: Iterable[Tensor]) -> tuple[Part, ...]:
 
 
 def part_of(name: str) -> str:
-    """The part that a tensor belongs to, by its name."""
+    """Return the part that a tensor belongs to, by its name."""
     words = name.split(".")
     return next((part for part, marks in PARTS.items() if any(mark in words for mark in marks)), "other")
 
 
 def stored(tensors: Iterable[Tensor]) -> Stored:
-    """The format of each module, and the scales that are there."""
+    """Return the format of each module, and the scales that are there."""
     modules: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for tensor in tensors:
         module, _, leaf = tensor.name.rpartition(".")
@@ -144,7 +144,7 @@ def _parameters(tensor: Tensor, packed: Mapping[str, int]) -> int:
 
 
 def _format(leaves: Mapping[str, Tensor]) -> str | None:
-    """The format of one module; None for one without a matrix (norms, scalars)."""
+    """Return the format of one module; None for one without a matrix (norms, scalars)."""
     weight = next((leaves[leaf] for leaf in _WEIGHTS if leaf in leaves), None)
     if weight is None or len(weight.shape) < 2:
         return None

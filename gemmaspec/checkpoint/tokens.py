@@ -39,7 +39,7 @@ def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def words(raw: bytes, where: str) -> dict[str, int]:
-    """Every token of a whole tokenizer.json → its number. Raises CheckpointError."""
+    """Return every token of a whole tokenizer.json → its number. Raise CheckpointError."""
     model = load_object(raw, where).get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, list):  # a Unigram model has pairs of token and score

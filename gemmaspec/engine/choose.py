@@ -14,7 +14,7 @@ def choose_engine(
 ) -> tuple[Engine, str]:
     """Return the engine and, in one sentence, why: docker when its daemon answers, else a process.
 
-    A stack that runs stays on the engine that it `runs_on`, unless one is forced. Raises EnvironmentMissing when
+    A stack that runs stays on the engine that it `runs_on`, unless one is forced. Raise EnvironmentMissing when
     docker is forced, or is all that can run `profile`, and does not answer.
     """
     if runs_on and not forced:
@@ -38,7 +38,7 @@ def choose_engine(
 
 
 def engine_named(name: EngineName) -> Engine:
-    """The engine of that name, without asking whether it can be used."""
+    """Return the engine of that name, without asking whether it can be used."""
     if name == "process":
         return ProcessEngine()
     from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import

@@ -56,7 +56,7 @@ def environment() -> dict[str, str]:
 
 
 def start(server: Server) -> None:
-    """`docker compose up`. Raises EnvironmentMissing for a fault of the machine, StartFailed otherwise."""
+    """`docker compose up`. Raise EnvironmentMissing for a fault of the machine, StartFailed otherwise."""
     ensure_docker_cli()
     done = _run(up_args(server))
     if done.returncode:
@@ -64,7 +64,7 @@ def start(server: Server) -> None:
 
 
 def stop(server: Server) -> None:
-    """`docker compose down`. Raises GemmaspecError with what Compose said."""
+    """`docker compose down`. Raise GemmaspecError with what Compose said."""
     ensure_docker_cli()
     done = _run(down_args(server))
     if done.returncode:
@@ -75,7 +75,7 @@ def stop(server: Server) -> None:
 
 
 def why_not_up(server: Server, said: str) -> GemmaspecError:
-    """The reason in what Compose said on stderr."""
+    """Return the reason in what Compose said on stderr."""
     text = _last_lines(said)
     hint = f"docker compose -p {server.project} ps --all"
     for phrase, meaning in _MACHINE_FAULTS.items():
@@ -94,13 +94,13 @@ def ensure_docker_cli() -> None:
 
 
 def client_version() -> str:
-    """The version of the `docker` command. Raises EnvironmentMissing when there is none."""
+    """Return the version of the `docker` command. Raise EnvironmentMissing when there is none."""
     ensure_docker_cli()
     return _version(("docker", "--version")) or "of an unknown version"
 
 
 def ensure_compose_v2() -> str:
-    """The version of `docker compose`. Raises EnvironmentMissing when it is missing or older than 2."""
+    """Return the version of `docker compose`. Raise EnvironmentMissing when it is missing or older than 2."""
     ensure_docker_cli()
     found = _version(("docker", "compose", "version", "--short"))
     if found is not None and _major(found) >= 2:
@@ -117,7 +117,7 @@ def ensure_compose_v2() -> str:
 
 
 def _version(command: Sequence[str]) -> str | None:
-    """The version a command prints; None when it fails."""
+    """Return the version a command prints; None when it fails."""
     done = _run(command)
     found = re.search(r"\d+(\.\d+)+[^\s,]*", done.stdout)
     return found.group() if found and not done.returncode else None

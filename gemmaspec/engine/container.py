@@ -18,7 +18,7 @@ _STATUS: Final[dict[str, Literal["running", "restarting"]]] = {
 
 
 def state_of(attributes: dict[str, Any]) -> State:
-    """A container's inspected attributes as a State."""
+    """Return a container's inspected attributes as a State."""
     seen = attributes["State"]
     detail = [f"container {attributes['Id'][:12]}"]
     if health := seen.get("Health"):
@@ -44,7 +44,7 @@ def _ended(seen: dict[str, Any]) -> float | None:
 
 
 def log_start(seen: dict[str, Any]) -> float | None:
-    """The moment (seconds since 1970) from which lines belong to the last start; None when all of them do.
+    """Return the moment (seconds since 1970) from which lines belong to the last start; None when all of them do.
 
     Docker notes StartedAt late: the first lines, and the end of a run of milliseconds, may be earlier. While
     a container runs, FinishedAt is the end of the run before, and half-way is right. Once it has ended, that
@@ -63,7 +63,7 @@ def _moment(stamp: str) -> float:
 
 
 def publishes(attributes: dict[str, Any], *, bind: str, port: int) -> bool:
-    """Whether a container holds `port` on an address that overlaps `bind`."""
+    """Return whether a container holds `port` on an address that overlaps `bind`."""
     everywhere = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
     bindings = (attributes.get("HostConfig", {}).get("PortBindings") or {}).values()
     for one in (one for several in bindings for one in several or ()):
@@ -74,7 +74,7 @@ def publishes(attributes: dict[str, Any], *, bind: str, port: int) -> bool:
 
 
 def has_nvidia(info: dict[str, Any]) -> bool:
-    """Whether the daemon can hand out NVIDIA GPUs: the `nvidia` runtime, or a CDI device.
+    """Return whether the daemon can hand out NVIDIA GPUs: the `nvidia` runtime, or a CDI device.
 
     DiscoveredDevices is reported since Docker 28.3; from 25 to 28.2 only the CDI folders are, which a local
     daemon shares with us.

@@ -37,7 +37,7 @@ class DockerEngine:
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:
-        """The daemon that is meant. Raises EnvironmentMissing for a docker context that does not exist."""
+        """The daemon that is meant. Raise EnvironmentMissing for a docker context that does not exist."""
         return endpoint.find()
 
     @cached_property
@@ -55,12 +55,12 @@ class DockerEngine:
         return self.endpoint.remote
 
     def ping(self) -> str:
-        """The daemon's version. Raises EnvironmentMissing saying why it does not answer."""
+        """Return the daemon's version. Raise EnvironmentMissing saying why it does not answer."""
         with _answering(self.endpoint):
             return str(self._client.version()["Version"])
 
     def data_root(self) -> Path | None:
-        """Where the daemon keeps its images; None when that is not on this machine, or not to be seen."""
+        """Return where the daemon keeps its images; None when that is not on this machine, or not to be seen."""
         with _answering(self.endpoint):
             root = Path(str(self._client.info().get("DockerRootDir", "")))
         return root if root.is_absolute() and not self.remote and root.exists() else None
@@ -84,7 +84,7 @@ class DockerEngine:
         return compose.up_args(server)
 
     def start(self, server: Server) -> None:
-        """`docker compose up` in the background. Raises EnvironmentMissing or StartFailed."""
+        """`docker compose up` in the background. Raise EnvironmentMissing or StartFailed."""
         self._ensure_ours(server)
         try:
             compose.start(server)
@@ -110,13 +110,13 @@ class DockerEngine:
         return was
 
     def state(self, server: Server) -> State:
-        """The container's state, read from the daemon. Raises EnvironmentMissing when it does not answer."""
+        """Return the container's state, read from the daemon. Raise EnvironmentMissing when it does not answer."""
         with _answering(self.endpoint):
             container = self._container(server)
             return state_of(container.attrs) if container else State(status="absent")
 
     def runs(self, server: Server) -> Runs | None:
-        """The container's command and image."""
+        """Return the container's command and image."""
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None or state_of(container.attrs).status not in ("running", "restarting"):
@@ -135,15 +135,15 @@ class DockerEngine:
             yield from found if follow or tail is None else deque(found, maxlen=tail)
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        """The launcher's report, read inside the running container; None when there is none (yet).
+        """Return the launcher's report, read inside the running container; None when there is none (yet).
 
-        Raises GemmaspecError when it is no JSON object or too long.
+        Raise GemmaspecError when it is no JSON object or too long.
         """
         text = self.read(server, REPORT)
         return parse_report(text) if text else None
 
     def read(self, server: Server, path: str) -> bytes | None:
-        """A file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
+        """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None or container.status != "running":
@@ -186,7 +186,7 @@ class DockerEngine:
             )
 
     def _container(self, server: Server) -> Container | None:
-        """The service's newest container."""
+        """Return the service's newest container."""
         labels = [
             f"com.docker.compose.project={server.project}",
             f"com.docker.compose.service={compose.SERVICE}",

@@ -36,9 +36,9 @@ class Endpoint:
 
 
 def find() -> Endpoint:
-    """The daemon the docker CLI would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
+    """Return the daemon the docker CLI would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
 
-    Raises EnvironmentMissing for a context that does not exist: the SDK would quietly use the default daemon.
+    Raise EnvironmentMissing for a context that does not exist: the SDK would quietly use the default daemon.
     """
     if host := os.environ.get("DOCKER_HOST"):
         return Endpoint(host, "DOCKER_HOST")
@@ -52,7 +52,7 @@ def find() -> Endpoint:
 
 
 def connect(endpoint: Endpoint) -> docker.DockerClient:
-    """A client of the daemon that has answered once. Raises EnvironmentMissing saying why it does not."""
+    """Return a client of the daemon that has answered once. Raise EnvironmentMissing saying why it does not."""
     try:
         _knock(endpoint)
         return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)

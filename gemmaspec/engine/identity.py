@@ -26,11 +26,11 @@ class Identity:
 
 
 def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
-    """The image that `ref` names on the daemon; None when it has none of that name.
+    """Return the image that `ref` names on the daemon; None when it has none of that name.
 
     Where `ref` is an id, `named` is the name whose repository the digest is of.
 
-    Raises EnvironmentMissing when docker does not answer, or does not take this for a name.
+    Raise EnvironmentMissing when docker does not answer, or does not take this for a name.
     """
     from gemmaspec.engine import endpoint
 
@@ -42,7 +42,7 @@ def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
 
 
 def identity(client: docker.DockerClient, ref: str, *, named: str | None = None) -> Identity | None:
-    """The same by a client that is at hand."""
+    """Return the same by a client that is at hand."""
     from docker.errors import APIError, ImageNotFound
 
     try:
@@ -63,13 +63,13 @@ def identity(client: docker.DockerClient, ref: str, *, named: str | None = None)
 
 
 def digest_of(ref: str, digests: Iterable[str]) -> str | None:
-    """The digest under the name's own repository, of those that docker keeps for an image."""
+    """Return the digest under the name's own repository, of those that docker keeps for an image."""
     found = (entry.partition("@")[::2] for entry in digests)
     return next((digest for repository, digest in found if repository == repository_of(ref)), None)
 
 
 def repository_of(ref: str) -> str:
-    """A name without tag and digest, in the short form that docker shows."""
+    """Return a name without tag and digest, in the short form that docker shows."""
     name = ref.partition("@")[0]
     first, colon, last = name.rpartition(":")
     name = first if colon and "/" not in last else name

@@ -30,7 +30,7 @@ _UNREACHABLE: Final = (
 def ensure_image(client: docker.DockerClient, image: str) -> None:
     """Pull `image` unless the daemon has it; the progress is docker's own, on stderr.
 
-    Raises EnvironmentMissing: not found, access denied, registry unreachable, disk full, wrong machine.
+    Raise EnvironmentMissing: not found, access denied, registry unreachable, disk full, wrong machine.
     """
     try:
         client.images.get(image)
@@ -46,7 +46,7 @@ def ensure_image(client: docker.DockerClient, image: str) -> None:
 
 
 def not_pulled_here(image: str) -> EnvironmentMissing | None:
-    """Why a missing image is in no registry, and so cannot be pulled; None when it may be."""
+    """Return why a missing image is in no registry, and so cannot be pulled; None when it may be."""
     if image.startswith("sha256:"):
         return EnvironmentMissing(
             f"the image with the id {image} is no longer on this machine, and in no registry that is known",
@@ -71,7 +71,7 @@ def _pull(image: str) -> None:
 
 
 def why_not_pulled(image: str, said: str) -> EnvironmentMissing:
-    """The reason in what `docker pull` said on stderr."""
+    """Return the reason in what `docker pull` said on stderr."""
     text = said.lower().replace(image.lower(), "")  # a name must not decide
     retry = f"docker pull {image}"
     if _any(text, _NO_SPACE):
@@ -95,6 +95,6 @@ def _any(text: str, phrases: tuple[str, ...]) -> bool:
 
 
 def _registry(image: str) -> str:
-    """The registry of an image name: its first part when that looks like a host; '' for Docker Hub."""
+    """Return the registry of an image name: its first part when that looks like a host; '' for Docker Hub."""
     first, slash, _ = image.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else ""

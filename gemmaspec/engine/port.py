@@ -52,7 +52,7 @@ def _explained(bind: str, port: int, error: OSError) -> EnvironmentMissing:
 
 
 def port_taken(bind: str, port: int, by: str) -> EnvironmentMissing:
-    """The one sentence for a port in use."""
+    """Return the one sentence for a port in use."""
     return EnvironmentMissing(
         f"port {port} on {bind} is taken by {by}",
         hint=f"sudo ss -ltnp 'sport = :{port}'    # stop it, or set serve.port to another port",
@@ -104,7 +104,7 @@ def _listeners(bind: str, port: int) -> list[int | None] | None:
 
 
 def _overlaps(one: str, other: str) -> bool:
-    """Whether two addresses to listen on have a connection in common."""
+    """Return whether two addresses to listen on have a connection in common."""
     try:
         first, second = (ipaddress.ip_address(text) for text in (one, other))
     except ValueError:

@@ -70,11 +70,11 @@ class ProcessEngine:
         port.ensure_only(own, server.bind, server.port)
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        """The launcher's argv as `start` runs it."""
+        """Return the launcher's argv as `start` runs it."""
         return launch_args(server)
 
     def start(self, server: Server) -> None:
-        """Start the launcher, which becomes vLLM, and return. Raises StartFailed when it runs already."""
+        """Start the launcher, which becomes vLLM, and return. Raise StartFailed when it runs already."""
         with _exclusively(server):
             if (now := self.state(server)).status == "running":
                 raise StartFailed(
@@ -107,7 +107,7 @@ class ProcessEngine:
     def state(self, server: Server) -> State:
         """Alive means: same boot, pid and moment of start as recorded. No other process is taken for it.
 
-        `unknown` where another process holds the launcher's lock. Raises UnreadableFile for a damaged record whose
+        `unknown` where another process holds the launcher's lock. Raise UnreadableFile for a damaged record whose
         process cannot be told by its lock either.
         """
         last = _last(server)
@@ -122,7 +122,7 @@ class ProcessEngine:
         return State(status="exited", exit_code=self._exit_code(server), detail=detail, ended=_last_word(server))
 
     def runs(self, server: Server) -> Runs | None:
-        """The recorded command of the living leader."""
+        """Return the recorded command of the living leader."""
         last = _last(server)
         return Runs(command=last.command) if last and record.leads(last) else None
 
@@ -136,9 +136,9 @@ class ProcessEngine:
         yield from lines(tail_of.read(server.run_dir / LOG, tail=tail, alive=lambda: self._alive(server)))
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        """The launcher's report of the running server; None when there is none (yet), or it is another's.
+        """Return the launcher's report of the running server; None when there is none (yet), or it is another's.
 
-        Raises GemmaspecError when it is no JSON object or too long.
+        Raise GemmaspecError when it is no JSON object or too long.
         """
         last = _last(server)
         if last is None or not record.leads(last):
@@ -154,7 +154,7 @@ class ProcessEngine:
         return found if found.get("pid") == last.pid else None
 
     def read(self, server: Server, path: str) -> bytes | None:
-        """A file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
+        """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
         if not self._alive(server):
             return None
         try:
@@ -197,7 +197,7 @@ class ProcessEngine:
 
 
 def _remove_report(server: Server) -> None:
-    """Remove the report of the start before. Raises EnvironmentMissing for a folder in its place."""
+    """Remove the report of the start before. Raise EnvironmentMissing for a folder in its place."""
     file = server.run_dir / "report.json"
     try:
         file.unlink(missing_ok=True)
@@ -213,7 +213,7 @@ def _last_word(server: Server) -> float | None:
 
 
 def launch_args(server: Server) -> tuple[str, ...]:
-    """The launcher's argv: the stack's files, the run and cache folders, then the server's own command."""
+    """Return the launcher's argv: the stack's files, the run and cache folders, then the server's own command."""
     folder = server.folder.absolute()
     speculative = ("--speculative-config", str(folder / "speculative-config.json")) if server.speculates else ()
     return (
@@ -232,7 +232,7 @@ def environment(server: Server, marker: str) -> dict[str, str]:
 
 
 def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A session of its own, without terminal: neither Ctrl-C nor the shell's end reaches it."""
+    """Return a session of its own, without terminal: neither Ctrl-C nor the shell's end reaches it."""
     log = server.run_dir / LOG
     neutral = server.run_dir / "cwd"  # an empty folder: no file of the user's can shadow a module
     try:

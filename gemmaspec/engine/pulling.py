@@ -23,7 +23,7 @@ _LARGEST: Final = 8 * 1024 * 1024
 def pull(image: str, on_bytes: Callable[[int], None]) -> None:
     """Pull an image; a layer that is here already, or was broken off, is not fetched again by docker.
 
-    `on_bytes` is told how many bytes came; what it raises ends the pull. Raises EnvironmentMissing as ensure_image.
+    `on_bytes` is told how many bytes came; what it raises ends the pull. Raise EnvironmentMissing as ensure_image.
     """
     client = endpoint.connect(endpoint.find())
     try:
@@ -42,7 +42,7 @@ def pull(image: str, on_bytes: Callable[[int], None]) -> None:
 
 
 def is_here(image: str) -> bool:
-    """Whether the daemon has an image."""
+    """Return whether the daemon has an image."""
     client = endpoint.connect(endpoint.find())
     try:
         return identity(client, image) is not None
@@ -51,7 +51,7 @@ def is_here(image: str) -> bool:
 
 
 def download_bytes(image: str, architecture: str) -> int | None:
-    """Bytes of an image's layers as the registry stores them, compressed; None when the registry does not say.
+    """Return bytes of an image's layers as the registry stores them, compressed; None when the registry does not say.
 
     It is docker's own client that asks, with the user's logins. Layers that are here already are counted too.
     """
@@ -66,7 +66,7 @@ def download_bytes(image: str, architecture: str) -> int | None:
 
 
 def layer_bytes(found: Any, architecture: str) -> int | None:
-    """The sum of the layers in what `docker manifest inspect --verbose` says; None when it is something else."""
+    """Return the sum of the layers in what `docker manifest inspect --verbose` says; None when it is something else."""
     several = found if isinstance(found, list) else [found]
     for entry in several:
         try:
@@ -81,7 +81,7 @@ def layer_bytes(found: Any, architecture: str) -> int | None:
 
 
 def architecture() -> str:
-    """The daemon's, in Go's words: amd64, arm64."""
+    """Return the daemon's, in Go's words: amd64, arm64."""
     client = endpoint.connect(endpoint.find())
     try:
         return str(client.version().get("Arch", ""))
@@ -90,7 +90,7 @@ def architecture() -> str:
 
 
 def _progress(event: Mapping[str, Any], seen: dict[str, int]) -> int:
-    """How many bytes of a layer came since the last event."""
+    """Return how many bytes of a layer came since the last event."""
     detail = event.get("progressDetail") or {}
     if event.get("status") != "Downloading" or "current" not in detail:
         return 0

@@ -50,12 +50,12 @@ class Record:
 
 
 def write(run_dir: Path, record: Record) -> None:
-    """Keep `record`, whole. Raises EnvironmentMissing when it cannot be written."""
+    """Keep `record`, whole. Raise EnvironmentMissing when it cannot be written."""
     write_whole(run_dir / _FILE, json.dumps(asdict(record), indent=1) + "\n", mode=0o600)
 
 
 def read(run_dir: Path) -> Record | None:
-    """Return the record of the last start; None when there is none. Raises UnreadableFile for a damaged one."""
+    """Return the record of the last start; None when there is none. Raise UnreadableFile for a damaged one."""
     file = run_dir / _FILE
     text = read_regular(file)
     if text is None:
@@ -106,7 +106,7 @@ def _is_name(value: object) -> bool:
 
 
 def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A command fit to be kept: the value of --api-key replaced by ***."""
+    """Return a command fit to be kept: the value of --api-key replaced by ***."""
     hidden = ["***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)]
     return tuple("--api-key=***" if word.startswith("--api-key=") else word for word in hidden)
 
@@ -134,7 +134,7 @@ def now_ticks() -> int:
 
 
 def leads(record: Record) -> bool:
-    """Whether the recorded leader is alive: same boot, same pid, same moment of start, not a zombie."""
+    """Return whether the recorded leader is alive: same boot, same pid, same moment of start, not a zombie."""
     if record.pid is None or record.boot_id != boot_id():
         return False
     fields = _stat(record.pid)
@@ -144,7 +144,7 @@ def leads(record: Record) -> bool:
 def _stat(pid: int) -> list[str]:
     """/proc/PID/stat from its third field on; the second is a name that may hold anything.
 
-    Raises EnvironmentMissing for a process that exists and is hidden from this user (/proc mounted with hidepid).
+    Raise EnvironmentMissing for a process that exists and is hidden from this user (/proc mounted with hidepid).
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -165,7 +165,7 @@ def _refuse_hidden(pid: int) -> None:
 
 
 def members(record: Record) -> list[psutil.Process]:
-    """The living processes of a start: its leader, and those of its session that carry its marker.
+    """Return the living processes of a start: its leader, and those of its session that carry its marker.
 
     vLLM's engine and worker processes outlive a leader that was killed; they keep its session and marker.
     """
@@ -211,7 +211,7 @@ def end(record: Record, *, grace_s: float) -> bool:
     """End every process of a start; True when there was one.
 
     The leader is asked first, so that it can shut its own children down in order; what it leaves behind is
-    asked next; after `grace_s` seconds all are killed. Raises GemmaspecError when one cannot be ended.
+    asked next; after `grace_s` seconds all are killed. Raise GemmaspecError when one cannot be ended.
     """
     asked: set[int] = set()
     any_found = False

@@ -12,7 +12,7 @@ MAX_REPORT: Final = 1024 * 1024
 
 
 def parse_report(text: bytes) -> dict[str, Any]:
-    """A report as data. Raises GemmaspecError when it is too long or no JSON object."""
+    """Return a report as data. Raise GemmaspecError when it is too long or no JSON object."""
     if len(text) > MAX_REPORT:
         raise GemmaspecError(f"the launcher's report is longer than {MAX_REPORT} bytes, it was not read")
     try:

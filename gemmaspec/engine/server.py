@@ -88,7 +88,7 @@ class Engine(Protocol):
         """Whether servers run on another machine, where folders and ports are not this one's."""
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        """The argv that `start` runs: for a person to read."""
+        """Return the argv that `start` runs: for a person to read."""
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         """Raise EnvironmentMissing when the server could not start here, saying what is missing.
@@ -109,16 +109,16 @@ class Engine(Protocol):
         """Raise StartFailed unless the server that was started lives, and nobody else answers on its port."""
 
     def runs(self, server: Server) -> Runs | None:
-        """What the running server was started as; None when it does not run."""
+        """Return what the running server was started as; None when it does not run."""
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """The server's own output since its last start, line by line, without line ends."""
+        """Return the server's own output since its last start, line by line, without line ends."""
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        """The launcher's report of the running server; None when there is none."""
+        """Return the launcher's report of the running server; None when there is none."""
 
     def read(self, server: Server, path: str) -> bytes | None:
-        """A file as the running server sees it, by its absolute path there; None when there is none.
+        """Return a file as the running server sees it, by its absolute path there; None when there is none.
 
         At most engine.report.MAX_REPORT + 1 bytes of it.
         """

@@ -15,10 +15,10 @@ _POLL_S: Final = 0.1
 
 
 def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = None) -> Iterator[bytes]:
-    """The file's bytes from its start, or from its last `tail` lines; nothing when there is no file.
+    """Yield the file's bytes from its start, or from its last `tail` lines; nothing when there is no file.
 
     With `alive`, more of them as they come, until `alive()` says no and all is read. A file that became
-    shorter, or another one of the same name, is read from its start. Raises UnreadableFile for what is no file.
+    shorter, or another one of the same name, is read from its start. Raise UnreadableFile for what is no file.
     """
     try:
         file = open_regular(path)
@@ -57,7 +57,7 @@ def _replaced(file: IO[bytes], path: Path) -> bool:
 
 
 def _start_of_last(file: IO[bytes], count: int) -> int:
-    """The offset from which the last `count` lines begin, found from the end."""
+    """Return the offset from which the last `count` lines begin, found from the end."""
     position = file.seek(0, os.SEEK_END)
     if count <= 0:
         return position

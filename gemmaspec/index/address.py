@@ -19,9 +19,9 @@ MOST_REDIRECTS: Final = 5
 
 
 def fetch(address: str, *, largest: int = LARGEST, deadline_s: float = DEADLINE_S) -> bytes:
-    """What is at an address.
+    """Return what is at an address.
 
-    Raises UsageError for another scheme, EnvironmentMissing for what cannot be read, is too large or too slow, or is
+    Raise UsageError for another scheme, EnvironmentMissing for what cannot be read, is too large or too slow, or is
     redirected to another scheme, from https to http, or without an end.
     """
     _check(address, address, UsageError)
@@ -50,7 +50,7 @@ def _check(address: str, before: str, error: type[UsageError | EnvironmentMissin
 
 
 def _ask(session: requests.Session, address: str, largest: int, ends: float) -> tuple[str | None, bytes]:
-    """Where it is redirected to, or what is there. Nothing compressed is taken: its size would be unknown."""
+    """Return where it is redirected to, or what is there. Nothing compressed is taken: its size would be unknown."""
     headers = {"Accept-Encoding": "identity"}
     with session.get(address, headers=headers, timeout=SILENCE_S, allow_redirects=False, stream=True) as answer:
         if answer.is_redirect:

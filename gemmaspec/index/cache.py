@@ -11,7 +11,7 @@ import platformdirs
 
 
 def cache_dir() -> Path:
-    """The folder, of the platform's kind."""
+    """Return the folder, of the platform's kind."""
     return platformdirs.user_cache_path("gemmaspec")
 
 
@@ -30,7 +30,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def kept(path: Path) -> bytes | None:
-    """What was kept under `path`; None when nothing was, or it cannot be read."""
+    """Return what was kept under `path`; None when nothing was, or it cannot be read."""
     try:
         return path.read_bytes()
     except OSError:

@@ -67,7 +67,7 @@ def pip_settings() -> dict[str, str]:
 
 
 def simple_index_urls() -> list[str]:
-    """The package indexes pip would ask, the main one first; without pip settings, pip's own default."""
+    """Return the package indexes pip would ask, the main one first; without pip settings, pip's own default."""
     settings = pip_settings()
     if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
         return []
@@ -76,7 +76,7 @@ def simple_index_urls() -> list[str]:
 
 
 def open_session() -> requests.Session:
-    """A session that trusts the certificates pip is set to trust. The caller closes it."""
+    """Return a session that trusts the certificates pip is set to trust. The caller closes it."""
     session = requests.Session()
     session.mount("https://", requests.adapters.HTTPAdapter(max_retries=3))
     if certificate := pip_settings().get("cert"):
@@ -85,9 +85,9 @@ def open_session() -> requests.Session:
 
 
 def release_files(project: str, version: str) -> list[DistributionPackage]:
-    """Every file of one release, over all indexes and find-links locations.
+    """Return every file of one release, over all indexes and find-links locations.
 
-    Raises EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
+    Raise EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
     """
     wanted = Version(version)
     files, problems = _project_files(canonicalize_name(project))
@@ -102,10 +102,10 @@ def release_files(project: str, version: str) -> list[DistributionPackage]:
 
 
 def read_from_wheel(project: str, version: str, member_paths: Iterable[str]) -> dict[str, bytes]:
-    """The content of the named members of a release's wheel; a member that the wheel lacks is left out.
+    """Return the content of the named members of a release's wheel; a member that the wheel lacks is left out.
 
     Of several wheels the one for this machine's processor is read, the newest build of it. What was read once
-    is kept in the cache, under the wheel's sha256. Raises EnvironmentMissing when the wheel cannot be found
+    is kept in the cache, under the wheel's sha256. Raise EnvironmentMissing when the wheel cannot be found
     or read, ValueError for a path that leaves the wheel.
     """
     paths = [_checked(path) for path in member_paths]
@@ -120,9 +120,9 @@ def read_from_wheel(project: str, version: str, member_paths: Iterable[str]) -> 
 
 
 def released_wheels(project: str) -> dict[str, DistributionPackage]:
-    """The wheel that pip would choose, for every release that has one; by version, as the index writes it.
+    """Return the wheel that pip would choose, for every release that has one; by version, as the index writes it.
 
-    Raises EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
+    Raise EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
     """
     files, problems = _project_files(canonicalize_name(project))
     wheels: dict[str, list[DistributionPackage]] = {}
@@ -142,7 +142,7 @@ def read_members(
 ) -> dict[str, bytes]:
     """Members of a wheel, read from where it lies; a path that it lacks is left out. Nothing is cached.
 
-    Raises EnvironmentMissing when it cannot be read, or a member is larger than LARGEST_MEMBER.
+    Raise EnvironmentMissing when it cannot be read, or a member is larger than LARGEST_MEMBER.
     """
     if not paths:
         return {}
@@ -161,7 +161,7 @@ def read_members(
 
 
 def member_names(wheel: DistributionPackage) -> list[str]:
-    """The paths of all members of a wheel. Raises EnvironmentMissing when it cannot be read."""
+    """Return the paths of all members of a wheel. Raise EnvironmentMissing when it cannot be read."""
     try:
         with open_session() as session, opened(wheel.url, session) as archive:
             return archive.namelist()
@@ -172,7 +172,7 @@ def member_names(wheel: DistributionPackage) -> list[str]:
 
 
 def cache_folder(file: DistributionPackage) -> Path | None:
-    """Where parts of a released file are kept; None when the index states no sha256 for it."""
+    """Return where parts of a released file are kept; None when the index states no sha256 for it."""
     sha256 = file.digests.get("sha256", "")
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         return None
@@ -180,7 +180,7 @@ def cache_folder(file: DistributionPackage) -> Path | None:
 
 
 def _pip_config_list() -> list[str]:
-    """The lines of `pip config list`, section.name='value'; without pip, the PIP_ variables in that form."""
+    """Return the lines of `pip config list`, section.name='value'; without pip, the PIP_ variables in that form."""
     on_path = shutil.which("pip")
     for pip in [[sys.executable, "-m", "pip"], *([[on_path]] if on_path else [])]:
         listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False)
@@ -196,7 +196,7 @@ def _find_links() -> list[str]:
 
 @functools.cache
 def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
-    """All files of a project, and a sentence about each place that could not be read."""
+    """Return all files of a project, and a sentence about each place that could not be read."""
     files: list[DistributionPackage] = []
     problems: list[str] = []
     places: list[tuple[str, Callable[[str, str], list[DistributionPackage]]]]
@@ -221,7 +221,7 @@ def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
 
 
 def _linked_files(location: str, project: str) -> list[DistributionPackage]:
-    """The project's files in a folder, or on a page of links."""
+    """Return the project's files in a folder, or on a page of links."""
     if folder := local_path(location):
         links = [Link(text=path.name, url=path.as_uri(), attrs={}) for path in folder.iterdir()]
         files = [DistributionPackage.from_link(link, project) for link in links]
@@ -234,7 +234,7 @@ def _linked_files(location: str, project: str) -> list[DistributionPackage]:
 
 
 def local_path(location: str) -> Path | None:
-    """The local path that a find-links value or a file: address names; None for an address elsewhere."""
+    """Return the local path that a find-links value or a file: address names; None for an address elsewhere."""
     address = urlsplit(location)
     if address.scheme == "file":
         return Path(url2pathname(address.path))
@@ -263,7 +263,7 @@ def _preference(wheel: DistributionPackage) -> tuple[bool, bool, tuple[()] | tup
 
 
 def opened(url: str, session: requests.Session) -> zipfile.ZipFile:
-    """A wheel as an archive to read members from, wherever it is."""
+    """Return a wheel as an archive to read members from, wherever it is."""
     if folder := local_path(url):
         return zipfile.ZipFile(folder)
     archive: zipfile.ZipFile = RemoteZip(url, session=session, timeout=TIMEOUT)
@@ -271,7 +271,7 @@ def opened(url: str, session: requests.Session) -> zipfile.ZipFile:
 
 
 def _checked(path: str) -> str:
-    """Raises ValueError for a member path that would leave the folder it is kept in."""
+    """Raise ValueError for a member path that would leave the folder it is kept in."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path:
         raise ValueError(f"not a path inside a wheel: {path!r}")
@@ -279,6 +279,6 @@ def _checked(path: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """An address without the user name and password in it."""
+    """Return an address without the user name and password in it."""
     address = urlsplit(url)
     return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl() if address.netloc else url

@@ -75,7 +75,7 @@ class Lock(_Part):
         return self
 
     def facts(self) -> Mapping[str, str]:
-        """All of it by dotted name, as texts to compare; what is not there is left out, a missing draft is `none`."""
+        """Return all of it by dotted name, as texts to compare; what is not there is left out, a missing draft is `none`."""
         whole = self.model_dump(exclude={"schema_", "profile"}, exclude_none=True)
         flat = {"draft.model": NONE}
         for key, value in whole.items():

@@ -22,7 +22,7 @@ class Moved:
 
 
 def moved(locked: Mapping[str, str], now: Mapping[str, str], *, among: Sequence[str] = ()) -> tuple[Moved, ...]:
-    """Facts that differ (as Lock.facts() names them), in the lock's order.
+    """Return facts that differ (as Lock.facts() names them), in the lock's order.
 
     A fact that `now` does not have is not known and not compared. `among` names further facts that count as
     `none` when `now` lacks them, which is how something that is gone is seen.

@@ -15,7 +15,7 @@ Model = TypeVar("Model", Target, Draft)
 def pinned(
     loaded: Loaded, *, image: LockedImage | None, target: LockedModel | None, draft: LockedModel | None
 ) -> Loaded:
-    """The same profile with image and revisions fixed; a part whose pin is None stays as it is."""
+    """Return the same profile with image and revisions fixed; a part whose pin is None stays as it is."""
     profile = loaded.profile
     fixed = profile.model_copy(
         update={

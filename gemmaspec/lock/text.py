@@ -19,7 +19,7 @@ MAX_CHARACTERS: Final = 64 * 1024
 
 
 def lock_text(lock: Lock) -> str:
-    """The file's text; every value is quoted, so that YAML reads it as it is."""
+    """Return the file's text; every value is quoted, so that YAML reads it as it is."""
     head = (
         f"# What the profile {lock.profile} runs, pinned by `gemmaspec lock`. Do not edit it, lock again.\n"
         "# `gemmaspec up --locked` runs this and nothing else.\n"
@@ -29,7 +29,7 @@ def lock_text(lock: Lock) -> str:
 
 
 def parse_lock(text: str, *, file: str) -> Lock:
-    """The lock in a file's text. Raises ProfileError with every finding as file:line: key: what is wrong."""
+    """Return the lock in a file's text. Raise ProfileError with every finding as file:line: key: what is wrong."""
     if len(text) > MAX_CHARACTERS:
         raise ProfileError(f"{file}: larger than {MAX_CHARACTERS} characters, so it is no lock", hint=_again(file))
     document = strict_yaml.parse(text, file=file)

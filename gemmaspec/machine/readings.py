@@ -36,7 +36,7 @@ def gpus() -> Gpus | None:
 
 
 def clock() -> Clock:
-    """The clocks now; a server's by the Date of its answer."""
+    """Return the clocks now; a server's by the Date of its answer."""
     day, even = time.time(), time.monotonic()
     skew, against = _skew()
     step = (time.time() - day) - (time.monotonic() - even)
@@ -44,7 +44,7 @@ def clock() -> Clock:
 
 
 def hard_open_files() -> int | None:
-    """The most files that a process may open; None for no limit."""
+    """Return the most files that a process may open; None for no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
@@ -66,7 +66,7 @@ def shm_free() -> int | None:
 
 
 def _skew() -> tuple[float | None, str]:
-    """How far this machine is ahead of the Hub, and of whom that is said, or why it is not."""
+    """Return how far this machine is ahead of the Hub, and of whom that is said, or why it is not."""
     import requests
     from huggingface_hub import constants
 

@@ -22,14 +22,14 @@ _SHARD: Final = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
 def is_offline() -> bool:
-    """Whether this user has switched the Hub off (HF_HUB_OFFLINE)."""
+    """Return whether this user has switched the Hub off (HF_HUB_OFFLINE)."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ON
 
 
 def check_access(model: str, revision: str | None, *, role: str) -> str:
-    """The commit that a revision means, of a model whose files this user may read.
+    """Return the commit that a revision means, of a model whose files this user may read.
 
-    Raises Unreachable, and EnvironmentMissing with what to do for a model that is gated, private or not there.
+    Raise Unreachable, and EnvironmentMissing with what to do for a model that is gated, private or not there.
     """
     from huggingface_hub import HfApi
 
@@ -42,13 +42,13 @@ def check_access(model: str, revision: str | None, *, role: str) -> str:
 
 
 def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
-    """The commit under which the cache would answer for a revision; None when it has no config.json of it."""
+    """Return the commit under which the cache would answer for a revision; None when it has no config.json of it."""
     found = cached_snapshot(model, revision, cache)
     return found.name if found and is_commit(found.name) else None
 
 
 def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
-    """Whether the cache has a configuration and all weights of a model, so that a server needs no Hub for it."""
+    """Return whether the cache has a configuration and all weights of a model, so that a server needs no Hub for it."""
     folder = cached_snapshot(model, revision, cache)
     if folder is None:
         return False
@@ -64,7 +64,7 @@ def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
 
 
 def _all_shards(names: Sequence[str]) -> bool:
-    """Whether weights without an index are all there: one file, or as many as their names say."""
+    """Return whether weights without an index are all there: one file, or as many as their names say."""
     told = (int(found[1]) for name in names if (found := _SHARD.search(name)))
     return bool(names) and max(told, default=1) <= len(names)
 

@@ -20,7 +20,7 @@ def folder_digest(folder: Path) -> str:
     """sha256:… over the files that vLLM reads, by name: all of the small ones, and of safetensors size and header.
 
     The header holds every tensor's name, type, shape and place. Weights that were trained on and written again in
-    the same shapes are not told apart. Raises EnvironmentMissing for a folder or file that cannot be read.
+    the same shapes are not told apart. Raise EnvironmentMissing for a folder or file that cannot be read.
     """
     whole = hashlib.sha256()
     try:

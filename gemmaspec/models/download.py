@@ -55,7 +55,7 @@ class Listing:
 def list_files(model: str, revision: str | None, *, role: str) -> Listing:
     """Ask the Hub for a model's files.
 
-    Raises EnvironmentMissing for a model that is gated, private or not there, has no safetensors, or for a Hub that
+    Raise EnvironmentMissing for a model that is gated, private or not there, has no safetensors, or for a Hub that
     does not answer.
     """
     from huggingface_hub import HfApi
@@ -91,18 +91,18 @@ class Cache:
         self.folder = folder or Path(constants.HF_HUB_CACHE).expanduser()
 
     def has(self, listing: Listing, file: RemoteFile) -> bool:
-        """Whether the file is in the commit's snapshot, as long as the Hub says, which a copied cache may not be."""
+        """Return whether the file is in the commit's snapshot, as long as the Hub says, which a copied cache may not be."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
         return isinstance(found, str) and _size(Path(found)) == file.size
 
     def missing(self, listing: Listing) -> Sequence[RemoteFile]:
-        """The files that are still to be fetched."""
+        """Return the files that are still to be fetched."""
         return [file for file in listing.files if not self.has(listing, file)]
 
     def rest(self, listing: Listing, file: RemoteFile) -> int:
-        """Bytes of a missing file that are still to come."""
+        """Return bytes of a missing file that are still to come."""
         if file.sha256 is None:
             return file.size
         blob = self._blob(listing, file.sha256)
@@ -111,7 +111,7 @@ class Cache:
     def fetch(self, listing: Listing, file: RemoteFile, on_bytes: OnBytes) -> None:
         """Fetch a missing file, or what of it is missing.
 
-        Raises EnvironmentMissing when the Hub breaks off, sends something else or the disk is full. What came stays
+        Raise EnvironmentMissing when the Hub breaks off, sends something else or the disk is full. What came stays
         for the next time.
         """
         from huggingface_hub import hf_hub_download
@@ -136,7 +136,7 @@ class Cache:
             on_bytes(file.size)
 
     def name_commit(self, listing: Listing) -> None:
-        """Let the cache answer for the asked revision, too. Raises EnvironmentMissing when that has moved."""
+        """Let the cache answer for the asked revision, too. Raise EnvironmentMissing when that has moved."""
         from huggingface_hub import hf_hub_download
 
         if listing.asked == listing.commit:

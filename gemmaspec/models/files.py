@@ -25,7 +25,7 @@ class Files(Protocol):
     bytes_read: int
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """The bytes from start to stop, fewer only where the file ends. Raises EnvironmentMissing."""
+        """Return the bytes from start to stop, fewer only where the file ends. Raise EnvironmentMissing."""
 
     def sha256(self, name: str) -> str | None:
         """Of the whole file, where it can be told cheaply."""
@@ -35,7 +35,7 @@ class Files(Protocol):
 
 
 def whole(files: Files, name: str, *, most: int) -> bytes | None:
-    """A small file; None where there is none. Raises CheckpointError for one larger than `most` bytes."""
+    """Return a small file; None where there is none. Raise CheckpointError for one larger than `most` bytes."""
     size = files.sizes.get(name)
     if size is None:
         return None

@@ -101,7 +101,7 @@ class HubFiles:
 
 
 def on_hub(model: str, revision: str | None) -> HubFiles:
-    """The model as the Hub has it now. Raises EnvironmentMissing, Unreachable where nobody answers."""
+    """Return the model as the Hub has it now. Raise EnvironmentMissing, Unreachable where nobody answers."""
     from huggingface_hub import HfApi
 
     with refusals(model, revision):
@@ -109,7 +109,7 @@ def on_hub(model: str, revision: str | None) -> HubFiles:
 
 
 def page(model: str) -> str:
-    """Where a person reads about a model."""
+    """Return where a person reads about a model."""
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{model}"

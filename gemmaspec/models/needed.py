@@ -14,7 +14,7 @@ _DUPLICATES: Final = ("consolidated",)
 
 
 def is_needed(path: str) -> bool:
-    """Whether vLLM may read this file of a checkpoint, by its path in it.
+    """Return whether vLLM may read this file of a checkpoint, by its path in it.
 
     Folders hold other forms of the same weights (onnx/, original/, gguf), and so do .bin, .pth and .gguf files:
     vLLM takes safetensors of the top folder where there are any (model_executor/model_loader/weight_utils.py,
@@ -24,10 +24,10 @@ def is_needed(path: str) -> bool:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether it names a file of the top folder, on any system, that can be printed."""
+    """Return whether it names a file of the top folder, on any system, that can be printed."""
     return not set(name) & {"/", "\\"} and name.isprintable() and len(name.encode()) <= _LONGEST
 
 
 def is_weights(path: str) -> bool:
-    """Whether a file holds tensors."""
+    """Return whether a file holds tensors."""
     return path.endswith(WEIGHTS)

@@ -36,7 +36,7 @@ def open_checkpoint(
     asked, or does not answer), else from the Hub by range requests. `cache_dir` is the folder `hub` of a HF_HOME.
     Where neither has it because nobody may or can be asked, a published checkpoint is told by the shapes that ship
     with gemmaspec, unless `shapes` is false; its `source` is then "shipped".
-    Raises EnvironmentMissing for what is not there, CheckpointError for what cannot be understood.
+    Raise EnvironmentMissing for what is not there, CheckpointError for what cannot be understood.
     """
     known = shipped_for(ref) if shapes else None
     try:
@@ -89,7 +89,7 @@ def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
 
 
 def _online(ref: str, revision: str | None, cache_dir: Path | None) -> Files:
-    """A commit that is whole in the cache is not asked for: it cannot have moved."""
+    """Return a commit that is whole in the cache is not asked for: it cannot have moved."""
     if is_commit(revision) and (found := _whole(ref, revision, cache_dir)):
         return found
     try:
@@ -102,7 +102,7 @@ def _online(ref: str, revision: str | None, cache_dir: Path | None) -> Files:
 
 
 def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | None:
-    """The cached snapshot of a commit, when all its weights are there."""
+    """Return the cached snapshot of a commit, when all its weights are there."""
     found = _cached(ref, commit, cache_dir)
     if found is None:
         return None
@@ -175,7 +175,7 @@ def _head_tokens(files: Files) -> dict[str, int]:
 
 
 def _template_inside(files: Files, tokenizer: Fields | None) -> bool | None:
-    """None where nothing of a tokenizer is there: such a checkpoint says nothing about chatting."""
+    """Return None where nothing of a tokenizer is there: such a checkpoint says nothing about chatting."""
     if tokenizer is None:
         return False if "tokenizer.json" in files.sizes else None
     return "chat_template" in tokenizer

@@ -19,7 +19,7 @@ LIMIT: Final = 128 * 2**20
 def same_words(target: Checkpoint, draft: Checkpoint, *, cache_dir: Path | None = None) -> tuple[int, int] | None:
     """Tokens that have the same number in both, and all of the target's; None where a tokenizer.json is not here.
 
-    Reads both files whole. Raises CheckpointError.
+    Reads both files whole. Raise CheckpointError.
     """
     mine, other = _raw(target, cache_dir), _raw(draft, cache_dir)
     if mine is None or other is None:

@@ -25,10 +25,10 @@ _NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
 
 
 def weight_files(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The weight files that vLLM would read, and those of them that are missing.
+    """Return the weight files that vLLM would read, and those of them that are missing.
 
     The index decides, as in vLLM (filter_duplicate_safetensors_files), whatever else is there; without one a numbered
-    set says what it lacks, and else every safetensors file counts. Raises CheckpointError.
+    set says what it lacks, and else every safetensors file counts. Raise CheckpointError.
     """
     there = _safetensors(files)
     promised = _indexed(files) or _numbered(there) or there
@@ -53,7 +53,7 @@ def _safetensors(files: Files) -> set[str]:
 
 
 def read_tensors(files: Files, names: tuple[str, ...]) -> tuple[Tensor, ...]:
-    """Every tensor, from the headers alone. Raises CheckpointError, before reading what is too much altogether."""
+    """Return every tensor, from the headers alone. Raise CheckpointError, before reading what is too much altogether."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
         lengths = [_length(files, name, piece) for name, piece in zip(names, pieces, strict=True)]
@@ -79,7 +79,7 @@ def _tensors(files: Files, name: str, piece: bytes, length: int) -> tuple[Tensor
 
 
 def _numbered(there: set[str]) -> set[str]:
-    """The one numbered set among the files, with the names that it lacks; empty where there are none or several."""
+    """Return the one numbered set among the files, with the names that it lacks; empty where there are none or several."""
     sets: Mapping[tuple[str, int], set[str]] = {}
     for name in there:
         match = _NUMBERED.fullmatch(name)

@@ -42,13 +42,13 @@ class Verdict:
 
 
 def launcher_patch(patch: Patch, *, required: bool = True) -> launch.Patch:
-    """A patch as the launcher reads it from a plan."""
+    """Return a patch as the launcher reads it from a plan."""
     compiled: launch.Patch = launch.build(launch.Patch, patch_entry(patch, required=required), patch.id)
     return compiled
 
 
 def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launch.Patch, ...]:
-    """What the patch needs, in order, then the patch. PatchError when that is not there, or needs it back."""
+    """Return what the patch needs, in order, then the patch. PatchError when that is not there, or needs it back."""
     done: dict[str, launch.Patch] = {}
     _collect(patch, patches, done, ())
     return tuple(done.values())
@@ -66,7 +66,7 @@ def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.
 
 
 def needed_paths(patches: Iterable[launch.Patch], version: str) -> frozenset[str]:
-    """Every file that deciding these patches on that release would read."""
+    """Return every file that deciding these patches on that release would read."""
     paths: set[str] = set()
     for patch in patches:
         variants = launch.candidates(patch, version)
@@ -76,7 +76,7 @@ def needed_paths(patches: Iterable[launch.Patch], version: str) -> frozenset[str
 
 
 def decide(patches: tuple[launch.Patch, ...], version: str, read: launch.Read) -> tuple[Verdict, ...]:
-    """The verdicts over patches that are applied one after the other, as a start would."""
+    """Return the verdicts over patches that are applied one after the other, as a start would."""
     plan = launch.Plan(1, "", "", (), patches, "")
     results, _ = launch.decide_plan(plan, version, read)
     return tuple(_verdict(result) for result in results)

@@ -49,7 +49,7 @@ class DiffFile:
 
 
 def parse_diff(text: str, name: str) -> tuple[DiffFile, ...]:
-    """The edits of a unified diff; PatchError, as name:line: text, for anything but plain edits in vllm/."""
+    """Return the edits of a unified diff; PatchError, as name:line: text, for anything but plain edits in vllm/."""
     lines = text.split("\n")
     _refuse_characters(lines, name)
     files = _parse(text, lines, name)
@@ -128,12 +128,12 @@ def _refuse_path(path: str, lines: list[str], name: str) -> None:
 
 
 def _line_of(lines: list[str], path: str) -> int:
-    """The last header line that names the path."""
+    """Return the last header line that names the path."""
     return max(number for number, line in enumerate(lines, 1) if line.startswith(("+++ ", "diff ")) and path in line)
 
 
 def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
-    """The hunks of a file; they must go down it, and both sides must agree on the lines in between."""
+    """Yield the hunks of a file; they must go down it, and both sides must agree on the lines in between."""
     end = shift = 0
     if not file:
         raise PatchError(f"{name}:1: {file.path} has no hunks")
@@ -149,13 +149,13 @@ def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
 
 
 def _leaves_a_seam(hunk: Hunk) -> bool:
-    """Whether lines that are not blank stand right above and below all that is taken away."""
+    """Return whether lines that are not blank stand right above and below all that is taken away."""
     lines = [line for line in hunk if line.value.strip() or not line.is_context]
     return any(line.is_removed for line in lines) and lines[0].is_context and lines[-1].is_context
 
 
 def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
-    """A hunk that can be found, and recognised once it is in."""
+    """Return a hunk that can be found, and recognised once it is in."""
     for line in hunk:
         _refuse_not_an_edit(line.line_type + " ", where)
     old = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_added)

@@ -44,7 +44,7 @@ class _Section:
 def reduce_diff(text: str, name: str) -> Incoming:
     """Keep the edits of vllm/**/*.py.
 
-    Raises PatchError, as name:line: text, for what is no diff, a path that no diff should have, an edit that no patch
+    Raise PatchError, as name:line: text, for what is no diff, a path that no diff should have, an edit that no patch
     can be (a new file, a rename, a mode, binary), one file twice, and when nothing is left.
     """
     kept: list[tuple[_Section, DiffFile]] = []
@@ -74,7 +74,7 @@ def reduce_diff(text: str, name: str) -> Incoming:
 
 
 def _strictly(section: _Section, name: str) -> DiffFile:
-    """The edit of one section; in a refusal the line is that of the whole."""
+    """Return the edit of one section; in a refusal the line is that of the whole."""
     try:
         (file,) = parse_diff("\n".join(section.lines) + "\n", "section")
     except PatchError as error:
@@ -124,7 +124,7 @@ def _sections(text: str, name: str) -> Iterator[_Section]:
 
 
 def _begins(line: str, current: _Section | None) -> bool:
-    """Whether a header line is the first of another file."""
+    """Return whether a header line is the first of another file."""
     if line.startswith("diff "):
         return True
     started = current is not None and any(one.startswith("--- ") for one in current.lines)
@@ -132,7 +132,7 @@ def _begins(line: str, current: _Section | None) -> bool:
 
 
 def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
-    """How many lines after this one belong to its hunk; 0 when it is no hunk's header."""
+    """Return how many lines after this one belong to its hunk; 0 when it is no hunk's header."""
     found = _HUNK.fullmatch(lines[index])
     if not found:
         return 0
@@ -148,7 +148,7 @@ def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
 
 
 def _named(section: _Section, name: str) -> _Section:
-    """The section with the paths that its headers name."""
+    """Return the section with the paths that its headers name."""
     head = section.lines
     first_hunk = next((n for n, line in enumerate(head) if line.startswith("@@ ")), len(head))
     paths: list[str] = []
@@ -171,7 +171,7 @@ def _guess(hunk: DiffHunk, heading: str) -> str:
 
 
 def _scopes(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The qualified name around each line but the first, which is the heading; blank ones have none."""
+    """Yield the qualified name around each line but the first, which is the heading; blank ones have none."""
     stack: list[tuple[int, str]] = []
     for number, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())

@@ -41,7 +41,7 @@ class Seen:
 
 
 def fingerprint(files: Iterable[launch.FileEdit], rules: Rules) -> str:
-    """The sha256 of all that decides about a variant: its hunks and scopes, and the patch's rules."""
+    """Return the sha256 of all that decides about a variant: its hunks and scopes, and the patch's rules."""
     edits = [[edit.path, [asdict(hunk) for hunk in edit.hunks]] for edit in files]
     return launch.sha256(json.dumps([edits, rules], sort_keys=True).encode())
 
@@ -49,7 +49,7 @@ def fingerprint(files: Iterable[launch.FileEdit], rules: Rules) -> str:
 def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[Known, ...]]:
     """By path, what is known of a variant's files; nothing when it has changed since (`made_for`: its fingerprint).
 
-    Raises PatchError for a file that is not what `known_text` writes.
+    Raise PatchError for a file that is not what `known_text` writes.
     """
     file = folder / KNOWN_FILE
     if not file.is_file():
@@ -66,7 +66,7 @@ def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[
 
 
 def known_text(made_for: Mapping[str, str], seen: Iterable[Seen]) -> str:
-    """The text of known.json; `made_for` is the fingerprint of each variant. The same input, the same bytes."""
+    """Return the text of known.json; `made_for` is the fingerprint of each variant. The same input, the same bytes."""
     variants: dict[str, Any] = {name: {"made_for": digest, "files": {}} for name, digest in made_for.items()}
     for one in sorted(seen, key=lambda one: (one.variant, one.path, Version(one.vllm))):
         rows = variants[one.variant]["files"].setdefault(one.path, [])

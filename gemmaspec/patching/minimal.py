@@ -36,11 +36,11 @@ class _Change:
     new: tuple[int, int]
 
     def joined(self, other: _Change) -> _Change:
-        """Both and all between them."""
+        """Return both and all between them."""
         return _Change((self.old[0], other.old[1]), (self.new[0], other.new[1]))
 
     def holds(self, other: _Change) -> bool:
-        """Whether the other lies within; where the old lines only touch, the new ones tell."""
+        """Return whether the other lies within; where the old lines only touch, the new ones tell."""
         sides = (self.old, other.old), (self.new, other.new)
         return all(mine[0] <= its[0] and its[1] <= mine[1] for mine, its in sides)
 
@@ -50,7 +50,7 @@ class _Change:
 
 
 def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
-    """The hunks that make `new` of `old`, each as short as its function or class lets it be found exactly once.
+    """Return the hunks that make `new` of `old`, each as short as its function or class lets it be found exactly once.
 
     Applied to `old` they give `new`, and in `new` the launcher sees that they are in. PatchError for what no
     patch can say: nothing changed, lines taken away at the edge of the file, other line endings, no Python.
@@ -81,7 +81,7 @@ class _Pair:
             raise PatchError(f"{path}: is no Python: {error}") from None
 
     def changes(self) -> list[_Change]:
-        """Where they differ, from top to bottom."""
+        """Return where they differ, from top to bottom."""
         old, new = self.before.lines, self.after.lines
         head = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
         rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
@@ -96,7 +96,7 @@ class _Pair:
         ]
 
     def hunks(self, changes: Sequence[_Change]) -> list[tuple[_Change, Hunk]]:
-        """A hunk for each change; neighbours become one where there is too little between them to tell them apart."""
+        """Return a hunk for each change; neighbours become one where there is too little between them to tell them apart."""
         groups, found = list(changes), list[tuple[_Change, Hunk]]()
         while len(found) < len(groups):
             index = len(found)
@@ -117,7 +117,7 @@ class _Pair:
         return found
 
     def _shortest(self, change: _Change, low: int, high: int) -> tuple[_Change, Hunk] | None:
-        """The shortest hunk in the innermost scope that can tell it apart, within the lines low to high."""
+        """Return the shortest hunk in the innermost scope that can tell it apart, within the lines low to high."""
         for scope, (begin, end) in self._scopes:
             if scope in self._kept and begin <= change.old[0] and change.old[1] <= end:
                 room = change.old[0] - max(low, begin), min(high, end) - change.old[1]
@@ -145,14 +145,14 @@ class _Pair:
         return None
 
     def _is_seam(self, change: _Change, above: int, below: int) -> bool:
-        """Whether context has a line that is not blank on either side, to see by that lines between them are gone."""
+        """Return whether context has a line that is not blank on either side, to see by that lines between them are gone."""
         begin, end = change.old
         sides = self.before.lines[begin - above : begin], self.before.lines[end : end + below]
         return all(any(line.strip() for line in side) for side in sides)
 
 
 def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Every function and class with its lines, and the whole file."""
+    """Yield every function and class with its lines, and the whole file."""
     yield "", (0, len(source.lines))
     todo = [("", node) for node in launch.defined_in(source.tree)]
     while todo:
@@ -162,12 +162,12 @@ def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _named(scope: str, in_string: bool) -> str:
-    """The scope as a patch names it: __doc__ for a hunk that begins inside a string."""
+    """Return the scope as a patch names it: __doc__ for a hunk that begins inside a string."""
     return ".".join(part for part in (scope, "__doc__" if in_string else "") if part)
 
 
 def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
-    """Lines of context above and below, from none to all, those above first."""
+    """Yield lines of context above and below, from none to all, those above first."""
     for size in range(min(above + below, _EVERY_SPLIT_UP_TO) + 1):
         yield from ((up, size - up) for up in range(size, -1, -1) if up <= above and size - up <= below)
     size = _EVERY_SPLIT_UP_TO
@@ -177,7 +177,7 @@ def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
 
 
 def _nearer_below(groups: Sequence[_Change], index: int) -> bool:
-    """Whether the change below is closer than the one above."""
+    """Return whether the change below is closer than the one above."""
     if index + 1 == len(groups):
         return False
     here = groups[index].old
@@ -202,7 +202,7 @@ def _decoded(source: Source, begin: int, end: int) -> tuple[str, ...]:
 
 
 def _text(path: str, pair: _Pair, places: Sequence[_Change], changes: Sequence[_Change]) -> str:
-    """A unified diff, its hunks at `places`."""
+    """Return a unified diff, its hunks at `places`."""
     lines = [f"--- a/{path}", f"+++ b/{path}"]
     for place in places:
         lines.append(f"@@ -{_range(place.old)} +{_range(place.new)} @@")

@@ -138,7 +138,7 @@ class Patch:
 
 
 def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
-    """Every patch of a folder, in order of id; PatchError lists all that is wrong in the first bad one."""
+    """Return every patch of a folder, in order of id; PatchError lists all that is wrong in the first bad one."""
     return {path.parent.name: load_patch(path.parent) for path in sorted(folder.glob("*/patch.yaml"))}
 
 
@@ -165,7 +165,7 @@ class Shelf(Mapping[str, Patch]):
 
 
 def load_patch(folder: Path) -> Patch:
-    """One patch folder; PatchError when its text or a diff is refused, or a diff is not named in the text."""
+    """Return one patch folder. Raise PatchError when its text or a diff is refused, or a diff is not named in the text."""
     file = folder / "patch.yaml"
     text = load_text(folder)
     findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
@@ -187,7 +187,7 @@ def load_text(folder: Path) -> PatchText:
 
 
 def _read_yaml(file: Path) -> Any:
-    """The one place where a patch's YAML is read."""
+    """Return the one place where a patch's YAML is read."""
     try:
         return strict_yaml.parse(file.read_text(encoding="utf-8"), file=str(file), error=PatchError).data
     except OSError as error:
@@ -204,7 +204,7 @@ def _validated(values: Any, file: Path) -> PatchText:
 
 
 def _sentences(error: ValidationError) -> Iterator[str]:
-    """One sentence per fault; an unknown key names the nearest known one."""
+    """Yield one sentence per fault; an unknown key names the nearest known one."""
     models: list[type[_Written]] = _Written.__subclasses__()
     known = [name for model in models for name in model.model_fields]
     for fault in error.errors():
@@ -245,7 +245,7 @@ UNWRITTEN: Final = "TODO"
 
 
 def _unwritten_findings(text: PatchText) -> Iterator[str]:
-    """A reviewed patch has no text that is yet to be written."""
+    """Yield a reviewed patch has no text that is yet to be written."""
     texts = {"required_by.when": text.required_by.when, "required_by.methods": " ".join(text.required_by.methods)}
     texts |= {key: getattr(text, key) for key in ("title", "hole", "drop_when", "licence", "author")}
     for key, value in texts.items():
@@ -254,7 +254,7 @@ def _unwritten_findings(text: PatchText) -> Iterator[str]:
 
 
 def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
-    """A diff with its scopes; PatchError when the two do not name the same files and numbers of hunks."""
+    """Return a diff with its scopes. Raise PatchError when the two do not name the same files and numbers of hunks."""
     file = folder / text.diff
     try:
         content = file.read_bytes()
@@ -278,7 +278,7 @@ def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
 
 
 def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launch.FileEdit:
-    """A file's hunks, each with the function or class to look in."""
+    """Return a file's hunks, each with the function or class to look in."""
     pairs = zip(scopes, edit.hunks, strict=True)
     hunks = tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
     return launch.FileEdit(edit.path, hunks)

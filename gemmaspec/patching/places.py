@@ -13,7 +13,7 @@ _AT_MOST: Final = 40
 
 
 def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Place:
-    """The place of a hunk at a line index of a released file; `after` is that file, patched.
+    """Return the place of a hunk at a line index of a released file; `after` is that file, patched.
 
     Of a function every line of code is kept, so that drift can be told line by line; of the whole file as many as
     tell the place apart.
@@ -39,7 +39,7 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Place:
 
 
 def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:
-    """The marks of all lines of code from a line index to the edge of the scope, the nearest first."""
+    """Return the marks of all lines of code from a line index to the edge of the scope, the nearest first."""
     begin, end = next(span for span in spans if span[0] <= edge <= span[1])
     found = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
     return [*found, EDGE]

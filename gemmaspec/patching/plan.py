@@ -24,7 +24,7 @@ def compile_plan(
     *,
     drift: str = "warn",
 ) -> dict[str, Any]:
-    """The plan of a profile: its patches in the order given, required ones first, and what it requires.
+    """Return the plan of a profile: its patches in the order given, required ones first, and what it requires.
 
     The same input gives the same plan, byte for byte. PatchError for an unknown patch (naming the nearest), a
     patch named twice, and a requirement that the launcher could not compare.
@@ -53,12 +53,12 @@ def compile_plan(
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """The plan as the file that is written: indented JSON, keys sorted, a newline at the end."""
+    """Return the plan as the file that is written: indented JSON, keys sorted, a newline at the end."""
     return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def unknown_patch(name: str, patches: Iterable[str]) -> str:
-    """The sentence about a patch that does not exist, with the nearest that does."""
+    """Return the sentence about a patch that does not exist, with the nearest that does."""
     patches = sorted(patches)
     near = difflib.get_close_matches(name, patches, n=1, cutoff=0.5)
     known = f"did you mean {near[0]}?" if near else f"there are {', '.join(patches) or 'none'}"
@@ -75,7 +75,7 @@ def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
 
 
 def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
-    """One patch as the plan has it."""
+    """Return one patch as the plan has it."""
     return {
         "id": patch.id,
         "title": patch.text.title,
@@ -87,6 +87,6 @@ def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
 
 
 def _variant_entry(variant: Variant) -> dict[str, Any]:
-    """A variant as JSON has it, lists in place of tuples."""
+    """Return a variant as JSON has it, lists in place of tuples."""
     entry: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(variant)))
     return entry

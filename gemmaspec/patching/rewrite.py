@@ -58,7 +58,7 @@ def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
 
 
 def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededRule], *, name: str) -> str:
-    """The text with one more variant, the ranges around it adjusted, and `rules` after the superseded rule they copy.
+    """Return the text with one more variant, the ranges around it adjusted, and `rules` after the superseded rule they copy.
 
     PatchError when the text is so written that this cannot be done without touching anything else.
     """
@@ -80,7 +80,7 @@ def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededR
 
 
 def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
-    """The text of a new patch.yaml: loadable, unreviewed, with all that is yet to be written marked as that."""
+    """Return the text of a new patch.yaml: loadable, unreviewed, with all that is yet to be written marked as that."""
     title = f"{UNWRITTEN}: what vLLM does with the patch, in one line"
     hole = f"{UNWRITTEN}: what goes wrong without the patch, with the exact error text"
     item = {"diff": variant.diff, "versions": f">={variant.floor}", "scopes": _plain(variant.scopes)}
@@ -108,7 +108,7 @@ def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
 
 
 def diff_name(floor: str, taken: Iterable[str]) -> str:
-    """The file of a diff that begins at a release: 0.33.diff for 0.33.0. PatchError when its names are taken."""
+    """Return the file of a diff that begins at a release: 0.33.diff for 0.33.0. PatchError when its names are taken."""
     parts = floor.split(".")
     while len(parts) > 2 and parts[-1] == "0":
         parts.pop()
@@ -129,7 +129,7 @@ def _plain(scopes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _values(node: yaml.MappingNode) -> dict[str, Any]:
-    """The value node of every key of a map."""
+    """Return the value node of every key of a map."""
     return {key.value: value for key, value in node.value}
 
 
@@ -145,7 +145,7 @@ def _range_edits(
 
 
 def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The edit that makes `item` the index-th of a list, written as the list is."""
+    """Return the edit that makes `item` the index-th of a list, written as the list is."""
     items = node.value
     if node.flow_style:
         at = items[index - 1].end_mark.index if index else node.start_mark.index + 1
@@ -166,7 +166,7 @@ def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str
 
 
 def _last(node: yaml.Node) -> int:
-    """Where the text of a node ends: a block's own mark is after the blank lines and comments that follow it."""
+    """Return where the text of a node ends: a block's own mark is after the blank lines and comments that follow it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _last(last[1] if isinstance(last, tuple) else last)
@@ -174,7 +174,7 @@ def _last(node: yaml.Node) -> int:
 
 
 def _block(item: Mapping[str, Any], indent: str) -> list[str]:
-    """A list's item over several lines, one key each; a long map of scopes one path each."""
+    """Return a list's item over several lines, one key each; a long map of scopes one path each."""
     lines = []
     for key, value in item.items():
         line = f"{indent}  {key}: {_flow(value)}"
@@ -194,7 +194,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A text as YAML: quoted unless it is a plain word or path that no reader takes for anything else."""
+    """Return a text as YAML: quoted unless it is a plain word or path that no reader takes for anything else."""
     plain = _PLAIN.fullmatch(value) or _PLAIN_PATH.fullmatch(value) or re.fullmatch(r"[\d.-]+\.diff", value)
     words = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
     if plain and value.isascii() and value.lower() not in words:

@@ -38,7 +38,7 @@ def _whole_number(value: Any) -> Any:
 
 
 def _expanded(value: str) -> int | None:
-    """What a person means by 128k: the power of two, as context lengths are."""
+    """Return what a person means by 128k: the power of two, as context lengths are."""
     match = re.fullmatch(r"([0-9]+)\s*([kKmM])i?", value.strip())
     return int(match[1]) * (1024 if match[2] in "kK" else 1024**2) if match else None
 

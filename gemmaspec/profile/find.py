@@ -14,18 +14,18 @@ from gemmaspec.errors import UsageError
 
 
 def profile_folders() -> tuple[Path, ...]:
-    """Folders that are searched: those of $GEMMASPEC_PROFILES, the user's own, the shipped one."""
+    """Return folders that are searched: those of $GEMMASPEC_PROFILES, the user's own, the shipped one."""
     named = os.environ.get("GEMMASPEC_PROFILES", "").split(os.pathsep)
     return (*(Path(folder) for folder in named if folder), own_folder(), data.PROFILES)
 
 
 def own_folder() -> Path:
-    """The user's own profiles."""
+    """Return the user's own profiles."""
     return platformdirs.user_config_path("gemmaspec") / "profiles"
 
 
 def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
-    """Every profile that can be run, by name; an earlier folder hides a later one."""
+    """Return every profile that can be run, by name; an earlier folder hides a later one."""
     found: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
@@ -35,14 +35,14 @@ def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def is_path(name: str) -> bool:
-    """Whether a profile is named by its file, and not by its name."""
+    """Return whether a profile is named by its file, and not by its name."""
     return "/" in name or name.endswith(".yaml")
 
 
 def find_profile(name: str, folders: Sequence[Path]) -> Path:
-    """The file of a profile: a path when `name` has a slash or ends in .yaml, else a name in `folders`.
+    """Return the file of a profile: a path when `name` has a slash or ends in .yaml, else a name in `folders`.
 
-    Raises UsageError naming the nearest profiles.
+    Raise UsageError naming the nearest profiles.
     """
     if is_path(name):
         file = Path(name).expanduser()

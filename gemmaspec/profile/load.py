@@ -39,7 +39,7 @@ class Loaded:
     """Keys with nothing behind them that take away what the profile inherits; `null` written out is meant."""
 
     def place(self, *path: str | int) -> Place:
-        """Where the value at `path` was written, or the nearest thing around it."""
+        """Return where the value at `path` was written, or the nearest thing around it."""
         return _nearest_place(path, self.places)
 
     @property
@@ -60,7 +60,7 @@ def load_profile(
 
     `folders` are searched for names, the user's and the shipped ones when not given.
     `overrides` are `a.b=c` texts, later ones win. `no_spec` drops draft and speculation.
-    Raises UsageError for a name that does not exist, ProfileError with all findings otherwise.
+    Raise UsageError for a name that does not exist, ProfileError with all findings otherwise.
     """
     folders = profile_folders() if folders is None else folders
     file = find_profile(name, folders)
@@ -90,13 +90,13 @@ def _read(file: Path) -> Document:
 
 
 def _shown(file: Path) -> str:
-    """The path as a person would type it from here."""
+    """Return the path as a person would type it from here."""
     here = Path.cwd()
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
 
 
 def _anchored(value: Any, folder: Path) -> Any:
-    """Paths that begin with ./ or ../ mean: from the folder of the file they stand in."""
+    """Return paths that begin with ./ or ../ mean: from the folder of the file they stand in."""
     if isinstance(value, dict):
         return {key: _anchored(item, folder) for key, item in value.items()}
     if isinstance(value, str) and value.startswith(_RELATIVE):

@@ -75,7 +75,7 @@ class Finding:
 
 
 def findings(profile: Profile) -> Iterator[Finding]:
-    """All that is wrong with a profile whose single fields are right."""
+    """Yield all that is wrong with a profile whose single fields are right."""
     for rule in _RULES:
         yield from rule(profile)
 

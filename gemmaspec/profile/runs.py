@@ -13,7 +13,7 @@ _TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[.-][A-Za-z0-9.-]
 
 
 def vllm_of(profile: Profile) -> str | None:
-    """The release: `runtime.vllm`, else the version in the image's tag; None when neither says it.
+    """Return the release: `runtime.vllm`, else the version in the image's tag; None when neither says it.
 
     A tag such as cu130-nightly moves, and what it holds is known only where the image is; 26.01.1 and 2026.11.21 are
     dates.
@@ -30,7 +30,7 @@ def can_be_process(profile: Profile) -> bool:
 
 
 def compile_of(profile: Profile) -> str:
-    """How a profile's server compiles, in one word or as its flag says it: what step times of two servers share or not.
+    """Return how a profile's server compiles, in one word or as its flag says it: what step times of two servers share or not.
 
     `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
     """
@@ -42,7 +42,7 @@ def compile_of(profile: Profile) -> str:
 
 
 def _compilation_flag(arguments: Sequence[str]) -> str | None:
-    """The last --compilation-config, -cc or -O of a command line, without its spaces."""
+    """Return the last --compilation-config, -cc or -O of a command line, without its spaces."""
     found = None
     for index, argument in enumerate(arguments):
         flag, _, value = argument.partition("=")

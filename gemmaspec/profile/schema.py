@@ -34,7 +34,7 @@ _EXTENDS: Final[Schema] = {
 
 
 def profile_schema() -> Schema:
-    """The schema of a profile file."""
+    """Return the schema of a profile file."""
     written = Profile.model_json_schema(by_alias=True)
     for module in (model, speculation):
         for part, key, text in _docstrings(module):
@@ -69,7 +69,7 @@ def _docstrings(module: ModuleType) -> Iterator[tuple[str, str, str]]:
 
 
 def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """A schema without references and titles, every property of which may be null."""
+    """Return a schema without references and titles, every property of which may be null."""
     name = str(node.get("$ref", "")).rpartition("/")[2]
     if name:
         beside = {key: value for key, value in node.items() if key != "$ref"}
@@ -91,7 +91,7 @@ def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """The same, or null: as a list of types where there is one, since an editor then says which key is wrong."""
+    """Return the same, or null: as a list of types where there is one, since an editor then says which key is wrong."""
     choices = [one for one in schema.get("anyOf", [schema]) if one != {"type": "null"}]
     if len(choices) > 1:
         return {**schema, "anyOf": [*choices, {"type": "null"}]}

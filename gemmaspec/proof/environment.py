@@ -38,9 +38,9 @@ _NEWEST_PYTHON: Final = (3, 13)
 
 
 def prove_python(*, progress: Callable[[str], None]) -> Path:
-    """The interpreter of the environment, built first when it is not there (about half a minute, 1.5 GB).
+    """Return the interpreter of the environment, built first when it is not there (about half a minute, 1.5 GB).
 
-    Raises EnvironmentMissing when packages cannot be found or installed; what was begun does not count then.
+    Raise EnvironmentMissing when packages cannot be found or installed; what was begun does not count then.
     """
     folder = state_dir() / "runtimes" / f"prove-{_key()}"
     interpreter, marker = folder / "bin" / "python", folder / "complete.json"

@@ -127,7 +127,7 @@ def prove(
     """Prove patches in releases, release by release; a patch that does not claim a release is left out there.
 
     `shelf` has what they need besides. Patches that go together are proven together, applied one after the other
-    in the order given. Raises PatchError for a patch without a probe, EnvironmentMissing for a release
+    in the order given. Raise PatchError for a patch without a probe, EnvironmentMissing for a release
     that cannot be read.
     """
     for patch in patches:
@@ -163,7 +163,7 @@ def _prove_release(
 
 
 def _judge(patch: Patch, release: str, result: launch.PatchResult, stock: Look | None, patched: Look | None) -> Proof:
-    """What two looks mean."""
+    """Return what two looks mean."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(
         patch=patch.id,
@@ -192,7 +192,7 @@ def _outcome(patch: Patch, result: launch.PatchResult, stock: Look | None, patch
 
 
 def says(seen: str, error: str) -> bool:
-    """Whether an error of patch.yaml is in what was seen; … in it stands for any text."""
+    """Return whether an error of patch.yaml is in what was seen; … in it stands for any text."""
     return re.search(".*".join(re.escape(part) for part in error.split("…")), seen, re.DOTALL) is not None
 
 

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def in_fork(job: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a child process; if it dies, every probe has failed."""
+    """Return the answer of a child process; if it dies, every probe has failed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -26,9 +26,9 @@ _UNREADABLE: Final = (requests.RequestException, RemoteZipError, zipfile.BadZipF
 
 
 def source_of(version: str) -> Path:
-    """A folder with vllm/**/*.py of a release, made once for each wheel and kept in the cache.
+    """Return a folder with vllm/**/*.py of a release, made once for each wheel and kept in the cache.
 
-    Raises EnvironmentMissing when the wheel cannot be found, read or kept.
+    Raise EnvironmentMissing when the wheel cannot be found, read or kept.
     """
     sha256 = listing.published().wheels.get(version)
     if not sha256:
@@ -73,7 +73,7 @@ def _copy_parts(wheel: DistributionPackage, copy: IO[bytes]) -> None:
 
 
 def _is_source(member: zipfile.ZipInfo) -> bool:
-    """Whether a member is wanted, by a path that stays inside vllm/."""
+    """Return whether a member is wanted, by a path that stays inside vllm/."""
     try:
         launch.check_path(member.filename)
     except ValueError:
@@ -82,7 +82,7 @@ def _is_source(member: zipfile.ZipInfo) -> bool:
 
 
 def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[int, int]]:
-    """The parts of the file that hold the members, those close together joined."""
+    """Yield the parts of the file that hold the members, those close together joined."""
     spans = sorted((member.header_offset, member.header_offset + _SLACK + member.compress_size) for member in members)
     while spans:
         begin, end = spans.pop(0)
@@ -92,7 +92,7 @@ def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[in
 
 
 def _read(url: str, session: requests.Session, begin: int, end: int | None) -> bytes:
-    """Bytes begin to end (to the last one without it) of a file somewhere."""
+    """Return bytes begin to end (to the last one without it) of a file somewhere."""
     if path := wheels.local_path(url):
         with path.open("rb") as file:
             file.seek(begin)

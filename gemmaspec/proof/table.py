@@ -58,7 +58,7 @@ def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, enviro
 
 
 def _seen(proofs: Sequence[Proof]) -> list[str]:
-    """The same words over several releases are said once."""
+    """Return the same words over several releases are said once."""
     found: dict[tuple[str, str], list[str]] = {}
     for proof in proofs:
         looks = (proof.stock.seen if proof.stock else proof.detail, proof.patched.seen if proof.patched else "")
@@ -74,6 +74,6 @@ def _span(releases: Sequence[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """One line of code in Markdown, whatever it holds."""
+    """Return one line of code in Markdown, whatever it holds."""
     line = " ".join(text.split()).replace("`", "'")
     return f"`{line[:300]}`" if line else "nothing"

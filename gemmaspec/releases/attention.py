@@ -28,7 +28,7 @@ class Attention:
 
 
 def attention_of(sources: Sources) -> Attention:
-    """Raises Unexpected when there is no Gemma4Config."""
+    """Raise Unexpected when there is no Gemma4Config."""
     _, config = sources.class_of(MODELS, "Gemma4Config")
     found = sources.find(FLASH, "_is_fa4_supported")
     return Attention(
@@ -45,7 +45,7 @@ def attention_of(sources: Sources) -> Attention:
 
 
 def _arguments(inside: ast.AST, function: str) -> frozenset[str]:
-    """The constants that a function is called with."""
+    """Return the constants that a function is called with."""
     return frozenset(
         str(argument.value)
         for node in ast.walk(inside)

@@ -32,7 +32,7 @@ class BatchDefaults:
 def batch_defaults(
     vllm: str, *, memory: int, name: str = "", capability: str | None = None, cpu: bool = False, world: int = 1
 ) -> BatchDefaults:
-    """The defaults of one release on one machine.
+    """Return the defaults of one release on one machine.
 
     `memory` is that of one GPU, in bytes; `name` as the driver tells it; `world` the processes of a CPU server.
     A GB10 is never taken for a large GPU: up to 0.32.0 NVML cannot tell its memory and vLLM goes on with none, and
@@ -51,6 +51,6 @@ def batch_defaults(
 
 @functools.cache
 def asked() -> dict[str, dict[str, dict[str, int | None]]]:
-    """What vLLM itself answered: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""
+    """Return what vLLM itself answered: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""
     found: dict[str, dict[str, dict[str, int | None]]] = json.loads(_DATA.read_text(encoding="utf-8"))
     return found

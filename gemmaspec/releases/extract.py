@@ -42,7 +42,7 @@ class Extracted:
 
 
 def extract(read: Read) -> Extracted:
-    """Raises Unexpected, with the place, where vLLM's code is not as it was in any release so far."""
+    """Raise Unexpected, with the place, where vLLM's code is not as it was in any release so far."""
     try:
         return _extract(Sources(read), _metadata(read(METADATA)))
     except RecursionError:
@@ -68,7 +68,7 @@ def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
 
 
 def cuda_of(dockerfile: str) -> str | None:
-    """The CUDA version of the released image, from docker/Dockerfile of the sdist."""
+    """Return the CUDA version of the released image, from docker/Dockerfile of the sdist."""
     found = re.search(r"(?m)^ARG CUDA_VERSION=([0-9.]+)\s*$", dockerfile)
     return found[1] if found else None
 

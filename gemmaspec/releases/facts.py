@@ -77,36 +77,36 @@ class Facts:
     attention: AttentionRule
 
     def methods_named(self, method: str) -> tuple[Method, ...]:
-        """The ways in which one speculative method works; none when it does not."""
+        """Return the ways in which one speculative method works; none when it does not."""
         return tuple(row for row in self.methods if row.method == method)
 
 
 def releases() -> tuple[str, ...]:
-    """The releases of the table, oldest first."""
+    """Return the releases of the table, oldest first."""
     return tuple(json.loads((_DATA / "releases.json").read_text(encoding="utf-8"))["releases"])
 
 
 def newest() -> str:
-    """The newest release of the table."""
+    """Return the newest release of the table."""
     return _releases()[-1]
 
 
 @functools.cache
 def facts_for(vllm: str) -> Facts | None:
-    """The facts of a release; None for one that the table does not have."""
+    """Return the facts of a release; None for one that the table does not have."""
     found = extracted_for(vllm)
     return facts_from(vllm, found) if found else None
 
 
 def extracted_for(vllm: str) -> Extracted | None:
-    """What was extracted from a release of the table; None for another."""
+    """Return what was extracted from a release of the table; None for another."""
     if vllm not in _releases():
         return None
     return table.extracted(table.facts_of(whole_table(), vllm, _releases()))
 
 
 def facts_from(vllm: str, found: Extracted) -> Facts:
-    """The facts of a vLLM that was extracted just now, or before."""
+    """Return the facts of a vLLM that was extracted just now, or before."""
     with_values = {key: values for key, values in found.speculative.items() if values}
     return Facts(
         vllm=vllm,
@@ -135,7 +135,7 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
 
 
 def nearest(vllm: str) -> str:
-    """The release whose facts are the best guess for a version: it, or the newest before it, else the oldest.
+    """Return the release whose facts are the best guess for a version: it, or the newest before it, else the oldest.
 
     A build between two releases (0.26.1.dev3+gabc) is taken for the one that it grew out of.
     """
@@ -148,7 +148,7 @@ def nearest(vllm: str) -> str:
 
 
 def spans(kind: str, name: str) -> str:
-    """Where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
+    """Return where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
 
     Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, KV cache dtype,
     attention backend, architecture, metric. KeyError for another.
@@ -158,7 +158,7 @@ def spans(kind: str, name: str) -> str:
 
 @functools.cache
 def whole_table() -> Mapping[Fact, str]:
-    """Every fact with its span."""
+    """Return every fact with its span."""
     return table.read(_file(name) for name in FILES)
 
 

@@ -52,12 +52,12 @@ class Flag:
         return None
 
     def takes(self, value: str) -> bool:
-        """Whether a value is one of the choices."""
+        """Return whether a value is one of the choices."""
         return self.choices is None or (value.lower().replace("-", "_") if self.folds else value) in self.choices
 
 
 def flags_of(sources: Sources) -> dict[str, Flag]:
-    """Every long option, by name. Raises Unexpected where vLLM's code is not understood."""
+    """Return every long option, by name. Raise Unexpected where vLLM's code is not understood."""
     where, found = sources.find(SERVE, "make_arg_parser") or (SERVE, None)
     if not isinstance(found, ast.FunctionDef):
         raise Unexpected(f"{SERVE}: there is no make_arg_parser")
@@ -75,18 +75,18 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
 
 
 def _pairs(sources: Sources) -> bool:
-    """Whether vLLM's parser gives every --enable-x a --disable-x: its EnableDisableAction, from 0.33.0 on."""
+    """Return whether vLLM's parser gives every --enable-x a --disable-x: its EnableDisableAction, from 0.33.0 on."""
     found = sources.find(UTILITIES, "EnableDisableAction")
     return found is not None and isinstance(found[1], ast.ClassDef)
 
 
 def option(field: str) -> str:
-    """A field's name as a long option."""
+    """Return a field's name as a long option."""
     return "--" + field.replace("_", "-")
 
 
 def _frontend(sources: Sources, path: str) -> Iterator[Flag]:
-    """One flag a field; _customize_cli_kwargs changes types, never names."""
+    """Yield one flag a field; _customize_cli_kwargs changes types, never names."""
     for field, (where, statement) in sources.fields(path, "FrontendArgs").items():
         yield replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
 
@@ -113,7 +113,7 @@ class _Builder:
                 self._edits.setdefault(ast.unparse(owner), []).append(node)
 
     def flags(self) -> Iterator[Flag]:
-        """Those of all its calls."""
+        """Yield those of all its calls."""
         for node in ast.walk(self._function):
             match node:
                 case ast.Call(func=ast.Attribute(attr="add_argument")):
@@ -130,7 +130,7 @@ class _Builder:
                 yield replace(flag, name=option)
 
     def _with(self, keyword: ast.keyword, flag: Flag) -> Flag:
-        """The flag as one keyword of add_argument changes it."""
+        """Return the flag as one keyword of add_argument changes it."""
         value = keyword.value
         match keyword.arg:
             case None:
@@ -160,7 +160,7 @@ class _Builder:
         raise Unexpected(f"{self._path}:{node.lineno}: not understood: {ast.unparse(node)[:80]}")
 
     def _config(self, node: ast.expr) -> str:
-        """The class whose get_kwargs() it is."""
+        """Return the class whose get_kwargs() it is."""
         match node:
             case ast.Name(id=name) if name in self._names:
                 return self._config(self._names[name])
@@ -169,7 +169,7 @@ class _Builder:
         raise Unexpected(f"{self._path}:{node.lineno}: not get_kwargs(…): {ast.unparse(node)[:80]}")
 
     def _edited(self, kwargs: ast.expr, flag: Flag) -> Flag:
-        """The flag as statements change the arguments that it is made of, before it is added."""
+        """Return the flag as statements change the arguments that it is made of, before it is added."""
         for edit in self._edits.get(ast.unparse(kwargs), ()):
             match edit:
                 case ast.Assign(value=ast.Lambda(body=body)) if ".lower()" in ast.unparse(body):
@@ -181,14 +181,14 @@ class _Builder:
         return flag
 
     def _text(self, node: ast.expr) -> str | None:
-        """A string constant, or a name for one."""
+        """Return a string constant, or a name for one."""
         if isinstance(node, ast.Name) and (found := self._sources.find(self._path, node.id)):
             return constant(assigned(found[1]))
         return constant(node)
 
 
 def _edited_by(node: ast.AST) -> ast.expr | None:
-    """What a statement changes the type or the choices of."""
+    """Return what a statement changes the type or the choices of."""
     match node:
         case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant(value="type"))]):
             return owner

@@ -76,7 +76,7 @@ gemma4_dspark.py from 0.26.0. The rest: the literal SpeculativeMethod and the pr
 
 
 def methods_for(vllm: str) -> tuple[Method, ...]:
-    """What works under one vLLM."""
+    """Return what works under one vLLM."""
     return tuple(row for row in METHODS if _within(vllm, row.versions))
 
 
@@ -143,7 +143,7 @@ RUNNERS: Final = (
 
 
 def runner_for(vllm: str) -> RunnerRule:
-    """The rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
+    """Return the rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
     matching = (rule for rule in RUNNERS if _within(vllm, rule.versions))
     return next(matching, RUNNERS[-1])
 
@@ -165,11 +165,11 @@ ATTENTION: Final = (
 
 
 def attention_for(vllm: str) -> AttentionRule:
-    """The rule of one vLLM."""
+    """Return the rule of one vLLM."""
     matching = (rule for rule in ATTENTION if _within(vllm, rule.versions))
     return next(matching, ATTENTION[-1])
 
 
 def _within(vllm: str, versions: str) -> bool:
-    """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
+    """Return whether a version is in a range, by its release number; one without a number is taken for a very new one."""
     return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")

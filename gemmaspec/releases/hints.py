@@ -23,7 +23,7 @@ class Hint:
 
 
 def hints_of(sources: Sources, path: str, node: ast.expr) -> tuple[Hint, ...]:
-    """The types of a union, aliases followed. Raises Unexpected for what is no type."""
+    """Return the types of a union, aliases followed. Raise Unexpected for what is no type."""
     match node:
         case ast.Constant(value=None):
             return (Hint(kind="None"),)
@@ -59,7 +59,7 @@ def _subscript(sources: Sources, path: str, name: str, inner: ast.expr) -> tuple
 
 
 def _values(sources: Sources, path: str, node: ast.expr) -> tuple[str, ...]:
-    """The values inside Literal[…]; a literal in a literal is flattened, as typing does."""
+    """Return the values inside Literal[…]; a literal in a literal is flattened, as typing does."""
     if isinstance(node, ast.Constant):
         return (str(node.value),)
     hints = hints_of(sources, path, node)
@@ -81,7 +81,7 @@ def _attribute(sources: Sources, path: str, node: ast.expr, name: str) -> tuple[
 
 
 def _name(sources: Sources, path: str, name: str) -> tuple[Hint, ...]:
-    """A class, or an alias, which is followed once: aliases of aliases could double without end."""
+    """Return a class, or an alias, which is followed once: aliases of aliases could double without end."""
     known = sources.aliases
     if (path, name) not in known:
         known[path, name] = tuple(dict.fromkeys(_defined(sources, path, name)))

@@ -35,12 +35,12 @@ ITEMS: Final = (
 
 
 def largest_item(limits: Mapping[Modality, int]) -> Item | None:
-    """The largest that a request may hold under limit_mm_per_prompt; None when it may hold neither."""
+    """Return the largest that a request may hold under limit_mm_per_prompt; None when it may hold neither."""
     return next((item for item in ITEMS if limits.get(item.modality, 1)), None)
 
 
 def wants_whole_items(vllm: str, *, cpu: bool) -> bool:
-    """Whether images are not cut for a model that attends to them both ways, as 31B and 26B-A4B do.
+    """Return whether images are not cut for a model that attends to them both ways, as 31B and 26B-A4B do.
 
     Such a model is taken for one from 0.20.0 on (Gemma4ModelArchConfigConvertor.is_mm_prefix_lm in
     vllm/transformers_utils/model_arch_config_convertor.py). vllm/platforms/cuda.py then sets disable_chunked_mm_input,

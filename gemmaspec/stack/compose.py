@@ -57,7 +57,7 @@ class InlineFile:
 
 
 def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: bool) -> str:
-    """The text of compose.yaml; `files` are the stack's other files by name.
+    """Return the text of compose.yaml; `files` are the stack's other files by name.
 
     `single_file` carries them as inline configs. Docker cannot copy those into a container whose root is
     read-only, so the root stays writable then.
@@ -130,7 +130,7 @@ def _health(profile: Profile) -> list[str]:
 
 
 def _mounts(profile: Profile, *, single_file: bool) -> list[Mount]:
-    """A single file may run on another machine, so it names no folder of this one for the caches."""
+    """Return a single file may run on another machine, so it names no folder of this one for the caches."""
     caches = Caches() if single_file else profile.caches
     mounts = [_cache(caches.compile)]
     if caches.huggingface:

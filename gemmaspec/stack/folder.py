@@ -64,7 +64,7 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
 
     Every file is complete on the same disk before the first one takes its place. Files of a stack that this
     one does not have are removed; anything else in the folder is left alone.
-    Raises EnvironmentMissing when the disk is full or the folder cannot be written.
+    Raise EnvironmentMissing when the disk is full or the folder cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
@@ -87,7 +87,7 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
 
 
 def difference(stack: Stack, folder: Path) -> str:
-    """A unified diff from what is in `folder` to what would be written; empty when they agree."""
+    """Return a unified diff from what is in `folder` to what would be written; empty when they agree."""
     return "".join(
         line
         for name in STACK_FILES

@@ -27,12 +27,12 @@ class Paths:
 
 
 def is_local(model: str) -> bool:
-    """Whether a model is a folder of this machine rather than a Hugging Face id."""
+    """Return whether a model is a folder of this machine rather than a Hugging Face id."""
     return model.startswith(LOCAL_PREFIXES)
 
 
 def container_paths(profile: Profile) -> Paths:
-    """Paths inside the container: local models are mounted under /models.
+    """Return paths inside the container: local models are mounted under /models.
 
     The container listens on all of its own addresses; what of it can be reached is decided by the
     published port.
@@ -47,7 +47,7 @@ def container_paths(profile: Profile) -> Paths:
 
 
 def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
-    """Paths on this machine, for the process engine."""
+    """Return paths on this machine, for the process engine."""
     return Paths(
         host=profile.serve.bind,
         target=on_host(profile.target.model, state=state),
@@ -57,7 +57,7 @@ def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
 
 
 def on_host(model: str, *, state: Path) -> str:
-    """A model or folder as this machine finds it; a Hugging Face id stays as it is."""
+    """Return a model or folder as this machine finds it; a Hugging Face id stays as it is."""
     if model.startswith("state:"):
         return str(state / model.removeprefix("state:"))
     return str(Path(model).expanduser()) if is_local(model) else model

@@ -15,13 +15,13 @@ STATE: Final = "${GEMMASPEC_STATE:-${HOME}/.local/state/gemmaspec}"
 
 
 def compose_string(value: object) -> str:
-    """A YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
+    """Return a YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
     text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
     return _YAML_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def compose_folder(folder: str) -> str:
-    """The source of a bind mount; `state:` and `~/` stay open until Compose runs."""
+    """Return the source of a bind mount; `state:` and `~/` stay open until Compose runs."""
     assert folder.startswith(LOCAL_PREFIXES), folder
     for prefix, start in (("state:", STATE + "/"), ("~/", "${HOME}/")):
         if folder.startswith(prefix):
@@ -30,7 +30,7 @@ def compose_folder(folder: str) -> str:
 
 
 def compose_block(text: str, *, indent: int = 6) -> str:
-    """A YAML literal block that Compose reads back as `text`, or a quoted scalar where it cannot be one."""
+    """Return a YAML literal block that Compose reads back as `text`, or a quoted scalar where it cannot be one."""
     plain = text.replace("\n", "").replace("\t", "").isprintable()
     if not plain or not text.strip() or text.startswith((" ", "\n")):
         return compose_string(text)
@@ -44,5 +44,5 @@ def compose_block(text: str, *, indent: int = 6) -> str:
 
 
 def comment(text: str) -> str:
-    """Text for a `#` comment: one line."""
+    """Return text for a `#` comment: one line."""
     return " ".join(text.split())

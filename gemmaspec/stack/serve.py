@@ -37,7 +37,7 @@ def speculative_config(profile: Profile, paths: Paths) -> dict[str, Any] | None:
 
 
 def served_model(profile: Profile, paths: Paths) -> str:
-    """The name that requests use."""
+    """Return the name that requests use."""
     return profile.serve.served_model_name or paths.target
 
 

@@ -48,7 +48,7 @@ def make(folder: Path, target: Path) -> None:
 
 
 def new_head(teacher: Teacher, text: dict[str, Any]) -> Any:
-    """An untaught head in float32; `text` is the target's text_config as its file has it."""
+    """Return an untaught head in float32; `text` is the target's text_config as its file has it."""
     from transformers import (  # type: ignore[import-not-found]
         Gemma4AssistantConfig,
         Gemma4AssistantForCausalLM,
@@ -79,14 +79,14 @@ def lesson_loss(head: Any, read: Reading) -> Any:
 
 
 def first_inputs(read: Reading, order: Any) -> Any:
-    """What the head is given at its first step: embedding of the next token and the target's state, of other places."""
+    """Return what the head is given at its first step: embedding of the next token and the target's state, of other places."""
     following = torch.roll(read.embeddings, -1, dims=1)
     inputs = torch.cat([following, read.states[-1]], dim=-1)
     return inputs.flatten(0, 1)[order].reshape(inputs.shape)
 
 
 def draft(head: Any, inputs: Any, cache: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
-    """One step from every position at once: logits, and the state for the next step.
+    """Return one step from every position at once: logits, and the state for the next step.
 
     `inputs` has texts by positions by (2 by the target's width). Each position sees the cache up to its own token, as
     when the target has read so far.

@@ -67,7 +67,7 @@ class Teacher:
         return Reading(tokens=tokens, embeddings=embeddings, states=seen.hidden_states, cache=cache, answers=answers)
 
     def _text(self) -> Any:
-        """A prompt of random tokens of random length in the chat's frame, then the sentence from a random word on."""
+        """Return a prompt of random tokens of random length in the chat's frame, then the sentence from a random word on."""
         prompt = torch.randint(108, self._words, (int(torch.randint(1, 24, ())),))
         start = int(torch.randint(0, len(self._sentence), ())) if torch.rand(()) < 0.5 else 0
         rounds = torch.cat([self._sentence.roll(-start)] * 4)

@@ -93,7 +93,7 @@ def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def make_tokenizer(template: str) -> Any:
-    """The tokenizer of both models."""
+    """Return the tokenizer of both models."""
     from transformers import GemmaTokenizer  # type: ignore[import-not-found]
 
     tokens, merges = vocabulary()

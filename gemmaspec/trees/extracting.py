@@ -36,7 +36,7 @@ class Files:
         self._found = dict(reader.files([self._metadata, *_AT_ONCE, *config]))
 
     def __call__(self, path: str) -> bytes | None:
-        """One file; METADATA is that of the dist-info."""
+        """Return one file; METADATA is that of the dist-info."""
         wanted = self._metadata if path == METADATA else path
         if wanted not in self._found:
             self._found |= self._reader.files([wanted])
@@ -44,7 +44,7 @@ class Files:
 
 
 def extract_from(reader: Reader) -> Extracted:
-    """Raises EnvironmentMissing when the vLLM cannot be read, or is built in a way that is not known."""
+    """Raise EnvironmentMissing when the vLLM cannot be read, or is built in a way that is not known."""
     try:
         return extract(Files(reader))
     except Unexpected as error:

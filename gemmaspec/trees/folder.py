@@ -12,7 +12,7 @@ from gemmaspec.trees.tree import LARGEST_FILE, Needed, Place, Tree
 
 
 def open_folder(folder: Path, needed: Needed) -> Tree:
-    """Read a folder. Raises EnvironmentMissing: no vllm/ in it, a link that leads out of it, no plain file."""
+    """Read a folder. Raise EnvironmentMissing: no vllm/ in it, a link that leads out of it, no plain file."""
     package = package_in(folder)
     version = launch.vllm_version(package)
     files = {path: read_inside(folder, path) for path in needed(version)}
@@ -20,7 +20,7 @@ def open_folder(folder: Path, needed: Needed) -> Tree:
 
 
 def package_in(folder: Path) -> Path:
-    """The absolute path of the folder's vllm/."""
+    """Return the absolute path of the folder's vllm/."""
     package = folder.absolute() / "vllm"
     if not (package / "__init__.py").is_file():
         nested = (folder / "__init__.py").is_file() and folder.absolute().name == "vllm"
@@ -33,7 +33,7 @@ def package_in(folder: Path) -> Path:
 
 
 def read_inside(folder: Path, path: str) -> bytes | None:
-    """A plain file below a folder; None when there is none of that name."""
+    """Return a plain file below a folder; None when there is none of that name."""
     real = resolve_inside(folder, path)
     try:
         found = real.stat()
@@ -49,7 +49,7 @@ def read_inside(folder: Path, path: str) -> bytes | None:
 
 
 def resolve_inside(folder: Path, path: str) -> Path:
-    """Where a path below a folder leads, which must be below it too."""
+    """Return where a path below a folder leads, which must be below it too."""
     root = os.path.realpath(folder)
     real = os.path.realpath(folder / path)
     if os.path.commonpath([root, real]) != root:

@@ -38,7 +38,7 @@ Archive = Callable[[str], "bytes | None"]
 def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
     """Read an image that is on this machine; `python` is the interpreter that would run vLLM, if known.
 
-    Raises EnvironmentMissing: no daemon, no such image (it is not pulled), no vllm in it, a link or a device
+    Raise EnvironmentMissing: no daemon, no such image (it is not pulled), no vllm in it, a link or a device
     in the place of a file.
     """
     where = endpoint.find()
@@ -60,7 +60,7 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
 
 
 def present(refs: Iterable[str]) -> list[str]:
-    """Those of some images that are on this machine. Raises EnvironmentMissing when docker does not answer."""
+    """Return those of some images that are on this machine. Raise EnvironmentMissing when docker does not answer."""
     where = endpoint.find()
     client = endpoint.connect(where)
     try:
@@ -79,7 +79,7 @@ def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) ->
 
 
 def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
-    """Where an image's vllm/ may be, most likely first, by its environment and the usual places."""
+    """Yield where an image's vllm/ may be, most likely first, by its environment and the usual places."""
     environment = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
     path = environment.get("PATH", "").split(":")
     interpreters = [python] if python.startswith("/") else []
@@ -94,7 +94,7 @@ def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
 
 
 def find_package(folders: Iterable[str], archive: Archive) -> str | None:
-    """The first of the folders that holds a package."""
+    """Return the first of the folders that holds a package."""
     return next((folder for folder in folders if archive(f"{folder}/__init__.py") is not None), None)
 
 
@@ -115,7 +115,7 @@ def looking_into(client: docker.DockerClient, ref: str) -> Iterator[Archive]:
 
 
 def plain_file(client: docker.DockerClient, container: str, path: str) -> bytes | None:
-    """One file out of a container. Raises EnvironmentMissing when it is anything but a plain file."""
+    """Return one file out of a container. Raise EnvironmentMissing when it is anything but a plain file."""
     try:
         stream, stat = client.api.get_archive(container, path)
     except NotFound:
@@ -129,7 +129,7 @@ def plain_file(client: docker.DockerClient, container: str, path: str) -> bytes 
 
 
 def only_member(stream: Iterable[bytes], path: str) -> bytes | None:
-    """The one plain file of a tar; None for a folder."""
+    """Return the one plain file of a tar; None for a folder."""
     data = io.BytesIO()
     for chunk in stream:
         data.write(chunk)

@@ -33,9 +33,9 @@ class Listing:
 
 
 def published(*, refresh: bool = False) -> Listing:
-    """The listing: from the cache while fresh, else from the package index, else from the cache with a note.
+    """Return the listing: from the cache while fresh, else from the package index, else from the cache with a note.
 
-    Raises EnvironmentMissing when the index cannot be asked and nothing is kept.
+    Raise EnvironmentMissing when the index cannot be asked and nothing is kept.
     """
     asked, wheels = _kept()
     if wheels and not refresh and 0 <= time.time() - asked < FRESH_S:
@@ -50,9 +50,9 @@ def published(*, refresh: bool = False) -> Listing:
 
 
 def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
-    """The releases that `--release` values mean: 0.26.0, 0.24.0..0.27.1 (both included), ">=0.24,<0.27".
+    """Return the releases that `--release` values mean: 0.26.0, 0.24.0..0.27.1 (both included), ">=0.24,<0.27".
 
-    The index is asked again when the listing lacks one, as it does on the day of a release. Raises UsageError
+    The index is asked again when the listing lacks one, as it does on the day of a release. Raise UsageError
     for other text, EnvironmentMissing for a release that is not there.
     """
     missing = [text for text in texts if not select(text, listing)]
@@ -71,7 +71,7 @@ def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
 
 
 def select(text: str, listing: Listing) -> list[str]:
-    """The releases of a listing that one `--release` value means."""
+    """Return the releases of a listing that one `--release` value means."""
     first, dots, last = text.partition("..")
     try:
         if dots:
@@ -98,7 +98,7 @@ def _ask() -> dict[str, str]:
 
 
 def _kept() -> tuple[int, dict[str, str]]:
-    """When the index was asked (seconds since 1970), and what it said; (0, nothing) when nothing usable is kept."""
+    """Return when the index was asked (seconds since 1970), and what it said; (0, nothing) when nothing usable is kept."""
     try:
         found = json.loads(kept(cache_dir() / "releases" / f"{PROJECT}.json") or b"{}")
         return int(found["asked"]), {str(name): str(sha256) for name, sha256 in found["wheels"].items()}

@@ -25,7 +25,7 @@ class Merged:
 def merge(*, base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str, str]) -> Merged:
     """Carry the edit from `base` to `ours` over to `theirs`; the labels (ours, base, theirs) name the markers.
 
-    Raises EnvironmentMissing when there is no git, or it cannot merge these (they are binary).
+    Raise EnvironmentMissing when there is no git, or it cannot merge these (they are binary).
     """
     with tempfile.TemporaryDirectory(prefix="gemmaspec-") as folder:
         files = [Path(folder) / name for name in ("ours", "base", "theirs")]

@@ -31,7 +31,7 @@ class Finding:
 
 
 def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Everything that is not as reported; empty when all is well."""
+    """Return everything that is not as reported; empty when all is well."""
     try:
         return (*_plan_findings(server.folder, report), *_file_findings(server, engine, report))
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -40,7 +40,7 @@ def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[
 
 
 def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]:
-    """The plan against its own hash and against the one the server was started with."""
+    """Yield the plan against its own hash and against the one the server was started with."""
     path = str(folder / "plan.json")
     if not os.path.lexists(folder / "plan.json") and _is_single_file(folder):
         return
@@ -60,7 +60,7 @@ def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]
 
 
 def _is_single_file(folder: Path) -> bool:
-    """Whether the stack carries its plan inside compose.yaml, as one for a remote engine does."""
+    """Return whether the stack carries its plan inside compose.yaml, as one for a remote engine does."""
     try:
         return b"plan-json" in (read_regular(folder / "compose.yaml") or b"")
     except UnreadableFile:
@@ -68,7 +68,7 @@ def _is_single_file(folder: Path) -> bool:
 
 
 def _file_findings(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[Finding]:
-    """Each reported file, in the package as the first patch found it and in the overlay as the last left it."""
+    """Yield each reported file, in the package as the first patch found it and in the overlay as the last left it."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for row in (row for patch in report["patches"] for row in patch["files"]):
@@ -94,9 +94,9 @@ def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterato
 
 
 def verdicts(report: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[Verdict, ...]:
-    """What the running server has of each patch, by its report, unless a finding says otherwise.
+    """Return what the running server has of each patch, by its report, unless a finding says otherwise.
 
-    Raises EnvironmentMissing for a report that is not the launcher's.
+    Raise EnvironmentMissing for a report that is not the launcher's.
     """
     changed = {one.path: f"{one.place}: {one.detail}" for one in findings if one.place != "stack"}
     plan = next((str(finding) for finding in findings if finding.place == "stack"), "")

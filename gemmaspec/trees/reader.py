@@ -33,10 +33,10 @@ class Reader(Protocol):
         """Its version."""
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
-        """Some files, as vllm/….py; None for one that is not there. Raises EnvironmentMissing."""
+        """Return some files, as vllm/….py; None for one that is not there. Raise EnvironmentMissing."""
 
     def names(self) -> Sequence[str]:
-        """Every .py file of vllm/."""
+        """Return every .py file of vllm/."""
 
 
 class FolderReader:
@@ -87,7 +87,7 @@ class ReleaseReader:
 
 
 def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Listing]) -> Reader:
-    """The one vLLM that `--to`, `--release` or `--tree` names. Raises UsageError unless exactly one is named."""
+    """Return the one vLLM that `--to`, `--release` or `--tree` names. Raise UsageError unless exactly one is named."""
     if tree and not release:
         return FolderReader(tree)
     if tree or not release:
@@ -99,7 +99,7 @@ def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Li
 
 
 def is_source(path: str) -> bool:
-    """Whether a path is a .py file inside vllm/."""
+    """Return whether a path is a .py file inside vllm/."""
     try:
         launch.check_path(path)
     except ValueError:
@@ -110,7 +110,7 @@ def is_source(path: str) -> bool:
 def find_scope(
     reader: Reader, scope: str, near: str, say: Callable[[str], None] = lambda _: None
 ) -> Mapping[str, bytes]:
-    """The files that define a function or class, in the folder closest to where it was; none when nothing has it."""
+    """Return the files that define a function or class, in the folder closest to where it was; none when nothing has it."""
     for files in rings(reader, near, say):
         found = {path: data for path, data in files.items() if defines(data, scope)}
         if found:
@@ -119,7 +119,7 @@ def find_scope(
 
 
 def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Mapping[str, bytes]]:
-    """All files but one, from those of its own folder to those that are farthest; `say` hears what is being read."""
+    """Yield all files but one, from those of its own folder to those that are farthest; `say` hears what is being read."""
     names = [path for path in reader.names() if path != near]
     distance = functools.partial(_distance, near)
     for ring in sorted({distance(path) for path in names}):
@@ -134,7 +134,7 @@ def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Map
 
 
 def defines(data: bytes, scope: str) -> bool:
-    """Whether a file defines a function or class of this qualified name."""
+    """Return whether a file defines a function or class of this qualified name."""
     if scope.rpartition(".")[2].encode() not in data:
         return False
     try:
@@ -144,6 +144,6 @@ def defines(data: bytes, scope: str) -> bool:
 
 
 def _distance(near: str, path: str) -> int:
-    """How many folders up from the one file the folder is that holds both."""
+    """Return how many folders up from the one file the folder is that holds both."""
     folder = Path(near).parent
     return next(up for up, one in enumerate([folder, *folder.parents]) if Path(path).is_relative_to(one))

@@ -42,7 +42,7 @@ class Releases:
         return sum(self._sizes.values())
 
     def open(self, versions: Sequence[str], needed: Needed) -> Iterator[Tree | Unreadable]:
-        """The trees of some releases, those that are in the cache first; one that cannot be read says why."""
+        """Yield the trees of some releases, those that are in the cache first; one that cannot be read says why."""
         missing: dict[str, list[str]] = {}
         for version in versions:
             paths = sorted(needed(version))

@@ -29,7 +29,7 @@ class Successor:
 
 
 def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
-    """The functions of some files that are most alike, the best first; its own name does not count."""
+    """Return the functions of some files that are most alike, the best first; its own name does not count."""
     source = launch.Source(base)
     node = launch.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
@@ -58,19 +58,19 @@ def _compared(
 
 
 def _rows(source: launch.Source, node: Any) -> list[tuple[str, ...]]:
-    """The words of each line of a body."""
+    """Return the words of each line of a body."""
     first = node.body[0].lineno - 1
     return [row for index in range(first, node.end_lineno) if (row := source.words(index))]
 
 
 def _body(node: Any) -> str:
-    """The digest of what a function or class does, without its name."""
+    """Return the digest of what a function or class does, without its name."""
     arguments = [node.args] if hasattr(node, "args") else node.bases
     return launch.tree_digest([*arguments, *(one for one in node.body if not launch.is_text(one))])
 
 
 def _definitions(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every function and class with its qualified name."""
+    """Yield every function and class with its qualified name."""
     for node in launch.defined_in(tree):
         yield prefix + node.name, node
         yield from _definitions(node, f"{prefix}{node.name}.")

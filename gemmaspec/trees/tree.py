@@ -39,7 +39,7 @@ class Tree:
     files: Mapping[str, bytes | None]
 
     def read(self, path: str) -> bytes | None:
-        """One of the wanted files. KeyError for another: it was not looked for, which is not "missing"."""
+        """Return one of the wanted files. KeyError for another: it was not looked for, which is not "missing"."""
         return self.files[path]
 
 

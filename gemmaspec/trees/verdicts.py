@@ -29,11 +29,11 @@ class Judge:
     """sha256 of all that is in `patches`."""
 
     def needed_paths(self, version: str) -> frozenset[str]:
-        """Every file of a tree that deciding would read."""
+        """Return every file of a tree that deciding would read."""
         return deciding.needed_paths(self.patches, version)
 
     def decide(self, tree: Tree) -> Verdict:
-        """The verdict on a tree, from the cache when it holds one."""
+        """Return the verdict on a tree, from the cache when it holds one."""
         file = cache_dir() / "verdicts" / f"{self._key(tree)}.json"
         known = _parse(kept(file))
         if known:
@@ -43,13 +43,13 @@ class Judge:
         return verdict
 
     def _key(self, tree: Tree) -> str:
-        """Everything the verdict follows from."""
+        """Return everything the verdict follows from."""
         files = {path: _digest(tree.read(path)) for path in sorted(self.needed_paths(tree.vllm))}
         return launch.sha256(json.dumps([_engine(), self.digest, self.id, tree.vllm, files]).encode())
 
 
 def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
-    """A judge of one patch. PatchError when what it needs is not among `patches`."""
+    """Return a judge of one patch. PatchError when what it needs is not among `patches`."""
     chain = deciding.chain(patch, patches)
     text = json.dumps([dataclasses.asdict(one) for one in chain], sort_keys=True)
     return Judge(id=patch.id, patches=chain, digest=launch.sha256(text.encode()))
@@ -57,7 +57,7 @@ def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
 
 @cache
 def _engine() -> str:
-    """The code that decides, and the Python that compiles: another one may decide otherwise."""
+    """Return the code that decides, and the Python that compiles: another one may decide otherwise."""
     sources = (Path(module.__file__ or "").read_bytes() for module in (launch, deciding))
     return launch.sha256(b"".join([*sources, sys.version.encode()]))
 

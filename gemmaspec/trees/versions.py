@@ -32,7 +32,7 @@ _FILES: Final = {"torch": "torch/version.py", "transformers": "transformers/__in
 def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
     """`vllm`, `torch` and `transformers` in an image that is on this machine; `unknown` where it is not stated.
 
-    `python` is the interpreter that would run vLLM, if known. Raises EnvironmentMissing: no daemon, no such image,
+    `python` is the interpreter that would run vLLM, if known. Raise EnvironmentMissing: no daemon, no such image,
     no vllm in it.
     """
     where = endpoint.find()
@@ -46,7 +46,7 @@ def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
 
 
 def interpreter_versions(python: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the same for an interpreter of this machine. Raises EnvironmentMissing when it has no vllm.
+    """Return the same for an interpreter of this machine. Raise EnvironmentMissing when it has no vllm.
 
     The interpreter itself is asked where its packages are, as the launcher asks it, so that .pth files and the
     PYTHONPATH of `environment` count. What cannot be run is looked through by its folders.
@@ -93,7 +93,7 @@ def _checked(version: str) -> str:
 
 
 def _beside(python: Path) -> Iterator[str]:
-    """Its own environment first, then what it would see as the system's Python."""
+    """Yield its own environment first, then what it would see as the system's Python."""
     own = python.parent.parent
     for folder in sorted((own / "lib").glob("python3*/*-packages")):
         yield f"{folder}/vllm"

@@ -162,7 +162,7 @@ def _audio_layer(found: Shapes, name: str, audio: Mapping[str, Any]) -> None:
 
 
 def is_decoder_linear(name: str) -> bool:
-    """Whether a quantized checkpoint of a Gemma 4 has this module quantized."""
+    """Return whether a quantized checkpoint of a Gemma 4 has this module quantized."""
     return ".language_model.layers." in name and name.endswith("_proj.weight")
 
 
