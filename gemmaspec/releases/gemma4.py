@@ -1,4 +1,7 @@
-"""What no code says: what works for Gemma 4 under which vLLM. Written by hand, each row with its source."""
+"""What works for Gemma 4 in which vLLM release.
+
+No code states this: it is written by hand, each row with its source.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ RunnerName = Literal["v1", "v2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A way to speculate that works for a Gemma 4 target in some releases, and what it takes."""
+    """A way to speculate that works for a Gemma 4 target in some releases, and its requirements."""
 
     method: str
     versions: str
     hybrid_manager: HybridManager = "any"
-    """How the hybrid KV cache manager has to be set."""
+    """The required setting of the hybrid KV cache manager."""
     patches: tuple[str, ...] = ()
-    """Shipped patches without which it does not start, or dies."""
+    """Shipped patches without which vLLM does not start, or dies."""
     patches_when: tuple[tuple[str, str], ...] = ()
-    """More patches, each with the condition under which it is needed."""
+    """Further patches, each with the condition under which it is needed."""
     note: str = ""
 
 
@@ -51,7 +54,7 @@ METHODS: Final = (
         method="draft_model",
         versions=">=0.31.0",
         hybrid_manager="on",
-        note="model runner v2 alone, which needs Triton; read in its code, not run",
+        note="only in model runner v2, which needs Triton; read in its code, not run",
     ),
     Method(method="eagle3", versions=">=0.19.0,<0.19.1", patches=("eagle3-gemma4-target",)),
     Method(method="eagle3", versions=">=0.19.1"),
@@ -62,7 +65,7 @@ METHODS: Final = (
         note="with google/gemma-4-*-it-assistant, and transformers 5.8.0 or newer",
     ),
     Method(method="dflash", versions=">=0.21.0"),
-    Method(method="dspark", versions=">=0.26.0", note="model runner v2 alone"),
+    Method(method="dspark", versions=">=0.26.0", note="only in model runner v2"),
     Method(method="custom_class", versions=">=0.22.0"),
     Method(method="extract_hidden_states", versions=">=0.19.1"),
 )
@@ -90,13 +93,13 @@ class RunnerRule:
     mixture: RunnerName
     """26B-A4B, a mixture of experts."""
     v1_methods: frozenset[str] = frozenset()
-    """Speculative methods for which v2 gives way to v1."""
+    """Speculative methods for which vLLM falls back from v2 to v1."""
     v1_when: tuple[str, ...] = ()
-    """What else makes v2 give way."""
+    """Other reasons to fall back."""
 
 
 _ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
-"""The latter for heads only: dflash and dspark, which always draft in parallel, run under v2."""
+"""parallel_drafting for heads only: dflash and dspark always draft in parallel and run under v2."""
 _NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
 _NEVER: Final = frozenset({"suffix", "custom_class"})
 
@@ -139,22 +142,22 @@ RUNNERS: Final = (
     ),
 )
 """vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from
-0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests hold against v1_methods."""
+0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests compare with v1_methods."""
 
 
 def runner_for(vllm: str) -> RunnerRule:
-    """Return the rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
+    """Return the rule of one vLLM release; the newest rule for a release without Gemma 4."""
     matching = (rule for rule in RUNNERS if _within(vllm, rule.versions))
     return next(matching, RUNNERS[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRule:
-    """Which attention backend a Gemma 4 gets when none is asked for. Its two head sizes, 256 and 512, decide."""
+    """The attention backend of Gemma 4 by default. Its two head sizes, 256 and 512, decide."""
 
     versions: str
     flash_attention_on: tuple[int, ...]
-    """Major compute capabilities on which FlashAttention 4 is taken for all layers; elsewhere it is TRITON_ATTN."""
+    """Major compute capabilities on which vLLM uses FlashAttention 4 for all layers; elsewhere TRITON_ATTN."""
 
 
 ATTENTION: Final = (
@@ -171,5 +174,5 @@ def attention_for(vllm: str) -> AttentionRule:
 
 
 def _within(vllm: str, versions: str) -> bool:
-    """Return whether a version is in a range, by its release number; one without a number is taken for a very new one."""
+    """Return whether a version is in a range, by its release number; one without a number counts as very new."""
     return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")

@@ -9,7 +9,7 @@ _BETWEEN: Final = ", "
 
 
 def write(has: Iterable[str], releases: Sequence[str]) -> str:
-    """Return the runs of the releases that have it. `releases` are all there are, oldest first."""
+    """Return the runs of the releases that have it. `releases` lists all releases, oldest first."""
     having = set(has)
     runs: list[list[str]] = []
     for before, release in zip([None, *releases], releases, strict=False):
@@ -23,7 +23,7 @@ def write(has: Iterable[str], releases: Sequence[str]) -> str:
 
 
 def read(text: str, releases: Sequence[str]) -> frozenset[str]:
-    """Return the releases of a text that `write` wrote. Raise ValueError for other text."""
+    """Return the releases in a text from `write`. Raise ValueError for any other text."""
     found: set[str] = set()
     for run in text.split(_BETWEEN) if text else []:
         first, dash, last = run.partition("-")

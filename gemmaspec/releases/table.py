@@ -1,7 +1,8 @@
 """The facts of all releases as one table: every fact once, with the releases that have it.
 
-A fact is a path: ("flags", "--kv-cache-dtype", "choices", "fp8"). In the files it is a place in nested tables, and
-what stands there is its span (spans.py); a fact with facts below it has its own span under "in".
+A fact is a path: ("flags", "--kv-cache-dtype", "choices", "fp8"). In the files it is a place in nested tables with its
+span (spans.py) as the value; a fact with facts below it has
+its own span under "in".
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "packages": ("torch", "transformers", "python", "cuda"),
     "choices": ("runner", "attention"),
 }
-"""Which kinds of facts are in which file."""
+"""The kinds of facts in each file."""
 
 _IN: Final = "in"
 _MARKS: Final = ("folds", "negatable", "bare", "paired")
@@ -45,7 +46,7 @@ _TEXTS: Final = ("torch", "transformers", "python", "cuda")
 
 
 def facts_in(found: Extracted) -> frozenset[Fact]:
-    """Return what was extracted, as facts."""
+    """Return the extracted values as facts."""
     facts: set[Fact] = set()
     for flag in found.flags.values():
         facts |= {("flags", flag.name, *rest) for rest in _flag(flag)}
@@ -160,7 +161,7 @@ def _last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
 
 
 def _put(nested: Nested, fact: Fact, span: str) -> None:
-    """Put a span at its place. Facts come sorted, so that one comes before those below it."""
+    """Put a span in its place. Facts come sorted, so a fact comes before those below it."""
     *above, last = fact
     for name in above:
         below = nested.setdefault(name, {})
