@@ -1,4 +1,4 @@
-"""What patches would do to a vLLM: the launcher's own verdict, asked from the host."""
+"""What patches would do to a vLLM, decided on the host by the launcher's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmaspec.patching.plan import patch_entry
 
 @dataclass(frozen=True, kw_only=True)
 class FileVerdict:
-    """One file; `line` counts from 1, `expected` and `found` explain a conflict, the rest are sha256."""
+    """One file; `line` counts from 1, `expected` and `found` explain a conflict; the rest are sha256 digests."""
 
     path: str
     state: str
@@ -27,7 +27,7 @@ class FileVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One patch on one tree; `state` is a state of the launcher's, `detail` is about all files."""
+    """One patch on one tree; `state` is one of the launcher's states, `detail` is about the whole patch."""
 
     patch: str
     state: str
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether a server could start with it."""
+        """Whether a server could start with this result."""
         return self.state in launch.FITS
 
 
@@ -48,7 +48,10 @@ def launcher_patch(patch: Patch, *, required: bool = True) -> launch.Patch:
 
 
 def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launch.Patch, ...]:
-    """Return what the patch needs, in order, then the patch. PatchError when that is not there, or needs it back."""
+    """Return the patches that it needs, in order, then the patch.
+
+    Raise PatchError if one is missing or needs it too.
+    """
     done: dict[str, launch.Patch] = {}
     _collect(patch, patches, done, ())
     return tuple(done.values())
@@ -56,10 +59,10 @@ def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launch.Patch, ...
 
 def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.Patch], above: tuple[str, ...]) -> None:
     if patch.id in above:
-        raise PatchError(f"patch {patch.id} needs itself, by way of {' and '.join(above)}")
+        raise PatchError(f"patch {patch.id} needs itself, through {' and '.join(above)}")
     for need in patch.text.needs:
         if need not in patches:
-            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: there is no patch {need}")
+            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: unknown patch {need}")
         if need not in done:
             _collect(patches[need], patches, done, (*above, patch.id))
     done[patch.id] = launcher_patch(patch)
@@ -76,7 +79,7 @@ def needed_paths(patches: Iterable[launch.Patch], version: str) -> frozenset[str
 
 
 def decide(patches: tuple[launch.Patch, ...], version: str, read: launch.Read) -> tuple[Verdict, ...]:
-    """Return the verdicts over patches that are applied one after the other, as a start would."""
+    """Return the verdicts on patches that are applied one after the other, as a start applies them."""
     plan = launch.Plan(1, "", "", (), patches, "")
     results, _ = launch.decide_plan(plan, version, read)
     return tuple(_verdict(result) for result in results)
