@@ -220,7 +220,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
 
 
 def _range_findings(text: PatchText) -> Iterator[str]:
-    """Yield errors of the ranges. They must ascend without overlap; the last must be open unless `until` says why not."""
+    """Yield errors of the ranges: they must ascend without overlap, and the last must be open or `until` be set."""
     floor: tuple[int, ...] | None = ()
     for index, variant in enumerate(text.variants):
         found = _RANGE.fullmatch(variant.versions)
@@ -232,7 +232,7 @@ def _range_findings(text: PatchText) -> Iterator[str]:
             yield f"variants.{index}.versions: {variant.versions} overlaps the previous range or is empty"
         floor = high
     if (floor is None) == (text.until is not None):
-        yield "variants: the last range must be open, because content decides for later releases; else until: must say why not"
+        yield "variants: the last range must be open, because content decides for later releases, or until: must be set"
 
 
 def _rule_findings(text: PatchText) -> Iterator[str]:
