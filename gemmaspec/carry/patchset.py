@@ -1,4 +1,4 @@
-"""The patches that a command is about: loaded, and those that are refused kept with the reason."""
+"""The patches of a command: loaded ones, and invalid ones with the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmaspec.trees.verdicts import Judge, judge
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSet:
-    """What was asked for; `every` also has the patches that those need."""
+    """The requested patches; `every` also contains the patches that they need."""
 
     every: Mapping[str, Patch]
     judges: Mapping[str, Judge]
@@ -33,9 +33,9 @@ class PatchSet:
 
 
 def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
-    """Return the named patches of the folders, or all; the shipped and the user's own folders when none is given.
+    """Return the named patches of the folders, or all; default: the shipped and the user's own folders.
 
-    Raise UsageError for a folder or a patch that is not there.
+    Raise UsageError for a missing folder or an unknown patch.
     """
     found = _found(folders or data.patch_folders())
     for name in names:
@@ -57,7 +57,7 @@ def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
 def _found(folders: Sequence[Path]) -> dict[str, Patch | PatchError]:
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"there is no folder of patches {folder}")
+            raise UsageError(f"the patch folder {folder} does not exist")
     shelf = Shelf(folders)
     return {name: _load(shelf, name) for name in shelf}
 
