@@ -11,7 +11,7 @@ import urllib3
 
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.index import wheels
-from gemmaspec.index.reasons import reason
+from gemmaspec.reasons import reason
 
 LARGEST: Final = 5 * 1024 * 1024  # bytes
 DEADLINE_S: Final = 60.0  # for everything

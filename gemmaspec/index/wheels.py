@@ -40,7 +40,7 @@ from remotezip import RemoteZip, RemoteZipError
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.index.cache import cache_dir, keep
-from gemmaspec.index.reasons import reason
+from gemmaspec.reasons import reason
 
 TIMEOUT: Final = 60.0  # seconds without an answer, per request
 LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes

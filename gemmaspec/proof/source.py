@@ -17,8 +17,8 @@ from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
 from gemmaspec.index import wheels
 from gemmaspec.index.cache import cache_dir
-from gemmaspec.index.reasons import reason
 from gemmaspec.launcher import launch
+from gemmaspec.reasons import reason
 from gemmaspec.trees import listing
 
 _GAP: Final = 128 * 1024  # smaller gaps are read too, to save a request; bytes

@@ -8,11 +8,12 @@ import socket
 import threading
 import zipfile
 
+import httpx
 import pytest
 import requests
 import urllib3
 
-from gemmaspec.index.reasons import reason
+from gemmaspec.reasons import reason
 
 
 def raised(url: str) -> requests.RequestException:
@@ -26,6 +27,14 @@ def test_a_refused_connection_says_so():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert reason(raised(f"http://127.0.0.1:{port}/x")) == "connection refused"
+
+
+def test_httpx_says_the_same():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(httpx.HTTPError) as caught:
+        httpx.get(f"http://127.0.0.1:{port}/x", trust_env=False)
+    assert reason(caught.value) == "connection refused"
 
 
 def test_a_server_that_hangs_up_says_so():
@@ -45,11 +54,13 @@ def answered(status: int, text: str) -> requests.HTTPError:
     ("error", "expected"),
     [
         (requests.ReadTimeout("HTTPConnectionPool(host='x', port=1): Read timed out."), "no answer in time"),
-        (answered(403, "Forbidden"), "403 Forbidden"),
+        (answered(403, "Forbidden"), "it answers 403"),
         (requests.ConnectionError(socket.gaierror(-2, "Name or service not known")), "the host name cannot be resolved"),
         (requests.exceptions.SSLError("x"), "the TLS connection failed"),
         (requests.exceptions.ProxyError("x"), "the proxy does not answer"),
         (urllib3.exceptions.ProtocolError("x", http.client.IncompleteRead(b"")), "the connection broke off"),
+        (httpx.ConnectTimeout("x"), "no answer in time"),
+        (httpx.UnsupportedProtocol("Request URL is missing an 'http://' protocol."), "the address is invalid"),
         (zipfile.BadZipFile("File is not a zip file"), "File is not a zip file"),
         (ValueError("HTTPSConnectionPool(host='x')"), "the answer is invalid"),
         (ValueError(""), "the answer is invalid"),
