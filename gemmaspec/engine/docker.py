@@ -183,7 +183,7 @@ class DockerEngine:
         file = container.labels.get("com.docker.compose.project.config_files", "") if container else ""
         if container and file and Path(file) != server.folder.absolute() / "compose.yaml":
             raise EnvironmentMissing(
-                f"the container {clean(str(container.name))} was started from {clean(file)}, not from this state folder",
+                f"the container {clean(str(container.name))} was started from {clean(file)}, not this state folder",
                 hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",
             )
 

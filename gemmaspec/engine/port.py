@@ -88,7 +88,7 @@ def ensure_only(pids: Collection[int], bind: str, port: int) -> None:
 
 
 def _listeners(bind: str, port: int) -> list[int | None] | None:
-    """Return the pids that listen on `port` of an address that overlaps `bind`; None stands for a process of another user."""
+    """Return the pids that listen on `port` of an address that overlaps `bind`; None for another user's process."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
