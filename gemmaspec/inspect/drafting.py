@@ -13,17 +13,13 @@ from gemmaspec.checkpoint.model import Checkpoint, Layer, Speculator
 from gemmaspec.checkpoint.stored import parts
 from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text
+from gemmaspec.releases.drafting import found_in_path
+from gemmaspec.releases.facts import first_with, releases
+from gemmaspec.releases.gemma4 import since
+from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
-_BY_PATH: Final = (
-    ("eagle-", "eagle", "0.19.0"),
-    ("eagle3", "eagle3", "0.19.0"),
-    ("dflash", "dflash", "0.20.0"),
-    ("dspark", "dspark", "0.25.0"),
-)
-"""Part of a draft's path, the method that vLLM then takes, whatever was asked for, and since when
-(config/speculative.py)."""
-_SINCE: Final = {"mtp": "0.21.0", "dflash": "0.21.0", "dspark": "0.26.0", "draft_model": "0.19.0", "eagle3": "0.19.0"}
-"""First release in which the method drafts for a Gemma 4 target."""
+_UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
+"""The architecture of the 12B, which reads text, images and sound in one stack."""
 _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 
 
@@ -52,7 +48,7 @@ def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, aske
 
 def _path(ref: str) -> Iterator[Finding]:
     """A folder's name matters only to the process engine: a container sees it as /models/draft."""
-    taken = next((one for one in _BY_PATH if one[0] in ref.lower()), None)
+    taken = found_in_path(ref)
     if taken is None:
         return
     folder = ref.startswith(("/", "~", ".", "state:"))
@@ -67,13 +63,13 @@ def _path(ref: str) -> Iterator[Finding]:
 
 def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Finding]:
     unified = "unified" in target.model_type or "unified" in draft.model_type
-    since = "0.23.0" if unified else _SINCE.get(method)
-    if since and since != "0.19.0":
+    first = first_with(_UNIFIED) if unified else since(method)
+    if first and first != releases()[0]:
         yield Finding(
             code="releases",
             severity="note",
-            message=f"method {method} for this target works from vLLM {since} on",
-            impact="Gemma 4 assistants also need transformers 5.8 or later." if method == "mtp" else "",
+            message=f"method {method} for this target works from vLLM {first} on",
+            impact=f"Gemma 4 assistants also need transformers {ASSISTANTS_FROM} or later." if method == "mtp" else "",
         )
     if method == "eagle3":
         yield Finding(

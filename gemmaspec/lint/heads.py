@@ -9,19 +9,13 @@ from typing import Final
 
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Role, Subject
+from gemmaspec.releases.drafting import HEAD_FORMATS
 
 HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head that was taught by one target."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(e2b|e4b|12b|26b[-_]?a4b|31b)(?![a-z0-9])", re.IGNORECASE)
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
-_FORMATS: Final = (
-    ("dflash2", "speculator.dflash2", ">=0.30.0"),
-    ("dspark", "speculator.dspark", ">=0.26.0"),
-    ("peagle", "speculator.peagle", ">=0.24.0"),
-)
-"""`speculators_model_type`, how such a head is called, and the vLLM that reads it for a Gemma 4
-(vllm/transformers_utils/configs/speculators/algos.py)."""
 
 
 @rule("GS801", "warning", any_release=True)
@@ -120,10 +114,10 @@ def unknown_format(subject: Subject) -> Iterator[Issue]:
     """A head whose format this vLLM does not read yet."""
     declared = subject.draft.config.get("speculators_model_type") if subject.draft else None
     name = subject.called("draft").lower()
-    for kind, called, versions in _FORMATS:
-        if (declared == kind if declared else name.endswith(called)) and not subject.runs(versions):
+    for kind, called, since in HEAD_FORMATS:
+        if (declared == kind if declared else name.endswith(called)) and not subject.runs(f">={since}"):
             message = f"is a head in the format {kind}, which vLLM {subject.vllm} does not read"
-            yield Issue(path=("draft", "model"), message=message, fix=f"run vLLM {versions[2:]} or later")
+            yield Issue(path=("draft", "model"), message=message, fix=f"run vLLM {since} or later")
 
 
 @rule("GS808", "error")

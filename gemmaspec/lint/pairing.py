@@ -10,18 +10,7 @@ from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.speculation import Speculative
-
-_DETECTED: Final = (
-    ("eagle-", "eagle", ">=0.19.0"),
-    ("eagle3", "eagle3", ">=0.19.0"),
-    ("dflash", "dflash", ">=0.20.0"),
-    ("dspark", "dspark", ">=0.25.0"),
-)
-"""Parts of a draft's path, in vLLM's order, the method it takes them for, and since when ("Automatically detect the
-method" in SpeculativeConfig.__post_init__, vllm/config/speculative.py)."""
-
-_HEADS: Final = {"eagle", "eagle3", "dflash", "dspark"}
-"""Methods that vLLM leaves as they are, whatever the path."""
+from gemmaspec.releases.drafting import found_in_path, keeps_method
 
 _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
 """What a profile can name."""
@@ -31,16 +20,14 @@ _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotati
 def detected_method(subject: Subject) -> Iterator[Issue]:
     """vLLM takes the method from the draft's path, even against one that is given."""
     path, method = subject.name("draft"), subject.asked_method
-    if not path or not method or (method in _HEADS and subject.runs(_since(method))):
+    if not path or not method or keeps_method(method, subject.vllm):
         return
-    for part, taken, versions in _DETECTED:
-        if part in path.lower() and subject.runs(versions):
-            if taken not in (method, subject.method):
-                message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
-                local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
-                fix = "rename the folder" if local else "give the draft as a folder of another name"
-                yield Issue(path=("draft", "model"), message=message, fix=fix, severity="warning" if local else None)
-            return
+    part, taken, _ = found_in_path(path, subject.vllm) or (None, None, None)
+    if taken and taken not in (method, subject.method):
+        message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
+        local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
+        fix = "rename the folder" if local else "give the draft as a folder of another name"
+        yield Issue(path=("draft", "model"), message=message, fix=fix, severity="warning" if local else None)
 
 
 @rule("GS202", "warning")
@@ -144,10 +131,6 @@ def shortened_context(subject: Subject) -> Iterator[Issue]:
         yield Issue(
             path=key, message=message, fix=f"write serve.max_model_len: {drafted}, so that the profile says what runs"
         )
-
-
-def _since(method: str) -> str:
-    return next(versions for _, taken, versions in _DETECTED if taken == method)
 
 
 def _number(subject: Subject, key: str) -> int | None:

@@ -76,10 +76,11 @@ def expert_parallelism(subject: Subject) -> Iterator[Issue]:
 def forced_runner(subject: Subject) -> Iterator[Issue]:
     """VLLM_USE_V2_MODEL_RUNNER asks for a runner that cannot do it."""
     path = ("env", "VLLM_USE_V2_MODEL_RUNNER")
-    if subject.forced_runner == "v2" and subject.runs(">=0.25") and subject.gives_way:
-        message = f"asks for model runner v2, and {subject.gives_way}"
+    forced = subject.runner_input.forced
+    if forced == "v2" and subject.runs(">=0.25") and subject.falls_back:
+        message = f"asks for model runner v2, and {subject.falls_back}"
         yield Issue(path=path, message=message, fix="take it out; vLLM then takes v1 by itself")
-    if subject.forced_runner == "v1" and subject.method == "dspark":
+    if forced == "v1" and subject.method == "dspark":
         yield Issue(path=path, message="asks for model runner v1, which has no dspark", fix="take it out")
 
 

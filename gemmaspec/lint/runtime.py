@@ -10,6 +10,7 @@ from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.facts import facts_for, newest, spans
+from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 _SUFFIX: Final = "arctic-inference"
 _UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
 """The architecture of the 12B."""
-_ASSISTANT: Final = "5.8.0"
-"""The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
 
 
 @rule("GS702", "warning", any_release=True)
@@ -70,9 +69,11 @@ def transformers_wider(subject: Subject) -> Iterator[Issue]:
 def transformers_for_mtp(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that ends before Gemma 4's MTP head begins."""
     asked = subject.profile.runtime.packages.get("transformers")
-    if asked and subject.method == "mtp" and not _overlap(asked, f">={_ASSISTANT}"):
-        message = f"is {asked}, and Gemma 4's MTP head needs transformers {_ASSISTANT} or later"
-        yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"write '>={_ASSISTANT},<…'")
+    if asked and subject.method == "mtp" and not _overlap(asked, f">={ASSISTANTS_FROM}"):
+        message = f"is {asked}, and Gemma 4's MTP head needs transformers {ASSISTANTS_FROM} or later"
+        yield Issue(
+            path=("runtime", "packages", "transformers"), message=message, fix=f"write '>={ASSISTANTS_FROM},<…'"
+        )
 
 
 @rule("GS709", "warning", any_release=True)
