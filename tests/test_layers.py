@@ -30,6 +30,7 @@ ROOT = (
     "data.py",
     "errors.py",
     "files.py",
+    "finding.py",
     "reasons.py",
     "redact.py",
     "sentences.py",

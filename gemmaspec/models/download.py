@@ -131,7 +131,7 @@ class Cache:
                 )
         except Unreachable:
             raise EnvironmentMissing(
-                f"{listing.role}.model: downloading {file.path} of {listing.model} broke off; the received part is kept",
+                f"{listing.role}.model: download of {file.path} of {listing.model} broke off; its beginning is kept",
                 hint="run the same command again to resume",
             ) from None
         if not file.sha256:
