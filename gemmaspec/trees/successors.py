@@ -1,4 +1,4 @@
-"""Where a function may have gone that nothing is called any more: others with nearly the same code."""
+"""Possible new names of a renamed function: functions with similar code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 from gemmaspec.launcher import launch
 
 ALIKE: Final = 0.6
-"""How much of its code a function must have to be offered; 1 is all."""
+"""Minimum similarity of a proposed function; 1 means identical."""
 _RARE: Final = 3
-"""A file is parsed when it holds this many of the longest names of the function, or all where it has fewer."""
+"""A file is parsed if it contains this many of the function's longest names, or all if there are fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Successor:
-    """A function or class that may be the one that is looked for; `alike` is 1 for the same syntax tree."""
+    """A function or class that may be the renamed one; `alike` is 1 for the same syntax tree."""
 
     path: str
     scope: str
@@ -29,7 +29,7 @@ class Successor:
 
 
 def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
-    """Return the functions of some files that are most alike, the best first; its own name does not count."""
+    """Return the most similar functions of some files, best first; the name itself does not count."""
     source = launch.Source(base)
     node = launch.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
@@ -64,7 +64,7 @@ def _rows(source: launch.Source, node: Any) -> list[tuple[str, ...]]:
 
 
 def _body(node: Any) -> str:
-    """Return the digest of what a function or class does, without its name."""
+    """Return the digest of the body of a function or class, without its name."""
     arguments = [node.args] if hasattr(node, "args") else node.bases
     return launch.tree_digest([*arguments, *(one for one in node.body if not launch.is_text(one))])
 
