@@ -52,5 +52,5 @@ def extract_from(reader: Reader) -> Extracted:
 
 
 def facts_of(reader: Reader) -> Facts:
-    """As `extract_from`."""
+    """Return the facts of one vLLM as `extract_from` does."""
     return facts_from(reader.vllm, extract_from(reader))

@@ -28,7 +28,7 @@ class Listing:
     note: str = ""
 
     def releases(self) -> Sequence[str]:
-        """All releases from the oldest to the newest, including pre-releases."""
+        """Return all releases from the oldest to the newest, including pre-releases."""
         return sorted((name for name in self.wheels if _version(name)), key=Version)
 
 
