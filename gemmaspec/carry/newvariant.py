@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
-from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching import rewrite
 from gemmaspec.patching.minimal import FileDiff, minimal_diff
@@ -62,10 +62,10 @@ def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
 
 def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
     """Raise PatchError unless the diff applies, compiles, is detected as applied, and reverts cleanly."""
-    done = launch.decide_file(diff.edit, before)
-    again = launch.decide_file(diff.edit, after)
+    done = launcher.decide_file(diff.edit, before)
+    again = launcher.decide_file(diff.edit, after)
     hunks = tuple(dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks)
-    back = launch.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
+    back = launcher.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
     if (done.state, done.after, again.state, back.after) != ("applies", after, "applied", before):
         path, why = diff.edit.path, done.detail or again.detail or back.detail
         raise PatchError(f"{path}: the new diff failed its check: {why}")
@@ -97,7 +97,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
 
 def release_number(vllm: str) -> str:
     """Return the release number of a release or pre-release build. Raise UsageError if it states none."""
-    found = re.match(launch.NUMBER, vllm)
+    found = re.match(launcher.VERSION_NUMBER, vllm)
     if not found:
         raise UsageError(f"the version of this vLLM is unknown ({vllm})", hint="name the first release: --from 0.34.0")
     return found[0]
@@ -108,12 +108,12 @@ class _Release:
     """Another release, with the verdict on the old patch."""
 
     version: str
-    read: launch.Read
+    read: launcher.Read
     fitted: bool
 
 
 def _other_releases(
-    judge: Judge, edits: Sequence[launch.FileEdit], listing: Callable[[], Listing], say: Say
+    judge: Judge, edits: Sequence[launcher.FileEdit], listing: Callable[[], Listing], say: Say
 ) -> Callable[[Callable[[str], bool]], Iterator[_Release]]:
     """Return a function that yields the chosen published releases, newest first; none without a package index."""
 
@@ -124,7 +124,7 @@ def _other_releases(
             say(f"did not check other releases: {error.message}")
             return
         for version in reversed(listed.releases()):
-            if launch.RELEASE.fullmatch(version) and wanted(version):
+            if launcher.PUBLISHED_RELEASE.fullmatch(version) and wanted(version):
                 paths = {*judge.needed_paths(version), *(edit.path for edit in edits)}
                 files = ReleaseReader(version, listed).files(paths)
                 verdict = deciding.decide(judge.patches, version, files.__getitem__)[-1]
@@ -136,7 +136,7 @@ def _other_releases(
 
 def _floor(
     judge: Judge,
-    edits: tuple[launch.FileEdit, ...],
+    edits: tuple[launcher.FileEdit, ...],
     wanted: Wanted,
     others: Callable[[Callable[[str], bool]], Iterator[_Release]],
 ) -> str:
@@ -145,12 +145,12 @@ def _floor(
     It stops at the base, or at the first release of the patch if the base is newer than the target.
     """
     floor = release_number(wanted.vllm)
-    top, bottom = launch.release(floor), launch.release(wanted.base) if wanted.base else launch.release(floor)
+    top, bottom = launcher.release_key(floor), launcher.release_key(wanted.base or floor)
     if bottom > top:
-        bottom = launch.release(_lowest(judge.patches[-1].variants[0]))
-    new = launch.Variant("new", ">=0", edits)
+        bottom = launcher.release_key(_lowest(judge.patches[-1].variants[0]))
+    new = launcher.Variant("new", ">=0", edits)
     last = dataclasses.replace(judge.patches[-1], variants=(new,), superseded=())
-    for other in others(lambda version: bottom < launch.release(plain(version)) < top):
+    for other in others(lambda version: bottom < launcher.release_key(plain(version)) < top):
         verdict = deciding.decide((*judge.patches[:-1], last), other.version, other.read)[-1]
         if other.fitted or verdict.state != "applies":
             break
@@ -158,20 +158,20 @@ def _floor(
     return floor
 
 
-def in_a_gap(state: str, patch: launch.Patch, vllm: str) -> bool:
+def in_a_gap(state: str, patch: launcher.Patch, vllm: str) -> bool:
     """Return whether a release is in no range, but a later range exists; after the last range the patch is done."""
     last = _lowest(patch.variants[-1])
-    return state == "not-needed" and launch.release(release_number(vllm)) < launch.release(last)
+    return state == "not-needed" and launcher.release_key(release_number(vllm)) < launcher.release_key(last)
 
 
-def _lowest(variant: launch.Variant) -> str:
+def _lowest(variant: launcher.Variant) -> str:
     """Return the first release of a range."""
     return variant.specifier.partition(",")[0].removeprefix(">=")
 
 
 def plain(version: str) -> str:
     """Return a release without .post1 or +cpu, as in ranges."""
-    found = re.match(launch.NUMBER, version)
+    found = re.match(launcher.VERSION_NUMBER, version)
     return found[0] if found else version
 
 
@@ -183,12 +183,12 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
             copy = rule.model_copy(update={"path": new})
             if rule.path != old or copy in patch.text.superseded or index in found:
                 continue
-            compiled = launch.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
-            if launch.closed_by(compiled, lambda path: wanted.files[path][0]):
+            compiled = launcher.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
+            if launcher.closed_by(compiled, lambda path: wanted.files[path][0]):
                 say(
                     f"superseded: did not copy a rule for {new}, because it matches the unpatched file: {rule.contains}"
                 )
-            elif rule.scope and launch.definitions(launch.Source(wanted.files[new][0]).tree, rule.scope):
+            elif rule.scope and launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
                 found[index] = copy
                 say(f"superseded: copied a rule for {new}")
     return found
@@ -222,7 +222,7 @@ def _check_others(
     chain = (*judge.patches[:-1], deciding.launcher_patch(new))
     lost = [
         other.version
-        for other in others(lambda version: launch.release(plain(version)) >= launch.release(floor))
+        for other in others(lambda version: launcher.release_key(plain(version)) >= launcher.release_key(floor))
         if other.fitted and not deciding.decide(chain, other.version, other.read)[-1].fits
     ]
     if lost:

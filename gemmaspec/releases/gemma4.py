@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 HybridManager = Literal["on", "off", "any"]
 
@@ -112,4 +112,4 @@ def attention_for(vllm: str) -> AttentionRule:
 
 def within(vllm: str, versions: str) -> bool:
     """Return whether a version is in a range, by its release number; one without a number counts as very new."""
-    return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")
+    return launcher.range_contains(versions, vllm if vllm[:1].isdigit() else "999")
