@@ -86,7 +86,9 @@ def test_a_renamed_function_is_offered_and_taken_with_successor(
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0={"vllm/v1/core.py": "x = 1\n", "vllm/v1/new.py": RENAMED})
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"most like it: worth in vllm/v1/new\.py \(the same code\)") as caught:
+    with pytest.raises(
+        PatchConflict, match=r"the most similar code: worth in vllm/v1/new\.py \(the same code\)"
+    ) as caught:
         carry(patch, "0.21.0")
     hint = "gemmaspec patch rebase right-value --to 0.21.0 --successor vllm/v1/new.py:worth"
     assert caught.value.hint == hint

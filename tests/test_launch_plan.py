@@ -125,7 +125,7 @@ def test_a_path_that_is_no_py_file_inside_vllm_is_refused(place: Place, path: st
     in_a_file = changed(of_file(path=path))
     in_a_rule = changed(of_patch(superseded=[{"path": path, "scope": "", "contains": "x"}]))
     for plan in (in_a_file, in_a_rule):
-        assert "is no .py file in vllm/" in refused(place, plan)
+        assert "is not the path of a .py file in vllm/" in refused(place, plan)
 
 
 CHANGES: list[dict[str, Any]] = [

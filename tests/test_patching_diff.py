@@ -46,13 +46,13 @@ def test_lines_keep_every_character_but_the_line_break() -> None:
 
 
 REFUSED = {
-    "empty": ("", "x.diff:1: this is no unified diff: no file is edited in it"),
-    "prose": ("fix the bug\n", "x.diff:1: this line is in no hunk"),
-    "prose before": ("From: me\n" + GOOD, "x.diff:1: this line is in no hunk"),
-    "prose between": (GOOD + "and then\n" + SECOND, "x.diff:8: this line is in no hunk"),
-    "trailing garbage": (GOOD + "-- \n2.43.0\n", "x.diff:8: this line is in no hunk"),
-    "an empty line at the end": (GOOD + "\n", "x.diff:8: this line is in no hunk"),
-    "a count that is too low": (GOOD.replace("-1,3 +1,3", "-1,2 +1,2"), "x.diff:7: this line is in no hunk"),
+    "empty": ("", "x.diff:1: not a unified diff: it edits no file"),
+    "prose": ("fix the bug\n", "x.diff:1: this line is outside all hunks"),
+    "prose before": ("From: me\n" + GOOD, "x.diff:1: this line is outside all hunks"),
+    "prose between": (GOOD + "and then\n" + SECOND, "x.diff:8: this line is outside all hunks"),
+    "trailing garbage": (GOOD + "-- \n2.43.0\n", "x.diff:8: this line is outside all hunks"),
+    "an empty line at the end": (GOOD + "\n", "x.diff:8: this line is outside all hunks"),
+    "a count that is too low": (GOOD.replace("-1,3 +1,3", "-1,2 +1,2"), "x.diff:7: this line is outside all hunks"),
     "a count that is too high": (GOOD.replace("-1,3 +1,3", "-1,4 +1,4"), "x.diff:7: Hunk is shorter"),
     "counts that disagree": (GOOD.replace("-1,3 +1,3", "-1,3 +1,2"), "x.diff:7: Hunk is longer"),
     "a context diff": (
@@ -63,28 +63,28 @@ REFUSED = {
     "a hunk without a file": ("@@ -1 +1 @@\n-a\n+b\n", "x.diff:1: Unexpected hunk found"),
     "one header": (GOOD.removeprefix("--- a/vllm/m.py\n"), "x.diff:1: Target without source"),
     "swapped headers": ("+++ b/vllm/m.py\n--- a/vllm/m.py\n", "x.diff:1: Target without source"),
-    "CRLF": (GOOD.replace("\n", "\r\n"), "x.diff:1: the diff has CRLF line endings"),
-    "a CRLF line": (GOOD.replace("+c\n", "+c\r\n"), "x.diff:6: the diff has CRLF line endings"),
-    "NUL": (GOOD.replace("+c", "+c\0"), "x.diff:6: the diff has a control character"),
-    "an absolute path": (GOOD.replace("a/vllm", "/etc/vllm"), "x.diff:1: a path must be written plainly"),
-    "an absolute new path": (GOOD.replace("b/vllm", "/vllm"), "x.diff:2: a path must be written plainly"),
-    "no prefixes": (GOOD.replace("a/", "").replace("b/", ""), "x.diff:1: a path must be written plainly"),
+    "CRLF": (GOOD.replace("\n", "\r\n"), "x.diff:1: the diff contains CRLF line endings"),
+    "a CRLF line": (GOOD.replace("+c\n", "+c\r\n"), "x.diff:6: the diff contains CRLF line endings"),
+    "NUL": (GOOD.replace("+c", "+c\0"), "x.diff:6: the diff contains a control character"),
+    "an absolute path": (GOOD.replace("a/vllm", "/etc/vllm"), "x.diff:1: a path must have the form"),
+    "an absolute new path": (GOOD.replace("b/vllm", "/vllm"), "x.diff:2: a path must have the form"),
+    "no prefixes": (GOOD.replace("a/", "").replace("b/", ""), "x.diff:1: a path must have the form"),
     "a path that climbs": (
         GOOD.replace("vllm/m.py", "vllm/../../m.py"),
         "x.diff:2: 'vllm/../../m.py' is no .py",
     ),
     "a path outside vllm": (
         GOOD.replace("vllm/m.py", "torch/m.py"),
-        "x.diff:2: 'torch/m.py' is no .py file in vllm/",
+        "x.diff:2: 'torch/m.py' is not the path of a .py file in vllm/",
     ),
-    "no Python": (GOOD.replace("m.py", "m.cu"), "x.diff:2: 'vllm/m.cu' is no .py file in vllm/"),
+    "no Python": (GOOD.replace("m.py", "m.cu"), "x.diff:2: 'vllm/m.cu' is not the path of a .py file in vllm/"),
     "a quoted path": (
         GOOD.replace("a/vllm/m.py", '"a/vllm/m\\303.py"'),
-        "x.diff:1: a path must be written plainly",
+        "x.diff:1: a path must have the form",
     ),
     "two names": (
         GOOD.replace("b/vllm/m.py", "b/vllm/n.py"),
-        "x.diff:1: vllm/m.py is not the file whose hunks follow",
+        "x.diff:1: the header names vllm/m.py, but the hunks that follow are for another file",
     ),
     "a git header of another file": (GIT.replace("m.py", "n.py") + GOOD, "x.diff:3: Target without source"),
     "a rename": (
@@ -121,15 +121,15 @@ REFUSED = {
     ),
     "sides that drift": (
         GOOD.replace("+1,3", "+2,3"),
-        "x.diff:3: by the hunks before, the new side begins at 1",
+        "x.diff:3: after the previous hunks, the new side must begin at line 1",
     ),
     "a file twice": (GOOD + GOOD, "x.diff:9: vllm/m.py is edited twice"),
-    "an insertion without context": (HEAD + "@@ -1,0 +2 @@\n+c\n", "x.diff:3: the hunk has no old line"),
-    "a deletion without context": (HEAD + "@@ -1 +0,0 @@\n-c\n", "x.diff:3: the hunk adds no line"),
-    "a deletion": (HEAD + "@@ -1,2 +1 @@\n a\n-c\n", "x.diff:3: the hunk adds no line"),
-    "blanks only": (HEAD + "@@ -1 +1,2 @@\n a\n+   \n", "x.diff:3: the hunk adds no line"),
-    "no change": (HEAD + "@@ -1,2 +1,2 @@\n a\n b\n", "x.diff:3: the hunk adds no line"),
-    "the last newline": (GOOD + "\\ No newline at end of file\n", "x.diff:8: the diff is about the newline"),
+    "an insertion without context": (HEAD + "@@ -1,0 +2 @@\n+c\n", "x.diff:3: the hunk has no old lines"),
+    "a deletion without context": (HEAD + "@@ -1 +0,0 @@\n-c\n", "x.diff:3: a deletion-only hunk"),
+    "a deletion": (HEAD + "@@ -1,2 +1 @@\n a\n-c\n", "x.diff:3: a deletion-only hunk"),
+    "blanks only": (HEAD + "@@ -1 +1,2 @@\n a\n+   \n", "x.diff:3: a deletion-only hunk"),
+    "no change": (HEAD + "@@ -1,2 +1,2 @@\n a\n b\n", "x.diff:3: a deletion-only hunk"),
+    "the last newline": (GOOD + "\\ No newline at end of file\n", "x.diff:8: the diff changes the newline"),
 }
 
 

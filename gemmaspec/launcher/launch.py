@@ -1437,7 +1437,7 @@ def tell(result: PatchResult) -> None:
             loud = "WARNING: " if file.drifted else ""
             say(f"  {loud}{file.path}:{file.line or 1}: {file.detail}")
     if result.state == "drifted":
-        say(f"  WARNING: applying {patch.id} to code that no known release has; set patches.drift: refuse to stop")
+        say(f"  WARNING: applying {patch.id} to code that no known release has; patches.drift: refuse would stop here")
     if result.detail:
         say(f"  {result.detail}")
     for file in result.files:

@@ -29,7 +29,7 @@ class Method:
 
 
 _ONE_GROUP: Final = ("kv-spec-uniform-valueerror", "kv-sharing-uniform-specs")
-_SEES: Final = "the target takes images or audio, and model runner v1 runs"
+_SEES: Final = "the target accepts images or audio, and model runner v1 runs"
 
 METHODS: Final = (
     Method(method="ngram", versions=">=0.19.0"),
