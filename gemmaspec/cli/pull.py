@@ -15,7 +15,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.pull import Part, Progress
+    from gemmaspec.deploy.pull import PullJob, PullProgress
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def pull(
         output.data(f"{part.role:<8} {_fetched(part):<12} {part.name}{f' at {part.revision}' if part.revision else ''}")
 
 
-def _fetched(part: Part) -> str:
+def _fetched(part: PullJob) -> str:
     if part.to_fetch == 0:
         return "was here"
     return f"{_size(part.to_fetch)} new" if part.to_fetch else "new"
@@ -60,7 +60,7 @@ def _size(count: int) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[PullProgress]:
     """Bars on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield _Plain()
@@ -102,7 +102,7 @@ class _Bars:
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-        from rich.progress import Progress as Bars
+        from rich.progress import PullProgress as Bars
 
         self._console = Console(stderr=True, highlight=False)
         name = TextColumn("{task.description}", markup=False)

@@ -21,7 +21,7 @@ from gemmaspec.engine import endpoint
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.trees.packages import Archive, candidates, find_package
-from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Place, Tree
+from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, TreeSource, Tree
 
 LABEL: Final = "gemmaspec.looks-into"
 """The label of every container made here; its value is the time of creation in seconds since 1970."""
@@ -49,7 +49,7 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
             files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
     finally:
         client.close()
-    return Tree(place=Place(kind="image", ref=ref), vllm=version, files=files)
+    return Tree(place=TreeSource(kind="image", ref=ref), vllm=version, files=files)
 
 
 def present(refs: Iterable[str]) -> list[str]:
