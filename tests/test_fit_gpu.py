@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.plan import Models, MemoryPlan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import plan_of
 
@@ -37,7 +37,9 @@ def planned(name: str) -> MemoryPlan:
         method="draft_model" if pair else None,
         draft_tokens=start["k"],
     )
-    return MemoryPlan(Models(target=target, draft=draft), flags, Device(name="h200", memory=start["total"], capability="9.0"))
+    return MemoryPlan(
+        Models(target=target, draft=draft), flags, Device(name="h200", memory=start["total"], capability="9.0")
+    )
 
 
 def estimated(name: str, *estimates: str) -> int:

@@ -16,7 +16,7 @@ from gemmaspec.fit.advice import advice
 from gemmaspec.fit.flags import Flags, flags_of
 from gemmaspec.fit.machine import GIB, Device, named
 from gemmaspec.fit.overhead import graph_sizes
-from gemmaspec.fit.plan import Models, MemoryPlan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.weights import weights_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
@@ -39,7 +39,9 @@ def plan_of(
     loaded = load_profile(profile, overrides=sets, no_spec=no_spec).profile
     model = target or checkpoint("31B", nvfp4=True, towers=False)
     draft = checkpoint("E2B", nvfp4=True, towers=False) if loaded.draft else None
-    return MemoryPlan(Models(target=model, draft=draft), flags_of(loaded, model, draft, vllm=vllm, device=device), device)
+    return MemoryPlan(
+        Models(target=model, draft=draft), flags_of(loaded, model, draft, vllm=vllm, device=device), device
+    )
 
 
 def flags(*sets: str, **more: Any) -> Flags:

@@ -10,7 +10,7 @@ import pytest
 from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, checkpoint_of, shipped_for
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GIB, Device, named
-from gemmaspec.fit.plan import Models, MemoryPlan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
@@ -33,7 +33,9 @@ def assistant(size: str) -> PublishedCheckpoint:
     return known
 
 
-def plan(target: PublishedCheckpoint, *sets: str, device: Device | None, vllm: str, draft: PublishedCheckpoint | None = None) -> MemoryPlan:
+def plan(
+    target: PublishedCheckpoint, *sets: str, device: Device | None, vllm: str, draft: PublishedCheckpoint | None = None
+) -> MemoryPlan:
     """The profile of a Spark's E2B with other models and flags."""
     assert device
     base = ("serve.kv_cache_dtype=", "serve.max_model_len=", "chat.tool_call_parser=", "target.quantization=")

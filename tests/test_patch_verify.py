@@ -314,7 +314,10 @@ def release(number: str) -> TreeSource:
 
 def test_the_table_has_a_letter_for_each_state_and_explains_it(snapshot: SnapshotAssertion) -> None:
     places = [release(f"0.{minor}.{index}") for minor, index in ((9, 0), (19, 0), (19, 1), (20, 0), (21, 0))]
-    places += [TreeSource(kind="image", ref="vllm/vllm-openai:cu130-nightly"), TreeSource(kind="running", ref="tiny-cpu")]
+    places += [
+        TreeSource(kind="image", ref="vllm/vllm-openai:cu130-nightly"),
+        TreeSource(kind="running", ref="tiny-cpu"),
+    ]
     some = [cell("right-value", place, state) for place, state in zip(places, matrix.LETTERS, strict=False)]
     more = [cell("a-longer-name", places[1], "invalid")]
     assert "\n".join(line.plain for line in matrix.lines([*some, *more], width=200)) == snapshot

@@ -14,7 +14,7 @@ import pytest
 
 from gemmaspec.deploy import stacks, watch
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.watch import WatchLine, Watched, look
+from gemmaspec.deploy.watch import Watched, WatchLine, look
 from gemmaspec.errors import StartFailed
 from gemmaspec.live import faults
 from gemmaspec.live.faults import Event, FaultKind
@@ -141,7 +141,9 @@ def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: S
 def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(
     one: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = WatchLine(at="2026-01-01T00:00:00+00:00", stack=one.started.server.name, what="begins", reason="secret-token")
+    line = WatchLine(
+        at="2026-01-01T00:00:00+00:00", stack=one.started.server.name, what="begins", reason="secret-token"
+    )
     watch.log(line, redact=lambda text: text.replace("secret-token", "***"))
     file = tmp_path / "stacks" / line.stack / watch.LOG
     assert "secret-token" not in file.read_text()

@@ -24,7 +24,7 @@ from gemmaspec.trees.folder import open_folder
 from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.reader import FolderReader, Reader, ReleaseReader
 from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import TreeSource, Tree, Unreadable
+from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
 from gemmaspec.trees.verdicts import Judge
 
 Carried = Literal["clean", "by hand", "unknown"]

@@ -16,7 +16,7 @@ from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder
 from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import TreeSource, Tree, Unreadable
+from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,12 @@ class _Run:
     """One run, with what it has measured so far."""
 
     def __init__(
-        self, request: BenchRequest, settings: Settings, loaded: Loaded, prompts: Sequence[Prompt], progress: StartProgress
+        self,
+        request: BenchRequest,
+        settings: Settings,
+        loaded: Loaded,
+        prompts: Sequence[Prompt],
+        progress: StartProgress,
     ) -> None:
         self._request, self._settings, self._loaded = request, settings, loaded
         self._prompts, self._progress = prompts, progress

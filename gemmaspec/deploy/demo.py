@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
-from gemmaspec.deploy.starting import StartProgress, Running
+from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError

@@ -18,7 +18,7 @@ from gemmaspec.fit.advice import advice
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
-from gemmaspec.fit.plan import Models, MemoryPlan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.report import Fit
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.lint.check import check

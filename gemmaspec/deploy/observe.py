@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from gemmaspec.deploy import knowngood, lock, stacks
-from gemmaspec.deploy.decide import Here, ModelSeen, Observed, FoundStack, UpRequest
+from gemmaspec.deploy.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
 from gemmaspec.deploy.lint import stop_on_errors
 from gemmaspec.deploy.models import ModelRef, hub_is_off, models_of, server_cache
 from gemmaspec.deploy.prepare import prepare, runtime_spec

@@ -146,7 +146,9 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     size = pulling.download_bytes(image, pulling.architecture())
     if size is None:
         note(f"image: the registry does not say how large {image} is")
-    return Job(part=PullJob(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes))
+    return Job(
+        part=PullJob(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes)
+    )
 
 
 def _runtime_job(loaded: Loaded, note: Callable[[str], None]) -> Job:

@@ -11,7 +11,7 @@ from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.models import ModelRef, check_folder
 from gemmaspec.deploy.observe import observe_models, observe_stack
 from gemmaspec.deploy.owner import owned
-from gemmaspec.deploy.starting import StartProgress, Running, Told, carry_out
+from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out
 from gemmaspec.engine.choose import engine_named
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError

@@ -14,7 +14,7 @@ from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.starting import StartProgress, Running, Told, carry_out, carry_out_detached
+from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out, carry_out_detached
 from gemmaspec.engine.server import EngineName
 from gemmaspec.profile.load import Loaded
 

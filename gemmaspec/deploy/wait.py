@@ -10,7 +10,7 @@ from typing import Final
 from gemmaspec.deploy import knowngood, owner, stacks
 from gemmaspec.deploy.decide import decide
 from gemmaspec.deploy.observe import load_request, observe
-from gemmaspec.deploy.starting import StartProgress, Running
+from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import again
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.ready.wait import wait_ready

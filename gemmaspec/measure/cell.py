@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmaspec.bench.cells import Cell
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt
-from gemmaspec.bench.samples import SampleGroup, Measured, RequestSample
+from gemmaspec.bench.samples import Measured, RequestSample, SampleGroup
 from gemmaspec.engine.server import Server
 from gemmaspec.measure.counters import Counters, read_counters, settled
 from gemmaspec.measure.gpu import GpuWatch

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
-from gemmaspec.profile.fields import Int, Section, Positive, Text
+from gemmaspec.profile.fields import Int, Positive, Section, Text
 
 
 class Speculative(Section):

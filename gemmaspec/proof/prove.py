@@ -162,7 +162,9 @@ def _prove_release(
         yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
 
 
-def _judge(patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None) -> Proof:
+def _judge(
+    patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
+) -> Proof:
     """Return the proof that follows from the results on both trees."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(

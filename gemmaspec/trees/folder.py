@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.trees.tree import LARGEST_FILE, Needed, TreeSource, Tree
+from gemmaspec.trees.tree import LARGEST_FILE, Needed, Tree, TreeSource
 
 
 def open_folder(folder: Path, needed: Needed) -> Tree:

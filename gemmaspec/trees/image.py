@@ -21,7 +21,7 @@ from gemmaspec.engine import endpoint
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.trees.packages import Archive, candidates, find_package
-from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, TreeSource, Tree
+from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Tree, TreeSource
 
 LABEL: Final = "gemmaspec.looks-into"
 """The label of every container made here; its value is the time of creation in seconds since 1970."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.index.cache import cache_dir, keep, kept
 from gemmaspec.trees.listing import PROJECT, Listing
-from gemmaspec.trees.tree import Needed, TreeSource, Tree, Unreadable
+from gemmaspec.trees.tree import Needed, Tree, TreeSource, Unreadable
 
 if TYPE_CHECKING:
     import requests

@@ -18,7 +18,7 @@ from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization
-    from gemmaspec.deploy.inspect import Inspection, Inspected
+    from gemmaspec.deploy.inspect import Inspected, Inspection
     from gemmaspec.finding import Finding
     from gemmaspec.inspect.pair import Pairing
 

@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from gemmaspec.carry.verify import PatchOnTree, Outcome
+from gemmaspec.carry.verify import Outcome, PatchOnTree
 from gemmaspec.cli import output
 from gemmaspec.engine.lines import clean
 from gemmaspec.trees.tree import TreeSource
@@ -95,7 +95,9 @@ def _columns(cells: Sequence[PatchOnTree]) -> Iterator[MatrixColumn]:
         if place.kind == "release":
             major, _, rest = place.ref.partition(".")
             minor, _, patch = rest.partition(".")
-            yield MatrixColumn(place, minor if _shared_major(cells) else f"{major}.{minor}", f".{patch}" if patch else "")
+            yield MatrixColumn(
+                place, minor if _shared_major(cells) else f"{major}.{minor}", f".{patch}" if patch else ""
+            )
         else:
             number += 1
             yield MatrixColumn(place, f"[{number}]", "")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemmaspec.carry.patchset import PatchSet
     from gemmaspec.carry.releaseday import Day, ProfileDay
     from gemmaspec.carry.releasenames import Names
-    from gemmaspec.carry.verify import PatchOnTree, Outcome
+    from gemmaspec.carry.verify import Outcome, PatchOnTree
     from gemmaspec.patching.decide import FileVerdict
     from gemmaspec.patching.patch import Patch
     from gemmaspec.trees.tree import TreeSource

@@ -14,7 +14,7 @@ from gemmaspec.redact import redact
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
     from gemmaspec.deploy.stacks import Started
-    from gemmaspec.deploy.starting import StartProgress, Running
+    from gemmaspec.deploy.starting import Running, StartProgress
     from gemmaspec.deploy.up import DryRun
     from gemmaspec.ready.phases import Phase
     from gemmaspec.ready.probe import Answer
@@ -35,8 +35,8 @@ class TerminalProgress:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import StartProgress as Bar
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import StartProgress as Bar
 
         self._console = Console(stderr=True, highlight=False)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
