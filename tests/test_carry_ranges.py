@@ -10,8 +10,8 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
-from gemmaspec.carry.rebase import Rebased, Request, rebase
-from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase
+from gemmaspec.carry.verify import RebaseRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict
@@ -39,7 +39,7 @@ def patch(tmp_path: Path) -> Path:
 
 
 def carry(patch: Path, to: str, **more: str) -> Rebased:
-    return rebase(Request(patch=ID, to=to, folders=(patch.parent,), **more))  # type: ignore[arg-type]
+    return rebase(RebaseRequest(patch=ID, to=to, folders=(patch.parent,), **more))  # type: ignore[arg-type]
 
 
 def states(patch: Path) -> dict[str, str]:
@@ -128,7 +128,7 @@ def test_the_gap_of_0_20_is_taken_by_a_rebase_to_0_20_2(tmp_path: Path) -> None:
     text = (patch / "patch.yaml").read_text()
     begin, end = text.index("  - diff: 0.20.diff"), text.index("  - diff: 0.21.diff")
     (patch / "patch.yaml").write_text(text[:begin] + text[end:])
-    done = rebase(Request(patch=id_, to="0.20.2", folders=(patch.parent,)))
+    done = rebase(RebaseRequest(patch=id_, to="0.20.2", folders=(patch.parent,)))
     assert done.versions == ">=0.20.0,<0.21.0"
     ends = verify(Verify(folders=(patch.parent,), releases=("0.19.1..0.21.0",), patches=(id_,)))
     assert {cell.verdict.state for cell in ends.cells} == {"applies"}

@@ -15,8 +15,8 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
-from gemmaspec.carry.rebase import Rebased, Request, rebase, resume
-from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase, resume
+from gemmaspec.carry.verify import RebaseRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
@@ -46,7 +46,7 @@ def patch(tmp_path: Path) -> Path:
 
 def carry(patch: Path, to: str | None = None, **more: object) -> Rebased:
     said: list[str] = []
-    done = rebase(Request(patch=patch.name, to=to, folders=(patch.parent,), **more), said.append)  # type: ignore[arg-type]
+    done = rebase(RebaseRequest(patch=patch.name, to=to, folders=(patch.parent,), **more), said.append)  # type: ignore[arg-type]
     carry.said = said  # type: ignore[attr-defined]
     return done
 

@@ -111,7 +111,7 @@ def bench(
     """
     from gemmaspec.cli.text import bench as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.bench import Request
+    from gemmaspec.deploy.bench import BenchRequest
     from gemmaspec.deploy.bench import bench as use_case
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
@@ -119,7 +119,7 @@ def bench(
         raise UsageError(f"--format is {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
         raise UsageError("--running and --url name two servers")
-    request = Request(
+    request = BenchRequest(
         profile=profile,
         out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
         overrides=tuple(set_ or ()),

@@ -36,11 +36,11 @@ def _as_process(python: Path, tiny: Path, names: Sequence[str]) -> tuple[int, li
 
 def _in_container(server: Server, tiny: Path, names: Sequence[str]) -> tuple[int, list[str]]:
     """The folder of the maker is /gemmaspec/tiny there."""
-    from gemmaspec.engine.once import Mount, run_once  # Docker's SDK is slow to import
+    from gemmaspec.engine.once import SharedFolder, run_once  # Docker's SDK is slow to import
 
     mounts = (
-        Mount(folder=MAKER.parent, at="/gemmaspec/tiny", read_only=True),
-        Mount(folder=tiny, at="/tiny"),
+        SharedFolder(folder=MAKER.parent, at="/gemmaspec/tiny", read_only=True),
+        SharedFolder(folder=tiny, at="/tiny"),
     )
     return run_once(server.image or "", "python3", (f"/gemmaspec/tiny/{MAKER.name}", "/tiny", *names), mounts)
 

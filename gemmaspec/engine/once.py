@@ -23,7 +23,7 @@ _LINES: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mount:
+class SharedFolder:
     """A folder of this machine and where the command finds it."""
 
     folder: Path
@@ -31,7 +31,9 @@ class Mount:
     read_only: bool = False
 
 
-def run_once(image: str, entrypoint: str, arguments: Sequence[str], mounts: Sequence[Mount]) -> tuple[int, list[str]]:
+def run_once(
+    image: str, entrypoint: str, arguments: Sequence[str], mounts: Sequence[SharedFolder]
+) -> tuple[int, list[str]]:
     """Run a command in an image that is on this machine; return its exit code and the last lines of its stderr.
 
     The container is removed however this ends, short of kill -9. Raises EnvironmentMissing if Docker does not answer,

@@ -21,7 +21,7 @@ from gemmaspec.engine import endpoint
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.trees.packages import Archive, candidates, find_package
-from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Place, Tree
+from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Tree, TreeSource
 
 LABEL: Final = "gemmaspec.looks-into"
 """On every container made here, with the second (since 1970) at which it was made."""
@@ -45,7 +45,7 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
             )
         version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
         files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
-    return Tree(place=Place(kind="image", ref=ref), vllm=version, files=files)
+    return Tree(place=TreeSource(kind="image", ref=ref), vllm=version, files=files)
 
 
 def present(refs: Iterable[str]) -> list[str]:
