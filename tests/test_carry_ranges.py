@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,11 @@ from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict
 from gemmaspec.patching.patch import load_patch
-from tests import vllm_trees as fake
-from tests.carrying import CLEAN, DIFF, OLD, TEXT, snapshot, use_releases, write_patch
+from tests.carrying import CLEAN, DIFF, OLD, TEXT, cache, snapshot, use_releases, write_patch  # noqa: F401
 
 ID = "right-value"
 SCOPES = "scopes: {vllm/v1/core.py: [value]}}"
 RENAMED = OLD.replace("def value(", "def worth(")
-
-
-@pytest.fixture(autouse=True)
-def cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """An empty cache, but for tests that read real wheels."""
-    if request.node.get_closest_marker("network"):
-        yield
-    else:
-        yield from (None for _ in fake.own_cache(monkeypatch, tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,18 +24,9 @@ from gemmaspec.patching.patch import load_patch
 from gemmaspec.trees.listing import published
 from gemmaspec.trees.reader import ReleaseReader
 from tests import vllm_trees as fake
-from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, snapshot, use_releases, write_patch
+from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, cache, snapshot, use_releases, write_patch  # noqa: F401
 
 ID = "right-value"
-
-
-@pytest.fixture(autouse=True)
-def cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """An empty cache, but for tests that read real wheels."""
-    if request.node.get_closest_marker("network"):
-        yield
-    else:
-        yield from (None for _ in fake.own_cache(monkeypatch, tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.pull import PullJob, PullProgress
+    from gemmaspec.deploy.pull import PullPart, PullProgress
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def pull(
         output.data(f"{part.role:<8} {_fetched(part):<12} {part.name}{f' at {part.revision}' if part.revision else ''}")
 
 
-def _fetched(part: PullJob) -> str:
+def _fetched(part: PullPart) -> str:
     if part.to_fetch == 0:
         return "was here"
     return f"{_size(part.to_fetch)} new" if part.to_fetch else "new"
@@ -102,7 +102,7 @@ class _Bars:
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-        from rich.progress import PullProgress as Bars
+        from rich.progress import Progress as Bars
 
         self._console = Console(stderr=True, highlight=False)
         name = TextColumn("{task.description}", markup=False)

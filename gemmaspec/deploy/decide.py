@@ -185,17 +185,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     """
     before, server = observed.before, observed.server
     _refuse_unknown(before, forced=request.engine)
-    started = Started(
-        engine=observed.engine,
-        server=server,
-        profile=observed.profile,
-        overrides=tuple(request.overrides),
-        no_spec=request.no_spec,
-        locked=request.locked,
-        hub_cache=observed.hub_cache,
-        since=observed.now,
-        before=_options_before(before),
-    )
+    started = _as_started(request, observed)
     joins = bool(before) and not request.afresh and _runs_as_rendered(before, started, observed)
     replaces = before if before and before.lives and not joins else None
     of_hub = [one for one in observed.models if not one.model.local]
@@ -223,6 +213,21 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         stack=observed.stack,
         to_measure=request.to_measure,
         any_text=request.any_text,
+    )
+
+
+def _as_started(request: UpRequest, observed: Observed) -> Started:
+    """Return the record of a start with these options."""
+    return Started(
+        engine=observed.engine,
+        server=observed.server,
+        profile=observed.profile,
+        overrides=tuple(request.overrides),
+        no_spec=request.no_spec,
+        locked=request.locked,
+        hub_cache=observed.hub_cache,
+        since=observed.now,
+        before=_options_before(observed.before),
     )
 
 

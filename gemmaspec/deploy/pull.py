@@ -30,7 +30,7 @@ WORKERS: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullJob:
+class PullPart:
     """One thing that a profile runs."""
 
     role: str
@@ -46,7 +46,7 @@ class PullJob:
 class Job:
     """Something to fetch, as one task of its own."""
 
-    part: PullJob
+    part: PullPart
     run: Callable[[Callable[[int], None]], None]
 
 
@@ -68,7 +68,7 @@ class PullProgress(Protocol):
 
 def pull(
     profile: str, *, engine: EngineName | None, latest: bool, overrides: Sequence[str], progress: PullProgress
-) -> tuple[PullJob, ...]:
+) -> tuple[PullPart, ...]:
     """Fetch image (or runtime), target and draft together; at their locked revisions, unless `latest`.
 
     Raises EnvironmentMissing before anything is fetched: a model that is gated or not there, a disk that is too small;
@@ -120,12 +120,12 @@ def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: ModelRef) -> None:
         )
 
 
-def _part(listing: CommitFiles, cache: Cache) -> PullJob:
+def _part(listing: CommitFiles, cache: Cache) -> PullPart:
     rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
-    return PullJob(role=listing.role, name=listing.model, revision=listing.commit, to_fetch=rest)
+    return PullPart(role=listing.role, name=listing.model, revision=listing.commit, to_fetch=rest)
 
 
-def _jobs(listing: CommitFiles, part: PullJob, cache: Cache) -> Iterator[Job]:
+def _jobs(listing: CommitFiles, part: PullPart, cache: Cache) -> Iterator[Job]:
     """A job for each file; the largest first, so that none of them is left alone at the end."""
     for file in sorted(cache.missing(listing), key=lambda file: -file.size):
         yield Job(part=part, run=_fetcher(cache, listing, file))
@@ -140,31 +140,31 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     if not image:
         raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
     if pulling.is_here(image):
-        return Job(part=PullJob(role="image", name=image), run=lambda _: None)
+        return Job(part=PullPart(role="image", name=image), run=lambda _: None)
     if missing := not_pulled_here(image):
         raise missing
     size = pulling.download_bytes(image, pulling.architecture())
     if size is None:
         note(f"image: the registry does not say how large {image} is")
     return Job(
-        part=PullJob(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes)
+        part=PullPart(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes)
     )
 
 
 def _runtime_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     own = loaded.profile.runtime.python
     if own:
-        return Job(part=PullJob(role="runtime", name=own), run=lambda _: None)
+        return Job(part=PullPart(role="runtime", name=own), run=lambda _: None)
     spec = runtime_spec(loaded)
     size = 0 if describe(spec).complete else None
-    return Job(part=PullJob(role="runtime", name=spec.key, to_fetch=size), run=lambda _: _build(spec, note))
+    return Job(part=PullPart(role="runtime", name=spec.key, to_fetch=size), run=lambda _: _build(spec, note))
 
 
 def _build(spec: RuntimeSpec, note: Callable[[str], None]) -> None:
     ensure_runtime(spec, progress=note)
 
 
-def _check_disks(engine: Engine, first: PullJob, cache: Cache, models: int, note: Callable[[str], None]) -> None:
+def _check_disks(engine: Engine, first: PullPart, cache: Cache, models: int, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a disk that is too small; disks that cannot be seen from here are noted."""
     needed: dict[Path, int] = {}
     _need(needed, cache.folder, models)

@@ -80,14 +80,8 @@ def carry_out(
     """
     if start.joins:
         return ask(start, engine, told, timeout_s=timeout_s)
-    with ports_settled(start):
-        check(start, engine, told)
-        fetch(start, engine, told)
-        stop_replaced(start, told)
-        with undone_on_failure(start, engine, told, go_back=go_back):
-            write(start, told)
-            launch(start, engine, told)
-            running = wait(start, engine, told, timeout_s=timeout_s)
+    with launched(start, engine, told, go_back=go_back):
+        running = wait(start, engine, told, timeout_s=timeout_s)
     return keep(start, running, engine, told)
 
 
@@ -96,6 +90,13 @@ def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Cal
     if start.joins:
         told.note(f"{start.server.name} is already running")
         return start.started
+    with launched(start, engine, told, go_back=go_back):
+        return start.started
+
+
+@contextlib.contextmanager
+def launched(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Iterator[None]:
+    """Start the server, step by step; what is done with it is inside, and undone with it if that fails."""
     with ports_settled(start):
         check(start, engine, told)
         fetch(start, engine, told)
@@ -103,7 +104,7 @@ def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Cal
         with undone_on_failure(start, engine, told, go_back=go_back):
             write(start, told)
             launch(start, engine, told)
-    return start.started
+            yield
 
 
 def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:

@@ -1495,6 +1495,25 @@ def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoRe
         raise LaunchError(4, f"cannot run {program}: {error.strerror}") from None
 
 
+def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]], command: list[str]) -> dict[str, Any]:
+    """The report of a start that has decided and not yet built anything."""
+    return {
+        "schema": 1,
+        "profile": plan.profile,
+        "plan_sha256": plan.sha256,
+        "gemmaspec": plan.gemmaspec,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": sys.version.split()[0],
+        "pid": os.getpid(),
+        "vllm": vllm,
+        "overlay": None,
+        "overlay_ms": None,
+        "requires": [],
+        "patches": patches,
+        "command": without_secrets(command),
+    }
+
+
 def launch(argv: Sequence[str]) -> NoReturn:
     """Run the whole start, in order."""
     options, command = parse_arguments(argv)
@@ -1512,21 +1531,8 @@ def launch(argv: Sequence[str]) -> NoReturn:
     results, changed = decide_plan(plan, version, read)
     pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
-    report: dict[str, Any] = {
-        "schema": 1,
-        "profile": plan.profile,
-        "plan_sha256": plan.sha256,
-        "gemmaspec": plan.gemmaspec,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": sys.version.split()[0],
-        "pid": os.getpid(),
-        "vllm": {"version": version, "path": str(package)},
-        "overlay": None,
-        "overlay_ms": None,
-        "requires": [],
-        "patches": [patch_row(result, pristine) for result in results],
-        "command": without_secrets(command),
-    }
+    rows = [patch_row(result, pristine) for result in results]
+    report = first_report(plan, {"version": version, "path": str(package)}, rows, command)
     write_report(report_file, report)
     for result in results:
         tell(result)

@@ -55,11 +55,8 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
 def present(refs: Iterable[str]) -> list[str]:
     """Return the images that are on this machine. Raise EnvironmentMissing if docker does not answer."""
     where = endpoint.find()
-    client = endpoint.connect(where)
-    try:
+    with endpoint.client(where) as client:
         return [ref for ref in refs if _is_here(client, where, ref)]
-    finally:
-        client.close()
 
 
 def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) -> bool:

@@ -36,7 +36,7 @@ class TerminalProgress:
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import StartProgress as Bar
+        from rich.progress import Progress as Bar
 
         self._console = Console(stderr=True, highlight=False)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
