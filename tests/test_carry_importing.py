@@ -137,7 +137,7 @@ def test_a_diff_that_does_not_fit_the_release_is_told_from_one_that_is_in_it(fil
         imported(file, folder, release="0.21.0")
     done = OLD.replace('        return "stock"', '        # as upstream has it\n        return "patched"', 1)
     tree = fake.write_tree(folder.parent / "tree", version="0.22.0", core=done)
-    with pytest.raises(PatchConflict, match="has it already"):
+    with pytest.raises(PatchConflict, match="already has it"):
         import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert not folder.exists()
 

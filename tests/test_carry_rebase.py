@@ -147,7 +147,7 @@ def test_code_that_moved_is_found_where_it_is_now(patch: Path, monkeypatch: pyte
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=new)
     done = carry(patch, "0.21.0")
     assert done.moved == {"vllm/v1/planning/moved.py": "vllm/v1/core.py"}
-    assert "value is in vllm/v1/planning/moved.py now" in carry.said  # type: ignore[attr-defined]
+    assert "value is now in vllm/v1/planning/moved.py" in carry.said  # type: ignore[attr-defined]
     text = load_patch(patch).text
     assert text.variants[-1].scopes == {"vllm/v1/planning/moved.py": ("value",)}
     assert [rule.path for rule in text.superseded] == ["vllm/v1/core.py", "vllm/v1/planning/moved.py"]
@@ -166,7 +166,7 @@ def test_of_several_functions_of_that_name_the_one_that_is_alike_is_taken(
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        ({"vllm/v1/a.py": "x = 1\n"}, "nothing in vllm 0.21.0 is called value, which was in vllm/v1/core.py"),
+        ({"vllm/v1/a.py": "x = 1\n"}, "vllm 0.21.0 no longer defines value, which was in vllm/v1/core.py"),
         ({"vllm/v1/a.py": OLD, "vllm/v1/b.py": OLD}, "value, which was in vllm/v1/core.py, is in vllm/v1/a.py and"),
         ({"vllm/v1/a.py": OLD + OLD}, "its code is now in vllm/v1/a.py, more than once"),
     ],
@@ -225,7 +225,7 @@ def test_what_is_not_resolved_is_not_written(torn: Path, patch: Path) -> None:
     with pytest.raises(PatchError, match="nothing was changed"):
         resume(ID)
     torn.write_text(TORN.replace("stocked", 'patched" +'))
-    with pytest.raises(PatchError, match="is no Python") as caught:
+    with pytest.raises(PatchError, match="not valid Python") as caught:
         resume(ID)
     assert caught.value.hint is not None
     assert "--abort" in caught.value.hint

@@ -90,7 +90,7 @@ def test_an_edit_that_does_not_do_leaves_all_as_it_was(tmp_path: Path) -> None:
         (["vllm/../x.py"], "0.20.0", UsageError, "is not a .py file in vllm/"),
         (["/etc/passwd"], "0.20.0", UsageError, "is not a .py file in vllm/"),
         (["vllm/x.cu"], "0.20.0", UsageError, "is not a .py file in vllm/"),
-        (["vllm/v1/gone.py"], "0.20.0", EnvironmentMissing, "vllm 0.20.0 has no vllm/v1/gone.py"),
+        (["vllm/v1/gone.py"], "0.20.0", EnvironmentMissing, "vllm/v1/gone.py is missing in vllm 0.20.0"),
         ([CORE], "0.99.0", EnvironmentMissing, "vllm 0.99.0 has no released wheel"),
         ([CORE], None, UsageError, "name one vLLM"),
         ([CORE], "0.20.0..0.21.0", UsageError, "name one release"),

@@ -169,7 +169,7 @@ def test_no_overlay_is_made_when_no_file_needs_a_patch(place: Place) -> None:
     assert done.report["overlay"] is None
     assert not (place.run_dir / "overlay").exists()
     assert done.said["pythonpath"] is None
-    assert "no overlay, starting vllm" in done.err
+    assert "no overlay, because no file needs a patch, starting vllm" in done.err
 
 
 def test_an_overlay_of_an_earlier_start_goes_away_when_none_is_needed(place: Place) -> None:

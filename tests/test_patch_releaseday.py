@@ -112,7 +112,7 @@ def test_what_a_merge_would_carry_over_is_said(
 @pytest.mark.parametrize(
     ("gone", "outcome", "detail"),
     [
-        (["core.py"], "clean", "the code of vllm/v1/core.py is in vllm/v1/deep/down.py now"),
+        (["core.py"], "clean", "the code of vllm/v1/core.py is now in vllm/v1/deep/down.py"),
         (
             ["core.py", "deep/down.py"],
             "by hand",

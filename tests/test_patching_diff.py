@@ -71,7 +71,7 @@ REFUSED = {
     "no prefixes": (GOOD.replace("a/", "").replace("b/", ""), "x.diff:1: a path must have the form"),
     "a path that climbs": (
         GOOD.replace("vllm/m.py", "vllm/../../m.py"),
-        "x.diff:2: 'vllm/../../m.py' is no .py",
+        "x.diff:2: 'vllm/../../m.py' is not the path of a .py",
     ),
     "a path outside vllm": (
         GOOD.replace("vllm/m.py", "torch/m.py"),
@@ -123,7 +123,7 @@ REFUSED = {
         GOOD.replace("+1,3", "+2,3"),
         "x.diff:3: after the previous hunks, the new side must begin at line 1",
     ),
-    "a file twice": (GOOD + GOOD, "x.diff:9: vllm/m.py is edited twice"),
+    "a file twice": (GOOD + GOOD, "x.diff:9: the diff edits vllm/m.py twice"),
     "an insertion without context": (HEAD + "@@ -1,0 +2 @@\n+c\n", "x.diff:3: the hunk has no old lines"),
     "a deletion without context": (HEAD + "@@ -1 +0,0 @@\n-c\n", "x.diff:3: a deletion-only hunk"),
     "a deletion": (HEAD + "@@ -1,2 +1 @@\n a\n-c\n", "x.diff:3: a deletion-only hunk"),

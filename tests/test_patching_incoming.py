@@ -166,7 +166,7 @@ REFUSED = {
     ),
     "overlapping hunks": (SOURCE.replace("-30,3 +30,4", "-12,3 +12,4"), "pr.diff:14: this hunk overlaps"),
     "a context diff": ("*** a/vllm/m.py\n--- b/vllm/m.py\n***************\n", "pr.diff:1: not the beginning of a diff"),
-    "names nothing": ("diff x\n", "pr.diff:1: names no file"),
+    "names nothing": ("diff x\n", "pr.diff:1: the header names no file"),
 }
 
 
