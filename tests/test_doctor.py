@@ -82,7 +82,7 @@ def test_a_driver_that_does_not_name_its_cuda_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("capability", "vllm", "said"),
     [
-        ("12.1", "0.32.0", ["no FlashAttention for Gemma 4: Triton attention; it is used on 9.x, 10.x, 11.x"]),
+        ("12.1", "0.32.0", ["no FlashAttention for Gemma 4: Triton attention; it is used on 9.x"]),
         (
             "12.1",
             "0.23.0",
@@ -90,7 +90,8 @@ def test_a_driver_that_does_not_name_its_cuda_is_a_warning() -> None:
         ),
         ("12.1", "0.24.0", ["no FlashAttention"]),
         ("9.0", "0.32.0", ["no FP4 units"]),
-        ("10.0", "0.32.0", []),
+        ("10.0", "0.32.0", ["no FlashAttention for Gemma 4's heads of 512"]),
+        ("10.0", "0.23.0", ["no FlashAttention for Gemma 4: Triton attention in this release"]),
         (None, "0.32.0", []),
     ],
 )

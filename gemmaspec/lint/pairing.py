@@ -51,7 +51,10 @@ def made_for_another_method(subject: Subject) -> Iterator[Found]:
     if head and asked != head.method:
         does = f"; vLLM {subject.vllm} drafts with {head.method} all the same" if runs_anyway else ""
         why = f"{subject.name('draft')} is made for {head.method}{does}"
-        severity: Severity = "note" if runs_anyway else "error"
+        starts = (asked, head.method) == ("eagle", "eagle3")
+        if starts:
+            does = ": as eagle it starts, and drafts from hidden states that it was not taught with"
+        severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
         yield Found(path=path, why=why, mend=f"write method: {head.method}", severity=severity)
     elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
         does = "drafts with mtp all the same" if runs_anyway else "has no model for it and stops"

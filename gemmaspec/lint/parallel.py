@@ -54,6 +54,8 @@ def pipeline(subject: Subject) -> Iterator[Found]:
         why = f"vLLM {subject.vllm} gives the draft the same stages, and the MTP head cannot be cut into stages"
     elif method == "dflash" and subject.runner == "v2":
         why = f"vLLM {subject.vllm} refuses dflash with pipeline parallelism"
+    elif method == "dspark":
+        why = f"vLLM {subject.vllm} gives the draft the same stages, and a DSpark head cannot be cut into stages"
     else:
         why = f"vLLM {subject.vllm} gives the draft the same stages, while only the last one drafts"
         yield Found(path=path, why=why, mend="use tensor_parallel_size, or vLLM 0.30 or later", severity="warning")
