@@ -15,10 +15,10 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts oracle bench clean
+.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts oracle release-day bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## make .venv with gemmaspec and its development tools
 
@@ -78,6 +78,9 @@ facts: setup ## add vLLM releases that are new to gemmaspec/releases/data, and s
 oracle: setup ## ask released vLLMs themselves about flags, defaults and command lines (hours on a small machine)
 	$(BIN)/python tools/oracle.py tables --cpu
 	$(BIN)/python tools/oracle.py lint 0.33.0 0.32.0 0.26.0
+
+release-day: setup ## everything for a new vLLM: RELEASE=0.34.0; facts, oracle, patches, proof, lint, docs, one report
+	$(BIN)/python tools/release_day.py $(RELEASE)
 
 bench: setup ## how fast gemmaspec itself is
 	$(BIN)/python tools/bench.py

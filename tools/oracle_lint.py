@@ -90,6 +90,12 @@ EXPECTED: Final = (
     ),
     Known(
         side="engine",
+        says=r"--use-replayssm is not supported for architecture 'Gemma4",
+        given=r"--use-replayssm",
+        why="for models with Mamba layers; vLLM's own words say so",
+    ),
+    Known(
+        side="engine",
         says=r"torch_shm is known to fail without VLLM_WORKER_MULTIPROC_METHOD set to spawn",
         given=r"--mm-tensor-ipc=torch_shm",
         why="it hangs on a variable of the process; vLLM's own words name it",
