@@ -22,7 +22,7 @@ from gemmaspec.deploy.doctor_subject import Subject
 from gemmaspec.doctor import machine
 from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
 from gemmaspec.doctor.machine import Clock, clock_row, container_shm_row, disk_row, open_files_row, shm_row, size_bytes
-from gemmaspec.doctor.row import Row
+from gemmaspec.doctor.result import CheckResult
 from gemmaspec.engine.process import ProcessEngine
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.load import load_profile
@@ -49,7 +49,7 @@ REQUIRE = (
 
 def test_a_driver_without_a_profile_is_only_shown() -> None:
     row = driver_row(SPARK, require=None, cuda="", where="")
-    assert (row.state, row.says) == ("ok", "driver 580.95.05, which runs CUDA up to 13.0")
+    assert (row.state, row.message) == ("ok", "driver 580.95.05, which runs CUDA up to 13.0")
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_the_driver_against_the_image_s_cuda(
 ) -> None:
     row = driver_row(gpus, require=require, cuda=cuda, where="the image")
     assert row.state == state
-    assert said in row.says
-    assert (row.do is None) == (state == "ok")
+    assert said in row.message
+    assert (row.fix is None) == (state == "ok")
 
 
 @given(st.text(max_size=200) | st.just("cuda>=" + "9" * 5000), st.text(max_size=20) | st.just("1" * 5000))
@@ -146,7 +146,7 @@ NOON = 1795262400.0  # 2026-11-21 12:00 UTC
 def test_clocks(clock: Clock, state: str, said: str) -> None:
     row = clock_row(clock)
     assert row.state == state
-    assert said in row.says
+    assert said in row.message
 
 
 @pytest.mark.parametrize(("hard", "state"), [(None, "ok"), (65535, "ok"), (1024, "warning")])
@@ -186,8 +186,8 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
 def test_disks(free: int | None, needed: int | None, state: str, said: str) -> None:
     row = disk_row("disk", "/cache", free, needed)
     assert row.state == state
-    assert said in row.says
-    assert (row.do == "df -h /cache") == (state == "failed")
+    assert said in row.message
+    assert (row.fix == "df -h /cache") == (state == "failed")
 
 
 # The command itself.
@@ -335,7 +335,7 @@ def test_a_profile_that_is_not_valid_is_no_row(tmp_path: Path) -> None:
     assert "did you mean spark-31b" in done.stderr
 
 
-def _models_of(folder: Path) -> tuple[Subject, dict[str, Row]]:
+def _models_of(folder: Path) -> tuple[Subject, dict[str, CheckResult]]:
     """The model rows of a shipped profile, with a cache of its own."""
     loaded = load_profile("spark-31b-mtp", overrides=(f"caches.huggingface={folder}/hf",))
     subject = Subject(loaded=loaded, engine=ProcessEngine(), forced="process")
@@ -357,9 +357,9 @@ def test_without_a_network_the_shapes_that_ship_say_what_is_to_be_fetched(
     assert len(asked) == 1
     for role, least in (("target", 16e9), ("draft", 0.5e9)):
         assert rows[role].state == "failed"
-        assert rows[role].says.startswith("the Hub does not answer, and it is not in the cache; ")
-        assert "GB would have to be fetched, answered from the shapes of" in rows[role].says
-        assert "that ship with gemmaspec" in rows[role].says
+        assert rows[role].message.startswith("the Hub does not answer, and it is not in the cache; ")
+        assert "GB would have to be fetched, answered from the shapes of" in rows[role].message
+        assert "that ship with gemmaspec" in rows[role].message
         assert least < subject.to_fetch[role] < 3 * least
 
 
@@ -375,7 +375,7 @@ def test_a_cache_with_all_weights_is_enough_without_the_hub(tmp_path: Path, monk
     (snapshot / "model.safetensors").write_bytes(b"x")
     subject, rows = _models_of(tmp_path)
     assert (rows["target"].state, rows["draft"].state) == ("failed", "ok")
-    assert rows["draft"].says.endswith("is in the cache, with all weights; the Hub was not asked")
+    assert rows["draft"].message.endswith("is in the cache, with all weights; the Hub was not asked")
     assert subject.to_fetch["draft"] == 0
 
 

@@ -88,9 +88,9 @@ def test_a_profile_s_method_says_whether_drafts_are_looked_up(method: str | None
     assert (server.speculates, server.looks_up) == (method is not None, method in ("ngram", "suffix"))
 
 
-def test_metrics_without_counters_mean_that_nothing_was_drafted(vllm: StandIn) -> None:
+def test_a_page_without_counters_is_an_error(vllm: StandIn) -> None:
     vllm.metrics = b"<html>garbage\xff\x00"
-    assert "does not draft" in refusal(vllm.server()).message
+    assert "the counters of /metrics cannot be read" in refusal(vllm.server()).message
 
 
 def test_counters_that_cannot_be_read_are_an_error(vllm: StandIn) -> None:

@@ -309,7 +309,7 @@ def _judged(
         return ("both accept" if answer["accepted"] else "both refuse"), ""
     given = " ".join((*trial.changes, *filter(None, trial.base)))
     if errors:
-        said = [f"{one.code} {one.why}" for one in errors]
+        said = [f"{one.code} {one.message}" for one in errors]
         known = all(expected("lint", one, given) for one in said)
         return "expected" if known else "lint alone", "; ".join(said)
     theirs = " ".join(answer["why"]).replace("\n", " ")[:300]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 TRANSFORMERS_BY_VLLM: Final = (
     (">=0.19.0,<0.28.0", ">=5.5.0,<5.15"),
@@ -23,7 +23,10 @@ vllm/transformers_utils/configs/gemma4.py reads both forms: 0.28.0, 0.29.0 and 0
 5.14.1, 5.15.1 and 5.17.0 alike, and 0.30.0 serves the tiny target with 5.17.0. 0.31.0, with the same code, is the first
 whose METADATA has an upper bound, and it is taken for those before it too."""
 
+ASSISTANTS_FROM: Final = "5.8.0"
+"""The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
+
 
 def transformers_for(vllm: str) -> str | None:
     """The transformers range for one released vLLM; None for a release the table does not know."""
-    return next((found for releases, found in TRANSFORMERS_BY_VLLM if launch.contains(releases, vllm)), None)
+    return next((found for releases, found in TRANSFORMERS_BY_VLLM if launcher.range_contains(releases, vllm)), None)

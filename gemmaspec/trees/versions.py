@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from gemmaspec.engine import endpoint
+from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.launcher import launch
-from gemmaspec.trees.image import Archive, answering, candidates, find_package, looking_into
+from gemmaspec.trees.packages import Archive, candidates, find_package
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN
 
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!_-]{1,64}")
@@ -35,6 +34,9 @@ def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
     `python` is the interpreter that would run vLLM, if known. Raises EnvironmentMissing: no daemon, no such image,
     no vllm in it.
     """
+    from gemmaspec.engine import endpoint  # Docker's SDK is slow to import
+    from gemmaspec.trees.image import answering, looking_into
+
     where = endpoint.find()
     client = endpoint.connect(where)
     try:
@@ -62,7 +64,7 @@ def interpreter_versions(python: Path, environment: Mapping[str, str] | None = N
     files = {"torch": "version.py", "transformers": "__init__.py"}
     stated = {name: _stated_in(found[name].parent / file) for name, file in files.items() if name in found}
     unknown = dict.fromkeys(files, UNKNOWN)
-    return {"vllm": _checked(launch.vllm_version(package)), **unknown, **stated}
+    return {"vllm": _checked(launcher.vllm_version(package)), **unknown, **stated}
 
 
 def _located(python: Path, environment: Mapping[str, str]) -> dict[str, Path] | None:
@@ -107,7 +109,7 @@ def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str
             f"no vllm package was found in {place}",
             hint="set container.python (for an image) or runtime.python to the interpreter that has vllm",
         )
-    vllm = _checked(launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN)
+    vllm = _checked(launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN)
     # A vllm that is installed as a checkout lies elsewhere than its dependencies.
     sites = [str(PurePosixPath(folder).parent) for folder in dict.fromkeys([package, *folders])]
     return {"vllm": vllm, **{name: _stated(sites, path, archive) for name, path in _FILES.items()}}
