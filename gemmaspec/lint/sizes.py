@@ -243,9 +243,7 @@ def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
     if not spec or subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
         return
     if subject.value("--attention-backend") is None and spec.attention_backend is None:
-        message = (
-            f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
-        )
+        message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
         message += "such servers were seen to die while they capture graphs (vLLM #48082)"
         yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
 
