@@ -191,7 +191,7 @@ def _same(ran: Ran) -> tuple[str, Sequence[str]]:
 
 
 def _last(ran: Ran) -> tuple[str, Sequence[str]]:
-    lines = [line for line in (ran.out + "\n" + ran.err).splitlines() if line.strip()]
+    lines = [line for line in (ran.err + "\n" + ran.out).splitlines() if line.strip()]
     return (lines[-1].strip() if lines else "it said nothing"), lines[-40:-1]
 
 
