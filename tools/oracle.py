@@ -35,7 +35,6 @@ from gemmaspec.files import state_dir, write_whole
 from gemmaspec.index import wheels as index
 from gemmaspec.index.cache import cache_dir
 from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.batch import batch_defaults
 from gemmaspec.releases.facts import Facts, facts_for, releases
 from gemmaspec.runtime import ensure_runtime
 
@@ -289,19 +288,6 @@ def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"variable {name} {'is not in the table' if name in answer['environment'] else 'is not of envs.py'}"
     for name in sorted(facts.speculative_keys - set(answer["speculative"])):
         yield f"speculative key {name} is not of SpeculativeConfig"
-
-
-def expected(release: str, machine: str, facts: Mapping[str, Any]) -> tuple[int, int]:
-    """What batch_defaults says of a machine of the oracle."""
-    capability = facts["capability"]
-    found = batch_defaults(
-        release,
-        memory=facts["memory"],
-        name=facts["name"],
-        capability=".".join(map(str, capability)) if capability else None,
-        cpu=machine == "cpu",
-    )
-    return found.tokens, found.sequences
 
 
 def main(words: Sequence[str]) -> int:
