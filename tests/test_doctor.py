@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.deploy import doctor_machine
-from gemmaspec.deploy.doctor_subject import Subject
+from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.doctor import machine
 from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
 from gemmaspec.doctor.machine import Clock, clock_row, container_shm_row, disk_row, open_files_row, shm_row, size_bytes
@@ -335,10 +335,10 @@ def test_a_profile_that_is_not_valid_is_no_row(tmp_path: Path) -> None:
     assert "did you mean spark-31b" in done.stderr
 
 
-def _models_of(folder: Path) -> tuple[Subject, dict[str, CheckResult]]:
+def _models_of(folder: Path) -> tuple[DoctorSubject, dict[str, CheckResult]]:
     """The model rows of a shipped profile, with a cache of its own."""
     loaded = load_profile("spark-31b-mtp", overrides=(f"caches.huggingface={folder}/hf",))
-    subject = Subject(loaded=loaded, engine=ProcessEngine(), forced="process")
+    subject = DoctorSubject(loaded=loaded, engine=ProcessEngine(), forced="process")
     return subject, {row.name: row for row in doctor_machine.models(subject)}
 
 

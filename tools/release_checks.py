@@ -154,7 +154,7 @@ def fit(release: str) -> Found:
 
 
 def _fitted(profile: str, release: str) -> list[str]:
-    from gemmaspec.deploy.fit import Request
+    from gemmaspec.deploy.fit import FitRequest
     from gemmaspec.deploy.fit import fit as use_case
     from gemmaspec.errors import GemmaspecError
     from gemmaspec.fit.report import document
@@ -163,7 +163,7 @@ def _fitted(profile: str, release: str) -> list[str]:
 
     of_any = MACHINES[load_profile(profile).profile.machine]
     machine = "h100" if of_any.gpus and of_any.memory_gb is None else None
-    asked = [Request(profile=profile, release=one, machine=machine) for one in (before(release), release)]
+    asked = [FitRequest(profile=profile, release=one, machine=machine) for one in (before(release), release)]
     try:
         old, new = (document(use_case(one)) for one in asked)
     except GemmaspecError as error:

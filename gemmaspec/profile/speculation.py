@@ -4,13 +4,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictBool
 
-from gemmaspec.profile.fields import Int, Part, Positive, Text
+from gemmaspec.profile.fields import Int, Positive, Section, Text
 
 LOOK_UPS: Final = frozenset({"ngram", "suffix"})
 """Methods without a draft model: they look drafts up in the text, and one that repeats nothing has none."""
 
 
-class Speculative(Part):
+class Speculative(Section):
     """How target and draft speculate; field names are keys of vLLM's SpeculativeConfig."""
 
     method: Literal["draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]
