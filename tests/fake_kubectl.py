@@ -21,7 +21,7 @@ def main() -> int:
         sys.stderr.write((folder / "stderr").read_text())
         return 1
     if "apply" in words:
-        print("configmap/x serverside-applied (server dry run)")
+        sys.stdout.write("configmap/x serverside-applied (server dry run)\n")
         return 0
     if "exec" in words:
         name = words[words.index("--namespace") + 2]
