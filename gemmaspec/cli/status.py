@@ -46,7 +46,7 @@ def status(
         )
     found = use_case(name)
     text.show(found, one=bool(name), as_json=json)
-    if any(one.findings for one in found):
+    if any(one.changed for one in found):
         raise typer.Exit(5)
     if any(one.word == "unknown" for one in found):
         raise typer.Exit(4)
