@@ -96,7 +96,7 @@ def test_the_pods_of_custom_objects_pass_as_pods(name: str, to: Any) -> None:
 def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     script = (
         "import hashlib; from gemmaspec.cluster.build import build_manifests;"
-        "from gemmaspec.cluster.settings import Settings; from gemmaspec.profile.load import load_profile;"
+        "from gemmaspec.cluster.settings import TARGETS, Settings; from gemmaspec.profile.load import load_profile;"
         "loaded = load_profile('spark-31b-e2b');"
         "files = [list(build_manifests(loaded, to, Settings()).files.items()) for to in TARGETS];"
         "print(hashlib.sha256(repr(files).encode()).hexdigest())"
@@ -384,7 +384,8 @@ def test_a_stack_and_manifests_share_a_folder_and_files_of_the_users_are_kept(tm
 
 
 def test_options_of_the_other_target_are_refused() -> None:
-    assert run(["render", "tiny-cpu", "--validate", "cluster"]) == 2
+    for option in (["--validate", "cluster"], ["--replicas", "2"], ["--secret", "x"], ["--namespace", "x"]):
+        assert run(["render", "tiny-cpu", *option]) == 2
     assert run(["render", "tiny-cpu", "--to", "kubernetes", "--single-file"]) == 2
 
 

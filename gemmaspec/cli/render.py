@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cluster.settings import TARGETS, Settings
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from gemmaspec.stack.folder import Rendered
 
 _COMPOSE = "compose"
-_TARGETS = (_COMPOSE, "kubernetes", "kserve", "llm-d-values")
+_TARGETS = (_COMPOSE, *TARGETS)
+_DEFAULTS = Settings()
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,14 +58,14 @@ def render(
     ] = None,
     replicas: Annotated[
         int, typer.Option("--replicas", metavar="N", help="For a cluster: servers, each on its own GPUs.")
-    ] = 1,
+    ] = _DEFAULTS.replicas,
     storage: Annotated[
         str, typer.Option("--storage", metavar="SIZE", help="For a cluster: size of the volume for models.")
-    ] = "100Gi",
+    ] = _DEFAULTS.storage,
     runtime_class: Annotated[
         str,
         typer.Option("--runtime-class", metavar="NAME", help="For a cluster: RuntimeClass of GPU pods, or none."),
-    ] = "nvidia",
+    ] = str(_DEFAULTS.runtime_class),
     secret: Annotated[
         str | None,
         typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
@@ -89,22 +91,27 @@ def render(
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
+    settings = {"replicas": replicas, "storage": storage, "runtime_class": runtime_class, "secret": secret}
     if to == _COMPOSE:
-        if validate:
-            raise UsageError(
-                "--validate is for objects of a cluster", hint=f"gemmaspec render {profile} --to kubernetes"
-            )
+        _refuse_for_compose({**settings, "validate": validate or None, "namespace": namespace}, profile)
         made: Rendered = _stack(loaded, single_file=single_file, locked=locked)
         out = out or Path(loaded.profile.name)
-        follow = f"docker compose -f {out}/compose.yaml up    # or: gemmaspec up {loaded.profile.name}"
+        follow = [f"next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {loaded.profile.name}"]
     else:
         if single_file:
             raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")
-        settings = {"replicas": replicas, "storage": storage, "runtime_class": runtime_class, "secret": secret}
-        made = _manifests(loaded, to, settings, locked=locked, validate=validate or (), namespace=namespace)
-        out = out or Path(f"{loaded.profile.name}-{to}")
-        follow = _next(made, to, out)
+        manifests = _manifests(loaded, to, settings, locked=locked, validate=validate or (), namespace=namespace)
+        out, made = out or Path(f"{loaded.profile.name}-{to}"), manifests
+        follow = _next(manifests, to, out)
     _write(loaded, made, out, check=check, force=force, json=json, follow=follow)
+
+
+def _refuse_for_compose(given: dict[str, Any], profile: str) -> None:
+    """Raise UsageError for an option that only a cluster has."""
+    for name, value in given.items():
+        if value != getattr(_DEFAULTS, name, None):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is for a cluster", hint=f"gemmaspec render {profile} --to kubernetes")
 
 
 def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
@@ -120,7 +127,7 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
 def _manifests(
     loaded: Loaded, to: str, settings: dict[str, Any], *, locked: bool, validate: Sequence[str], namespace: str | None
 ) -> Manifests:
-    from gemmaspec.cluster.settings import Settings, target_named
+    from gemmaspec.cluster.settings import target_named
     from gemmaspec.deploy import manifests
 
     if settings["runtime_class"] == "none":
@@ -131,7 +138,9 @@ def _manifests(
     return made
 
 
-def _write(loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: str) -> None:
+def _write(
+    loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
+) -> None:
     """Write what was rendered, or with `check` only compare it with what is there."""
     from gemmaspec.deploy import render as use_case
     from gemmaspec.stack import folder
@@ -147,17 +156,19 @@ def _write(loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: boo
         output.json_data({"ok": True, "folder": str(out), "files": written})
         return
     output.progress(f"wrote {', '.join(written)} to {out}/")
-    output.progress(f"  next: {follow}")
+    for line in follow:
+        output.progress(f"  {line}")
 
 
-def _next(made: Manifests, to: str, out: Path) -> str:
-    """Return the command that brings the objects to the cluster; what it needs before stands above it."""
+def _next(made: Manifests, to: str, out: Path) -> list[str]:
+    """Return what is to be done before the start, and the command that brings the objects to the cluster."""
     server = made.server
-    for role in server.local_models:
-        output.progress(
-            f"the {role} is a folder: copy it to models/{role} of the volume {server.name} before the start"
-        )
-    apply = f"kubectl apply --server-side -k {out}"
+    models = [
+        f"the {role} is a folder: copy it to models/{role} of the volume {server.name} before the start"
+        for role in server.local_models
+    ]
+    apply = f"next: kubectl apply --server-side -k {out}"
     if to != "llm-d-values":
-        return apply
-    return f"{apply} && helm install {server.name} CHART --values {out}/values.yaml    # llm-d-modelservice"
+        return [*models, apply]
+    chart = f"helm install {server.name} CHART --values {out}/values.yaml    # the chart llm-d-modelservice"
+    return [*models, apply, f"then: {chart}"]
