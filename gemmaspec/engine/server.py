@@ -23,6 +23,8 @@ class Server:
     model: str
     """The name the server answers to (`--served-model-name`, else the target)."""
     speculates: bool
+    live_k: int | None = None
+    """The k that it starts with, if k can be changed while it runs; None for any other server."""
     needs_api_key: bool = False
     """Whether requests carry the key of the environment variable VLLM_API_KEY."""
     gpus: bool = False

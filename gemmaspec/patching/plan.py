@@ -23,9 +23,11 @@ def compile_plan(
     patches: Mapping[str, Patch],
     *,
     drift: str = "warn",
+    live_k: str = "",
 ) -> dict[str, Any]:
     """The plan of a profile: its patches in the order given, required ones first, and what it requires.
 
+    `live_k` is the sha256 of the scheduler that goes with the plan; "" when k stays as it was started.
     The same input gives the same plan, byte for byte. PatchError for an unknown patch (naming the nearest), a
     patch named twice, and a requirement that the launcher could not compare.
     """
@@ -44,6 +46,8 @@ def compile_plan(
         "requires": [dataclasses.asdict(need) for need in requires],
         "patches": [patch_entry(patches[name], required=name in required) for name in names],
     }
+    if live_k:
+        plan["live_k"] = live_k
     plan["sha256"] = launch.plan_digest(plan)
     try:
         launch.parse_plan(plan)

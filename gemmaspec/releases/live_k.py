@@ -1,0 +1,54 @@
+"""Where k of a running server can be changed: what was shown, each row with its source. Written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.launcher import launch
+from gemmaspec.releases.gemma4 import RunnerName
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveK:
+    """One release, model runner and method with which a changed k was shown to be obeyed."""
+
+    versions: str
+    runner: RunnerName
+    method: str
+    gpu: bool
+    """Whether on a GPU, with CUDA graphs; else on a CPU."""
+    source: str
+
+
+SHOWN: Final = (
+    LiveK(
+        versions=">=0.32.0,<0.33",
+        runner="v2",
+        method="mtp",
+        gpu=True,
+        source="one H200, full decode graphs, compilation off: docs/explanations/measured-speed.md",
+    ),
+    LiveK(versions=">=0.32.0,<0.33", runner="v1", method="mtp", gpu=False, source="tiny-cpu-mtp on a CPU, by hand"),
+    LiveK(
+        versions=">=0.32.0,<0.33",
+        runner="v1",
+        method="draft_model",
+        gpu=False,
+        source="tiny-cpu on a CPU: tests/test_live_k_real.py",
+    ),
+)
+"""Why no more. Up to 0.23 SpeculativeConfig has no num_speculative_tokens_per_batch_size. 0.24 to 0.31 draft the
+started k under model runner v2, whatever is asked for (no use of num_spec_tokens_to_schedule in v1/worker/gpu/). Model
+runner v1 on a GPU turns full graphs into piecewise ones (VllmConfig._maybe_override_dynamic_sd_cudagraph_mode): 0.26.0
+took two to five times as long for a step on an H200. draft_model, dflash and dspark under v2 of 0.32.0 draft the
+started k and cut it: standalone_ar/speculator.py and dflash/speculator.py take num_speculative_tokens and do not use
+it. eagle3 and ngram, and all of 0.33.0, were not run."""
+
+
+def live_k_shown(vllm: str, *, runner: RunnerName, method: str | None, gpu: bool) -> bool:
+    """Whether k of a running server was shown to change under this vLLM, model runner and method."""
+    return any(
+        launch.contains(row.versions, vllm) and (row.runner, row.method, row.gpu) == (runner, method, gpu)
+        for row in SHOWN
+    )
