@@ -68,7 +68,7 @@ def show(name: str) -> InUse:
     return found
 
 
-def change(name: str, wish: str, note: Callable[[str], None], *, timeout_s: float = CONFIRM_S) -> Changed:
+def change(name: str, wish: str, note: Callable[[str], None], *, timeout_s: float | None = None) -> Changed:
     """Have a running stack draft `wish` tokens a step (off, auto or a number) and return once it has confirmed.
 
     A server that does not confirm is told to keep the k that it has. Raises what `show` raises, UsageError for a
@@ -77,7 +77,7 @@ def change(name: str, wish: str, note: Callable[[str], None], *, timeout_s: floa
     with owner.owned(name, "k", note=note):
         started, engine, before = _running(name)
         k = wished_k(wish, name, started_k=before.started_k)
-        began = time.monotonic()
+        began, timeout_s = time.monotonic(), CONFIRM_S if timeout_s is None else timeout_s
         try:
             now = _ask(started.server, engine, k, timeout_s=timeout_s)
         except BaseException:

@@ -23,15 +23,15 @@ class LiveK:
 
 SHOWN: Final = (
     LiveK(
-        versions=">=0.32.0,<0.33",
+        versions="==0.32.0",
         runner="v2",
         method="mtp",
         gpu=True,
         source="one H200, full decode graphs, compilation off: docs/explanations/measured-speed.md",
     ),
-    LiveK(versions=">=0.32.0,<0.33", runner="v1", method="mtp", gpu=False, source="tiny-cpu-mtp on a CPU, by hand"),
+    LiveK(versions="==0.32.0", runner="v1", method="mtp", gpu=False, source="tiny-cpu-mtp on a CPU, by hand"),
     LiveK(
-        versions=">=0.32.0,<0.33",
+        versions="==0.32.0",
         runner="v1",
         method="draft_model",
         gpu=False,
