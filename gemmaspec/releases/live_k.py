@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.launcher import launch
-from gemmaspec.releases.gemma4 import RunnerName
+from gemmaspec.releases.model_runner import RunnerName
 
 
 @dataclass(frozen=True, kw_only=True)
