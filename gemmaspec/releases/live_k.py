@@ -29,7 +29,6 @@ SHOWN: Final = (
         gpu=True,
         source="one H200, full decode graphs, compilation off: docs/explanations/measured-speed.md",
     ),
-    LiveK(versions="==0.32.0", runner="v1", method="mtp", gpu=False, source="tiny-cpu-mtp on a CPU, by hand"),
     LiveK(
         versions="==0.32.0",
         runner="v1",
