@@ -16,7 +16,7 @@ from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, TimedOut, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whole
-from gemmaspec.launcher.launch import LIVE_K_CONTROL
+from gemmaspec.launcher import LIVE_K_CONTROL
 from gemmaspec.live.live_k import MOST_BYTES, InUse, control_text, parse_in_use, wished_k
 from gemmaspec.ready.http import exchange
 from gemmaspec.ready.probe import api_key_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.launcher import launch
+from gemmaspec.launcher import range_contains
 from gemmaspec.releases.model_runner import RunnerName
 
 
@@ -48,6 +48,6 @@ it. eagle3 and ngram, and all of 0.33.0, were not run."""
 def live_k_shown(vllm: str, *, runner: RunnerName, method: str | None, gpu: bool) -> bool:
     """Whether k of a running server was shown to change under this vLLM, model runner and method."""
     return any(
-        launch.contains(row.versions, vllm) and (row.runner, row.method, row.gpu) == (runner, method, gpu)
+        range_contains(row.versions, vllm) and (row.runner, row.method, row.gpu) == (runner, method, gpu)
         for row in SHOWN
     )

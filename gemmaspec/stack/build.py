@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher.launch import LIVE_K, Requirement
+from gemmaspec.launcher import LIVE_K_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -28,7 +28,7 @@ Form = Literal["folder", "single-file", "process"]
 OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` is the shipped template that goes with the vLLM release."""
 
-STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", LIVE_K, SPECULATIVE_FILE, TEMPLATE_FILE)
+STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", LIVE_K_FILE, SPECULATIVE_FILE, TEMPLATE_FILE)
 """Every file a stack may have; one that a profile does not need is absent."""
 
 
@@ -52,7 +52,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
     }
     if live_k(profile):
-        files[LIVE_K] = data.LIVE_K.read_text(encoding="utf-8")
+        files[LIVE_K_FILE] = data.LIVE_K.read_text(encoding="utf-8")
     config = speculative_config(profile, paths or container_paths(profile))
     if config:
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
