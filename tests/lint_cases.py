@@ -287,7 +287,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS605": (case("0.23.0"), case("0.24.0")),
     "GS820": (
         case("0.33.0", *MTP, "speculative.live_k=true"),
-        case("0.32.0", *MTP, "speculative.live_k=true"),
+        case("0.32.0", "machine=cpu", "speculative.live_k=true"),
     ),
     "GS821": (
         case("0.32.0", *MTP, "speculative.live_k=true", "serve.max_num_seqs=2"),

@@ -380,17 +380,18 @@ def test_top_asks_the_server_again_only_after_a_change(serving: Serving) -> None
     [
         ("0.32.0", ("machine=cpu",), set()),
         ("0.32.0", (), {"GS820"}),  # draft_model under v2 drafts the started k
-        ("0.32.0", ("speculative.method=mtp",), set()),
+        ("0.32.0", ("speculative.method=mtp",), {"GS820"}),
+        ("0.32.0", ("speculative.method=mtp", "machine=cpu"), {"GS820"}),
         ("0.32.1", ("speculative.method=mtp",), {"GS820"}),
         ("0.31.0", ("speculative.method=mtp",), {"GS820"}),
         ("0.33.0", ("speculative.method=mtp",), {"GS820"}),
         ("0.32.0", ("speculative.method=mtp", "env.VLLM_USE_V2_MODEL_RUNNER='0'"), {"GS820"}),
         ("0.32.0", ("speculative.method=dspark",), {"GS820"}),
-        ("0.32.0", ("speculative.method=mtp", "serve.extra_args=[--data-parallel-size=2]"), {"GS821"}),
-        ("0.32.0", ("speculative.method=mtp", "serve.extra_args=[-dp, '2']"), {"GS821"}),
-        ("0.32.0", ("speculative.method=mtp", "serve.extra_args=[--scheduler-cls, mine.Own]"), {"GS821"}),
-        ("0.32.0", ("speculative.method=mtp", "serve.pipeline_parallel_size=2"), {"GS821"}),
-        ("0.32.0", ("speculative.method=mtp", "speculative.enable_adaptive_verification=true"), {"GS821"}),
+        ("0.32.0", ("speculative.method=mtp", "serve.extra_args=[--data-parallel-size=2]"), {"GS820", "GS821"}),
+        ("0.32.0", ("speculative.method=mtp", "serve.extra_args=[-dp, '2']"), {"GS820", "GS821"}),
+        ("0.32.0", ("speculative.method=mtp", "serve.extra_args=[--scheduler-cls, mine.Own]"), {"GS820", "GS821"}),
+        ("0.32.0", ("speculative.method=mtp", "serve.pipeline_parallel_size=2"), {"GS820", "GS821"}),
+        ("0.32.0", ("speculative.method=mtp", "speculative.enable_adaptive_verification=true"), {"GS820", "GS821"}),
     ],
 )
 def test_lint_refuses_it_where_nobody_has_shown_it(

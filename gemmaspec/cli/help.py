@@ -53,7 +53,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "status": About("Show what runs, and since when", ("status", "status spark-31b-e2b --json")),
     "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
-    "k": About("Change how many tokens are drafted, live", ("k spark-31b-mtp", "k spark-31b-mtp 2", "k tiny-cpu off")),
+    "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
     "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),

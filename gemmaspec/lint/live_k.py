@@ -22,7 +22,7 @@ def not_shown(subject: Subject) -> Iterator[Issue]:
     known = ", ".join(f"{row.method} ({row.versions}, model runner {row.runner})" for row in SHOWN if row.gpu == gpu)
     message = (
         f"nobody has shown that k can change in a running vLLM {subject.vllm} with {method} and model runner "
-        f"{subject.runner} on {there}. It was shown there for {known}"
+        f"{subject.runner} on {there}. It was shown there for {known or 'no method'}"
     )
     yield Issue(path=_KEY, message=message, fix="take it out, and restart to change k")
 
