@@ -32,7 +32,9 @@ SHOWN: Final = (
 )
 """Why no more. mtp under model runner v1 of 0.32.0 gave wrong text when k changed under concurrent requests (3 of 12
 answers, none of 16 with a fixed k). Under v2 on an H200 steps and counters were right, and with dummy weights nobody
-compared the text: so mtp is refused there too. Up to 0.23 SpeculativeConfig has no num_speculative_tokens_per_batch_size. 0.24 to 0.31 draft the
+compared the text: so mtp is refused there too.
+
+Up to 0.23 SpeculativeConfig has no num_speculative_tokens_per_batch_size. 0.24 to 0.31 draft the
 started k under model runner v2, whatever is asked for (no use of num_spec_tokens_to_schedule in v1/worker/gpu/). Model
 runner v1 on a GPU turns full graphs into piecewise ones (VllmConfig._maybe_override_dynamic_sd_cudagraph_mode): 0.26.0
 took two to five times as long for a step on an H200. draft_model, dflash and dspark under v2 of 0.32.0 draft the
