@@ -11,7 +11,21 @@ import typer
 import typer.core
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "compare", "export", "demo"),
+    "Run": (
+        "up",
+        "down",
+        "restart",
+        "status",
+        "wait",
+        "logs",
+        "k",
+        "top",
+        "watch",
+        "bench",
+        "compare",
+        "export",
+        "demo",
+    ),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -39,6 +53,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "status": About("Show what runs, and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
     "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
     "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
