@@ -27,7 +27,7 @@ _PULL: Final = re.compile(r"(https?://github\.com/[^/]+/[^/]+/pull/(\d+))(?:\.di
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ImportRequest:
     """An address or a file; the other fields have defaults. `date` is recorded as given, without a clock."""
 
     source: str
@@ -47,7 +47,7 @@ class Import:
     tried: str
 
 
-def import_diff(request: Request) -> Import:
+def import_diff(request: ImportRequest) -> Import:
     """Make an unreviewed patch from a diff; the same bytes give the same patch.
 
     Raise PatchError for an invalid diff, PatchConflict if it does not fit the named vLLM, UsageError for an invalid or

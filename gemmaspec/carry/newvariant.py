@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenVariant:
     """A proven variant: the file of its diff, its range, and every file to write by name."""
 
     diff: str
@@ -71,7 +71,7 @@ def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
         raise PatchError(f"{path}: the new diff failed its check: {why}")
 
 
-def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> Written:
+def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> WrittenVariant:
     """Make the variant, and prove that it fits the new vLLM and that no other release loses its patch.
 
     Raise PatchError for a change that a patch cannot express, PatchConflict if another release would no longer fit.
@@ -92,7 +92,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     _check_target(new, wanted)
     _check_others(judge, new, floor, others)
     made = next(one for one in new.text.variants if one.diff == variant.diff)
-    return Written(diff=variant.diff, versions=made.versions, files=files)
+    return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
 
 
 def release_number(vllm: str) -> str:

@@ -151,7 +151,7 @@ class Hunk:
 
 
 @dataclass(frozen=True)
-class Place:
+class Surroundings:
     """The context of a hunk in a release: a mark of 8 hex digits per line of code, the nearest line first.
 
     The context in a function is the whole function; in a whole file it is a few lines. `again` counts how many of the
@@ -179,7 +179,7 @@ class Known:
     before: str
     lines: tuple[int, ...]
     after: str
-    places: tuple[Place, ...] = ()
+    places: tuple[Surroundings, ...] = ()
 
     def __post_init__(self) -> None:
         """Check counts and digests, because they are compared with those of the installed files."""
@@ -658,7 +658,7 @@ def code_places(source: Source, block: Sequence[str], spans: Sequence[tuple[int,
 
 
 def seen_in(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]], index: int
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
 ) -> Found:
     """Decide on new lines that occur once.
 
@@ -673,7 +673,7 @@ def seen_in(
 
 
 def seen_out(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]], index: int
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
 ) -> Found:
     """Decide on old lines that occur once: they apply at the place of a known release, the newest first."""
     if not rows:
@@ -707,7 +707,7 @@ def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], inde
 
 
 def otherwise_in(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]]
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]]
 ) -> bool:
     """Return whether the function has the syntax tree of a patched release, whatever its blanks and comments."""
     if not hunk.function or len(spans) > 1 or not any(place.patched for _, place in rows):
@@ -727,7 +727,7 @@ def function_digest(source: Source, hunk: Hunk) -> str:
     return tree_digest(definitions(source.tree, hunk.function)) if hunk.function else ""
 
 
-def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place) -> bool:
+def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings) -> bool:
     """Return whether some lines have the context that the hunk had in a release.
 
     The next line of code above and below must be the same. No longer run of either side may occur elsewhere in the
@@ -777,7 +777,7 @@ def cut(text: str) -> list[str]:
 
 
 def is_unchanged(
-    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place, digest: str
+    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings, digest: str
 ) -> bool:
     """Return whether the function, or the context in a whole file, is unchanged since a release."""
     if digest:
@@ -788,7 +788,7 @@ def is_unchanged(
 
 
 def changed_lines(
-    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place
+    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings
 ) -> tuple[int, ...]:
     """Return the lines of a function, or of the known context in a file, that changed since a release; from 1."""
     import difflib
@@ -1495,6 +1495,25 @@ def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoRe
         raise LaunchError(4, f"cannot run {program}: {error.strerror}") from None
 
 
+def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]], command: list[str]) -> dict[str, Any]:
+    """Return the report of a start after its decisions and before the overlay."""
+    return {
+        "schema": 1,
+        "profile": plan.profile,
+        "plan_sha256": plan.sha256,
+        "gemmaspec": plan.gemmaspec,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": sys.version.split()[0],
+        "pid": os.getpid(),
+        "vllm": vllm,
+        "overlay": None,
+        "overlay_ms": None,
+        "requires": [],
+        "patches": patches,
+        "command": without_secrets(command),
+    }
+
+
 def launch(argv: Sequence[str]) -> NoReturn:
     """Run the whole start, in order."""
     options, command = parse_arguments(argv)
@@ -1512,21 +1531,8 @@ def launch(argv: Sequence[str]) -> NoReturn:
     results, changed = decide_plan(plan, version, read)
     pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
-    report: dict[str, Any] = {
-        "schema": 1,
-        "profile": plan.profile,
-        "plan_sha256": plan.sha256,
-        "gemmaspec": plan.gemmaspec,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": sys.version.split()[0],
-        "pid": os.getpid(),
-        "vllm": {"version": version, "path": str(package)},
-        "overlay": None,
-        "overlay_ms": None,
-        "requires": [],
-        "patches": [patch_row(result, pristine) for result in results],
-        "command": without_secrets(command),
-    }
+    rows = [patch_row(result, pristine) for result in results]
+    report = first_report(plan, {"version": version, "path": str(package)}, rows, command)
     write_report(report_file, report)
     for result in results:
         tell(result)

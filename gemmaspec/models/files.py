@@ -14,7 +14,7 @@ LARGEST_HASHED: Final = 256 * 2**20
 """Bytes."""
 
 
-class Files(Protocol):
+class CheckpointFiles(Protocol):
     """One checkpoint at one revision."""
 
     source: Literal["folder", "cache", "hub"]
@@ -37,7 +37,7 @@ class Files(Protocol):
         """Return `base_model` of the model card."""
 
 
-def whole(files: Files, name: str, *, most: int) -> bytes | None:
+def whole(files: CheckpointFiles, name: str, *, most: int) -> bytes | None:
     """Return a small file; None if it is missing. Raise CheckpointError if it is larger than `most` bytes."""
     size = files.sizes.get(name)
     if size is None:

@@ -25,7 +25,7 @@ Rules = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FileHash:
     """One file of one release: its sha256, and that of the patched file ("" if the patch does not change it)."""
 
     variant: str
@@ -64,7 +64,7 @@ def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[
         ) from None
 
 
-def known_text(made_for: Mapping[str, str], seen: Iterable[Seen]) -> str:
+def known_text(made_for: Mapping[str, str], seen: Iterable[FileHash]) -> str:
     """Return the text of known.json; `made_for` is the fingerprint of each variant.
 
     The same input gives the same bytes.

@@ -16,8 +16,8 @@ from gemmaspec.profile.fields import (
     Int,
     ModelRef,
     Name,
-    Part,
     Positive,
+    Section,
     Size,
     Specifier,
     Text,
@@ -30,7 +30,7 @@ from gemmaspec.profile.fields import (
 from gemmaspec.profile.speculation import Speculative
 
 
-class Runtime(Part):
+class Runtime(Section):
     """What vLLM needs to run: the process engine builds or finds it, a container is only checked."""
 
     vllm: Version | None = None
@@ -41,7 +41,7 @@ class Runtime(Part):
     """Packages that the image lacks, each with an upper bound; installed once into the cache if missing."""
 
 
-class Target(Part):
+class Target(Section):
     """The model that verifies."""
 
     model: ModelRef
@@ -52,7 +52,7 @@ class Target(Part):
     """What the checkpoint is quantized with (modelopt, compressed-tensors …); default: as its own config states."""
 
 
-class Draft(Part):
+class Draft(Section):
     """The model that drafts."""
 
     model: ModelRef
@@ -63,7 +63,7 @@ class Draft(Part):
     """What the checkpoint is quantized with (modelopt, compressed-tensors …); default: as its own config states."""
 
 
-class Serve(Part):
+class Serve(Section):
     """`vllm serve` flags, hyphens written as underscores, and where the server listens."""
 
     bind: Annotated[str, matching(re.compile(r"[0-9a-fA-F.:]+"), "an address like 127.0.0.1")] = "127.0.0.1"
@@ -126,7 +126,7 @@ class Serve(Part):
     """Further arguments, one per list item, passed to vLLM unchanged."""
 
 
-class Chat(Part):
+class Chat(Section):
     """How a conversation becomes a prompt and an answer becomes a message."""
 
     template: Text | None = None
@@ -142,7 +142,7 @@ class Chat(Part):
     """Parser that extracts tool calls from the answer; gemma4 for Gemma 4. Also sets `--enable-auto-tool-choice`."""
 
 
-class Container(Part):
+class Container(Section):
     """Settings of the container; the process engine ignores them."""
 
     python: Text = "python3"
@@ -162,7 +162,7 @@ class Container(Part):
     """How long the server may take to stop before Docker kills it."""
 
 
-class Caches(Part):
+class Caches(Section):
     """Folders that outlive the container; by default one named volume holds all caches."""
 
     huggingface: Folder | None = None
@@ -171,7 +171,7 @@ class Caches(Part):
     """vLLM's, Triton's, FlashInfer's and TorchInductor's caches, and packages of `runtime`."""
 
 
-class Patches(Part):
+class Patches(Section):
     """Patch ids. A required patch that does not fit stops the start; an optional one is skipped."""
 
     required: list[Name] = []
@@ -182,7 +182,7 @@ class Patches(Part):
     """What a start does if a patch fits, but to a function that no known release has."""
 
 
-class Watch(Part):
+class Watch(Section):
     """What `gemmaspec watch` does when a running server goes wrong. It always reports; it acts only if told to."""
 
     on_dead_draft: Literal["report", "off", "restart"] = "report"
@@ -195,7 +195,7 @@ class Watch(Part):
     """A command to run for each event, as a list of arguments; it reads the event as JSON from standard input."""
 
 
-class Measured(Part):
+class Measured(Section):
     """A published figure, as its source states it."""
 
     tokens_per_second: Annotated[float, Field(gt=0)] | None = None
@@ -224,7 +224,7 @@ class Measured(Part):
     """Further notes from the source."""
 
 
-class Profile(Part):
+class Profile(Section):
     """One system: target, draft, machine, how to serve, patches, what was measured."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]

@@ -38,7 +38,7 @@ applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Observed:
     """The result of a probe on one tree."""
 
     state: str
@@ -53,8 +53,8 @@ class Proof:
     release: str
     outcome: Outcome
     variant: str | None
-    stock: Look | None
-    patched: Look | None
+    stock: Observed | None
+    patched: Observed | None
     detail: str = ""
 
     @property
@@ -77,7 +77,7 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Look]:
+    def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Observed]:
         """Run probes with these folders first on sys.path, so that they import vllm from there."""
         process = self._process or self._start()
         assert process.stdin
@@ -87,7 +87,7 @@ class Probes:
         process.stdin.flush()
         answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         ended = {"state": "failed", "seen": "the process that runs probes ended"}
-        return {name: Look(**answer.get(name, ended)) for name in probes}
+        return {name: Observed(**answer.get(name, ended)) for name in probes}
 
     def _start(self) -> subprocess.Popen[str]:
         home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmaspec-prove-"))
@@ -162,7 +162,9 @@ def _prove_release(
         yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
 
 
-def _judge(patch: Patch, release: str, result: launcher.PatchResult, stock: Look | None, patched: Look | None) -> Proof:
+def _judge(
+    patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
+) -> Proof:
     """Return the proof that follows from the results on both trees."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(
@@ -177,7 +179,7 @@ def _judge(patch: Patch, release: str, result: launcher.PatchResult, stock: Look
 
 
 def _outcome(
-    patch: Patch, result: launcher.PatchResult, stock: Look | None, patched: Look | None
+    patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> tuple[Outcome, str]:
     if stock is None or patched is None:
         return "unfit", f"the state of the patch is {result.state}"

@@ -26,7 +26,7 @@ _AT_ONCE: Final = (
 """Files to read in one request, with vllm/config/. The rest follows as needed, one request each."""
 
 
-class Files:
+class CachedFiles:
     """The files of one vLLM, each read once; callable as `extract` requires."""
 
     def __init__(self, reader: Reader) -> None:
@@ -46,7 +46,7 @@ class Files:
 def extract_from(reader: Reader) -> Extracted:
     """Return the facts of one vLLM. Raise EnvironmentMissing if it is unreadable or its code has an unknown form."""
     try:
-        return extract(Files(reader))
+        return extract(CachedFiles(reader))
     except Unexpected as error:
         raise EnvironmentMissing(f"cannot read the flags and names of {reader.place}: {error}") from None
 
