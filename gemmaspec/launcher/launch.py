@@ -1527,7 +1527,7 @@ def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoRe
 
 
 def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]], command: list[str]) -> dict[str, Any]:
-    """The report of a start that has decided and not yet built anything."""
+    """Return the report of a start after its decisions and before the overlay."""
     return {
         "schema": 1,
         "profile": plan.profile,
