@@ -182,7 +182,7 @@ def test_prompts_longer_than_the_servers_context_are_told(
     (prompts / "long.jsonl").write_text(json.dumps({"prompt": "x" * 900}) + "\n")
     fake.max_model_len = 100
     assert run(arguments(fake, prompts, tmp_path / "out")) == 0
-    assert "1 of 5 prompts are too long for this and left out" in capsys.readouterr().err
+    assert "1 of 5 prompts are too long for this server and are skipped" in capsys.readouterr().err
     fake.max_model_len = 20
     assert run(arguments(fake, prompts, tmp_path / "other")) == 2
     assert "no prompt fits: the server's context is 20 tokens, and 24 are for the answer" in capsys.readouterr().err
@@ -250,10 +250,10 @@ def test_a_run_is_not_resumed_as_another_one(
     assert run(arguments(fake, prompts, out)) == 1
     more = [word for word in arguments(fake, prompts, out) if word not in ("--out", str(out))]
     assert run([*more, "--resume", str(out), "--ignore-eos"]) == 2
-    assert "was begun with another ignore_eos: False" in capsys.readouterr().err
+    assert "was started with another ignore_eos: False" in capsys.readouterr().err
     (prompts / "a.jsonl").write_text('{"prompt": "five"}\n')
     assert run([*more, "--resume", str(out)]) == 2
-    assert "was begun with another prompts_sha256" in capsys.readouterr().err
+    assert "was started with another prompts_sha256" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_result_is_not_written_over(
@@ -262,7 +262,7 @@ def test_a_folder_with_a_result_is_not_written_over(
     assert run(arguments(fake, prompts, tmp_path / "out")) == 0
     before = (tmp_path / "out" / "result.json").read_bytes()
     assert run(arguments(fake, prompts, tmp_path / "out")) == 2
-    assert "holds a result already" in capsys.readouterr().err
+    assert "already contains a result" in capsys.readouterr().err
     assert (tmp_path / "out" / "result.json").read_bytes() == before
 
 
@@ -337,7 +337,7 @@ def test_somebody_else_on_the_server_is_seen(
         (["--url", "https://127.0.0.1:1"], "is no address like http://127.0.0.1:8000"),
         (["--url", "http://user:pw@127.0.0.1:1"], "is no address like"),
         (["--url", "http://127.0.0.1:x"], "is no address like"),
-        (["--url", "http://127.0.0.1:1", "--running"], "--running and --url name two servers"),
+        (["--url", "http://127.0.0.1:1", "--running"], "--running and --url cannot be used together"),
         (["--concurrency", "9"], "runs 4 requests at once (serve.max_num_seqs)"),
         (["--category", "poetry"], "'poetry' is none of chat, "),
         (["--prompts", "/no/such/folder"], "there is no folder /no/such/folder"),

@@ -19,6 +19,7 @@ from gemmaspec.bench.compare import compare
 from gemmaspec.bench.report import page
 from gemmaspec.bench.svg import Chart, Line, svg
 from gemmaspec.cli.app import run
+from gemmaspec.cli.text.bench import lines as bench_lines
 
 
 def row(method: str, k: int, concurrency: int, speed: float, **other: Any) -> dict[str, Any]:
@@ -82,6 +83,29 @@ def result(**speeds: float) -> dict[str, Any]:
 def write(path: Path, document: dict[str, Any]) -> Path:
     path.write_text(json.dumps(document))
     return path
+
+
+@pytest.mark.parametrize(("width", "dropped"), [(80, {"E(k)", "ms/step"}), (100, set()), (140, set())])
+def test_the_table_of_compare_drops_columns_and_cuts_none(
+    width: int, dropped: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", result(mtp_4_8=650.0))
+    run(["compare", str(a), str(b)])
+    printed = capsys.readouterr().out.splitlines()
+    heading = next(line for line in printed if "requests" in line)
+    assert [one for one in ("E(k)", "ms/step") if one not in heading] == sorted(dropped)
+    rows = printed[printed.index(heading) :]
+    assert all(len(line) <= width for line in rows)
+    assert any(line.endswith("slower") for line in rows)
+
+
+@pytest.mark.parametrize(("width", "dropped"), [(80, ["TTFT ms"]), (100, []), (140, [])])
+def test_the_table_of_bench_drops_columns_and_cuts_none(width: int, dropped: list[str]) -> None:
+    printed = list(bench_lines(result(), width=width))
+    heading = next(line for line in printed if "requests" in line)
+    assert [one for one in ("E(k)", "ms/step", "TTFT ms") if one not in heading] == dropped
+    assert all(len(line) <= width for line in printed[printed.index(heading) : printed.index(heading) + 5])
 
 
 def test_the_same_result_twice_is_the_same() -> None:

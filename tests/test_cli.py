@@ -63,7 +63,7 @@ def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixtu
     [
         (["up", "spark-31b-e2"], 2, "did you mean spark-31b-e2b"),
         (["up", "/no/such.yaml"], 2, "there is no profile file /no/such.yaml"),
-        (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine is docker or process, not 'podman'"),
+        (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine must be docker or process, not 'podman'"),
         (["up", "tiny-cpu", "--set", "nonsense"], 2, "is not KEY=VALUE"),
         (["up"], 2, "Missing argument"),
         (["upp"], 2, "No such command"),

@@ -290,7 +290,12 @@ def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(tmp_p
     code, rows, _ = doctor("spark-31b-e2b", **without_docker(tmp_path))
     assert code == 4
     assert rows["docker daemon"]["state"] == "failed"
-    assert rows["image"] == {"name": "image", "state": "skipped", "says": "docker does not answer", "do": None}
+    assert rows["image"] == {
+        "name": "image",
+        "state": "skipped",
+        "says": "the docker daemon does not answer",
+        "do": None,
+    }
     assert rows["port"]["state"] == "ok"
     assert not [row for row in rows.values() if "runtime.vllm" in row["says"]]
 
@@ -343,7 +348,7 @@ def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
         code, rows, _ = doctor(str(file), "--engine", "process", **env)
         assert code == 4
-        assert rows["target"]["says"].endswith("1000000.00 GB are not here yet")
+        assert rows["target"]["says"].endswith("1000000.00 GB to download")
         assert rows["target"]["do"] == f"gemmaspec pull {file}"
         assert rows["disk, models"]["state"] == "failed"
         assert rows["draft"]["do"].startswith(f"accept the terms at {hub.url}/some/draft")

@@ -141,7 +141,7 @@ def test_json_holds_everything(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
         (["some/missing", "--offline"], 4, "is not in the cache"),
         (["/no/such/folder"], 4, "there is no folder /no/such/folder"),
         (["spark-31b-e2"], 2, "there is no profile called 'spark-31b-e2'; did you mean spark-31b-e2b"),
-        (["spark-31b-e2b", "--revision", "main"], 2, "spark-31b-e2b is a profile: it names its own revisions"),
+        (["spark-31b-e2b", "--revision", "main"], 2, "spark-31b-e2b is a profile, which has its own revisions"),
         (["./nothing.yaml"], 4, "there is no folder"),
         (["nothing.yaml"], 2, "there is no profile file nothing.yaml"),
     ],

@@ -130,11 +130,11 @@ def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback"]) == 2
-    assert "none was ever ready here" in capsys.readouterr().err
+    assert "no stack has ever been ready here" in capsys.readouterr().err
     keep(1, monkeypatch)
     assert only_name() == "mine"
     assert run(["rollback", "mine"]) == 2
-    assert "mine has no known good stack but the current one" in capsys.readouterr().err
+    assert "mine has no known good stack other than the current one" in capsys.readouterr().err
     assert run(["rollback", "mine", "--to", "20260101T000000Z-12345678"]) == 2
     with pytest.raises(UsageError, match="known good: none"):
         choose("never-started", None)
@@ -167,7 +167,7 @@ def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback", "mien", "--list"]) == 0
-    assert capsys.readouterr() == ("", "no known good stack of that name\n")
+    assert capsys.readouterr() == ("", "no known good stack has that name\n")
 
 
 def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:

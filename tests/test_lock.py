@@ -222,7 +222,7 @@ def test_locking_reads_files_and_starts_nothing(own: Path, capsys: pytest.Captur
     assert document["lock"]["versions"] == {"vllm": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.19.0"}
     assert document["lock"]["target"]["digest"].startswith("sha256:")
     assert run(["lock", str(own), "--engine", "process"]) == 0
-    assert "locked already, nothing moved" in capsys.readouterr().out
+    assert "already locked; nothing has changed" in capsys.readouterr().out
     assert run(["profile", "list"]) == 0
     assert "own.lock" not in capsys.readouterr().out
 
@@ -265,7 +265,7 @@ def test_up_locked_refuses_what_moved(
 
 def test_up_locked_wants_a_lock(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", str(own), "--engine", "process", "--locked"]) == 2
-    assert f"own has no lock: there is no {own.with_name('own.lock')}" in capsys.readouterr().err
+    assert f"own has no lock: missing {own.with_name('own.lock')}" in capsys.readouterr().err
 
 
 def test_the_versions_of_the_runtime_are_compared_before_a_locked_start(own: Path, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(ow
     assert same
     assert lock.warnings(loaded, same) == []
     other = same.model_copy(update={"plan": OTHER})
-    assert lock.warnings(loaded, other) == [f"warning: not as locked: plan: was {same.plan}, is {OTHER}"]
+    assert lock.warnings(loaded, other) == [f"warning: differs from the lock: plan: was {same.plan}, is {OTHER}"]
     own.with_name("own.lock").write_text("nonsense: [")
     assert lock.warnings(loaded, same)[0].startswith("warning: ")
 
@@ -352,7 +352,7 @@ def test_a_damaged_lock_is_replaced(
         assert "gemmaspec lock" in capsys.readouterr().err
         assert run(["lock", str(profiles / "mine.yaml"), "--engine", "process"]) == 0
         told = capsys.readouterr()
-        assert "this lock is damaged and replaced" in told.err
+        assert "replacing the damaged lock" in told.err
         assert "mine is locked" in told.out
         assert "vllm " in told.out
     (profiles / "mine.lock").unlink()

@@ -140,7 +140,7 @@ def test_a_server_that_is_silent_after_it_was_ready_is_unknown(
 ) -> None:
     up()
     monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: False)
-    assert row(capsys)["why"] == "it runs, and /health does not answer"
+    assert row(capsys)["why"] == "it runs, but /health does not answer"
 
 
 def test_a_damaged_record_does_not_hide_the_others(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +183,7 @@ def test_down_all_stops_everything_and_goes_past_what_it_cannot_stop(
 @pytest.mark.parametrize("arguments", [["down"], ["down", "mine", "--all"]])
 def test_down_wants_a_name_or_all(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
-    assert "name a started profile, or give --all" in capsys.readouterr().err
+    assert "name a started profile, or use --all" in capsys.readouterr().err
 
 
 def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine) -> None:
@@ -194,7 +194,8 @@ def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine
 
 
 @pytest.mark.parametrize(
-    ("moment", "said"), [("wait", "interrupted; mine does not run"), ("preflight", "interrupted; nothing was started")]
+    ("moment", "said"),
+    [("wait", "interrupted; mine does not run"), ("preflight", "interrupted; no server was started")],
 )
 def test_ctrl_c_says_whether_the_server_runs_on(
     machine: FakeMachine, moment: str, said: str, capsys: pytest.CaptureFixture[str]

@@ -172,7 +172,7 @@ def test_a_failed_replacement_says_what_runs_now(
     assert up(*OTHER, "--no-rollback-on-failure") == 6
     assert machine.calls[-2:] == ["process wait mine:8601", "process stop mine:8601"]
     err = capsys.readouterr().err
-    assert "mine does not run now: what ran before was stopped for this start." in err
+    assert "mine is not running: its earlier server was stopped for this start." in err
     assert "gemmaspec rollback mine" in err
     machine.calls.clear()
     assert run(["rollback", "mine"]) == 0

@@ -56,7 +56,7 @@ class Task:
 
 
 def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Every cell of one arm."""
+    """Return every cell of one arm."""
     return tuple(
         Cell(concurrency=concurrency, context=context)
         for context in (contexts or (None,))
@@ -65,7 +65,7 @@ def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cel
 
 
 def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[Task, ...]:
-    """Every task: each round in the reverse order of the one before, so that a machine that drifts favours no arm.
+    """Return every task: each round in the reverse order of the one before, so that a machine that drifts favours no arm.
 
     The last arm of a round is the first of the next, which saves a start.
     """

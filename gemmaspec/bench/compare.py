@@ -99,7 +99,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
 
 
 def comparison_json(found: Comparison) -> dict[str, Any]:
-    """The answer for machines."""
+    """Return the answer for machines."""
     return {
         "slower": found.slower,
         "differences": [{"what": one.what, "a": one.a, "b": one.b} for one in found.differences],
@@ -145,7 +145,7 @@ def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows have one concurrency, and contexts that differ by a tenth at most."""
+    """Return whether two rows have one concurrency, and contexts that differ by a tenth at most."""
     near = abs(one["context"] - other["context"]) <= 0.1 * max(one["context"], other["context"], 1)
     return bool(one["concurrency"] == other["concurrency"] and near)
 
@@ -192,7 +192,7 @@ def _differences(
 
 
 def _of_maps(name: str, a: Any, b: Any) -> Iterator[Difference]:
-    """The leaves that differ, by dotted name."""
+    """Yield the leaves that differ, by dotted name."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in dict.fromkeys((*a, *b)):
             yield from _of_maps(f"{name}.{key}" if name else str(key), a.get(key), b.get(key))

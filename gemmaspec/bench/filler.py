@@ -45,7 +45,7 @@ def filler(characters: int, *, seed: str) -> str:
 
 
 def lengthened(prompt: Prompt, characters: int) -> Prompt:
-    """The prompt with so much of a logbook in front of its first message from the user."""
+    """Return the prompt with so much of a logbook in front of its first message from the user."""
     messages: list[Any] = [dict(one) for one in prompt.messages]
     place = next((i for i, one in enumerate(messages) if one["role"] == "user"), 0)
     book = filler(characters, seed=prompt.id)

@@ -56,7 +56,7 @@ class PromptSet:
 
 
 def read_prompts(folder: Path, *, name: str) -> PromptSet:
-    """The prompts of a folder: one CATEGORY.jsonl for each category, one prompt on each line.
+    """Return the prompts of a folder: one CATEGORY.jsonl for each category, one prompt on each line.
 
     A line is {"prompt": "…"} or {"messages": […], "tools": […]}, with an "id" if wanted. Raises UsageError that names
     file and line for anything else.
@@ -78,7 +78,7 @@ def read_prompts(folder: Path, *, name: str) -> PromptSet:
 
 
 def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple[Prompt, ...]:
-    """The first `each` prompts of every category, or of those that are named. Raises UsageError for an unknown one."""
+    """Return the first `each` prompts of every category, or of those that are named. Raises UsageError for an unknown one."""
     unknown = [one for one in categories if one not in prompts.categories]
     if unknown:
         raise UsageError(f"--category: {unknown[0]!r} is none of {', '.join(prompts.categories)}")
@@ -91,7 +91,7 @@ def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple
 
 
 def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
-    """The prompts with categories taking turns, and again from the start until there are `at_least` of them."""
+    """Return the prompts with categories taking turns, and again from the start until there are `at_least` of them."""
     by_category = [
         [one for one in prompts if one.category == name] for name in dict.fromkeys(p.category for p in prompts)
     ]

@@ -45,7 +45,7 @@ dt{color:var(--dim)}dd{margin:0 0 .3rem}
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The page of a result."""
+    """Return the page of a result."""
     rows: Sequence[Row] = document["rows"]
     title = f"{document['profile']}, measured {str(document['date'])[:10]}"
     body = "\n".join(
@@ -70,7 +70,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def alone(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The row without speculation that a row is compared with; prompts as they are have lengths of their own."""
+    """Return the row without speculation that a row is compared with; prompts as they are have lengths of their own."""
     for one in rows:
         near = abs(one["context"] - row["context"]) <= 0.1 * max(one["context"], row["context"])
         if one["k"] == 0 and one["concurrency"] == row["concurrency"] and near:
@@ -79,7 +79,7 @@ def alone(row: Row, rows: Sequence[Row]) -> Row | None:
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know before any number."""
+    """Yield what a reader must know before any number."""
     rows = document["rows"]
     for arm, why in (document.get("failed") or {}).items():
         yield f"{arm} did not start: {why}"
@@ -96,7 +96,7 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def charts(document: Mapping[str, Any]) -> Iterator[Chart]:
-    """Every picture that the rows are enough for."""
+    """Yield every picture that the rows are enough for."""
     rows: Sequence[Row] = document["rows"]
     for group in _by_context(rows):
         yield from _speed(group, many=len(group) < len(rows))
@@ -187,7 +187,7 @@ def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    """The fastest of each concurrency, in one sentence."""
+    """Return the fastest of each concurrency, in one sentence."""
     found = []
     for concurrency in sorted({row["concurrency"] for row in rows}):
         own = [row for row in rows if row["concurrency"] == concurrency]

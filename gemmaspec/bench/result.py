@@ -82,7 +82,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _compact(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample with moments to the microsecond, and nothing that is empty."""
+    """Return a sample with moments to the microsecond, and nothing that is empty."""
     return {
         name: round(value, 6) if isinstance(value, float) else value
         for name, value in sample.items()
@@ -91,7 +91,7 @@ def _compact(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """The document as a file holds it: a row, a cell and a sample on a line each."""
+    """Return the document as a file holds it: a row, a cell and a sample on a line each."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -129,7 +129,7 @@ _CELL: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def parse(text: str, *, file: str) -> dict[str, Any]:
-    """A result again. Raises UsageError for what is none, or is of another schema."""
+    """Return a result again. Raises UsageError for what is none, or is of another schema."""
     if len(text) > MAX_BYTES:
         raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, which no result is")
     try:

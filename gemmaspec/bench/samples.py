@@ -79,7 +79,7 @@ class Measured:
 
 
 def figures(found: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
-    """What a cell amounts to, by the names that a result uses."""
+    """Return what a cell amounts to, by the names that a result uses."""
     samples = found.samples
     tokens = sum(one.completion_tokens for one in samples)
     spans = [Span(one.sent, one.last, one.completion_tokens) for one in samples]
@@ -114,7 +114,7 @@ def rates(groups: Sequence[Group], k: int) -> tuple[float, ...]:
 
 
 def step(found: Measured) -> float:
-    """Seconds of one step, reading prompts left out: the time of all answers over the steps that made them.
+    """Return seconds of one step, reading prompts left out: the time of all answers over the steps that made them.
 
     A request takes part in each step of its answer, and each step that verifies drafts counts one draft for it.
     """
@@ -146,7 +146,7 @@ def _from_histograms(samples: Sequence[Sample], k: int) -> tuple[float, ...]:
 
 
 def _length_interval(samples: Sequence[Sample]) -> list[float] | None:
-    """Where 90 % of E(k) lie by request: only where each request says what was accepted for it."""
+    """Return where 90 % of E(k) lie by request: only where each request says what was accepted for it."""
     own = [one for one in samples if sum(one.accepted)]
     found = by_request(own, _length) if own else None
     return list(found) if found else None

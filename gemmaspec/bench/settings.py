@@ -40,19 +40,19 @@ class Settings:
     prompts_sha256: str
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
-        """The first setting that is not as in a stored result; None when all are."""
+        """Return the first setting that is not as in a stored result; None when all are."""
         own = as_json(self)
         return next((name for name in own if own[name] != stored.get(name)), None)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:
-    """The settings as a result holds them."""
+    """Return the settings as a result holds them."""
     whole = dataclasses.asdict(settings)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
 
 
 def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
-    """The arms of a profile: without speculation for k 0, with its method for each other k.
+    """Return the arms of a profile: without speculation for k 0, with its method for each other k.
 
     Without `ks`: none and the profile's own. Raises UsageError for a k that the profile cannot have.
     """

@@ -23,7 +23,7 @@ class Span:
 
 
 def steady_rate(spans: Sequence[Span], concurrency: int) -> float:
-    """Tokens per second of all requests together, while `concurrency` of them ran.
+    """Return tokens per second of all requests together, while `concurrency` of them ran.
 
     From the first request to the moment at which fewer run than asked for, because none is left: the end of a run,
     when the last ones finish one by one, says nothing about the load. A request's tokens are taken to be spread
@@ -39,13 +39,13 @@ def steady_rate(spans: Sequence[Span], concurrency: int) -> float:
 
 
 def _overlap(one: Span, start: float, stop: float) -> float:
-    """The share of a request that lies between two moments."""
+    """Return the share of a request that lies between two moments."""
     length = one.ended - one.began
     return max(0.0, min(one.ended, stop) - max(one.began, start)) / length if length > 0 else 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie, 0 to 1, interpolated. Raises ValueError for no value."""
+    """Return the value below which `share` of them lie, 0 to 1, interpolated. Raises ValueError for no value."""
     if not values:
         raise ValueError("no value")
     ordered = sorted(values)
@@ -69,7 +69,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def by_request(
     items: Sequence[T], measure: Callable[[Sequence[T]], float], *, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Where 90 % of `measure` lie when requests are drawn again: tokens of one answer are not independent.
+    """Return where 90 % of `measure` lie when requests are drawn again: tokens of one answer are not independent.
 
     None for fewer than four requests.
     """

@@ -13,12 +13,12 @@ RESULT: Final = "result.json"
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A result: a file, or a folder that bench wrote. Raises UsageError for anything else."""
+    """Return a result: a file, or a folder that bench wrote. Raises UsageError for anything else."""
     return result.parse(read_text(path, limit=result.MAX_BYTES), file=str(_file(path)))
 
 
 def read_text(path: Path, *, limit: int) -> str:
-    """The text of a file, or of the result in a folder. Raises UsageError where it cannot be read or is too large."""
+    """Return the text of a file, or of the result in a folder. Raises UsageError where it cannot be read or is too large."""
     file = _file(path)
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever

@@ -40,7 +40,7 @@ class Chart:
 
 
 def svg(chart: Chart) -> str:
-    """The chart with its legend, as a figure of a page."""
+    """Return the chart with its legend, as a figure of a page."""
     values = [value for line in chart.lines for value in line.values if value is not None and math.isfinite(value)]
     ticks = _ticks(max([*values, chart.level or 0.0, chart.top or 0.0, 1e-9]))
     parts = [

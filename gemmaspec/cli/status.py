@@ -15,9 +15,9 @@ def add_to(app: typer.Typer) -> None:
 def status(name: options.OptionalStack = None, json: options.Json = False) -> None:
     """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
 
-    With NAME also its patches as the server itself reports them, and how well it drafts. Exit code 5 when a file of
-    the plan, the overlay or the package was changed since the start, 4 when it cannot be told whether something
-    runs, 1 when NAME is given and does not run.
+    With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
+    plan, the overlay or the package has changed since the start, 4 if gemmaspec cannot tell whether something runs,
+    1 if NAME is given and does not run.
     """
     from gemmaspec.cli.text import status as text
     from gemmaspec.deploy.status import status as use_case

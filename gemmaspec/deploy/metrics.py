@@ -15,11 +15,11 @@ _TIMEOUT_S: Final = 2.0
 
 
 def read(server: Server) -> Sample:
-    """Return the counters of now. Raises StartFailed or TimedOut if the server does not give them."""
+    """Return the current counters. Raises StartFailed or TimedOut if the server does not provide them."""
     reply = exchange(server, "/metrics", timeout_s=_TIMEOUT_S, api_key=api_key_for(server))
     if reply.status != 200:
         raise StartFailed(f"/metrics answers HTTP {reply.status}")
     try:
         return read_sample(reply.body.decode("utf-8", "replace"), at=time.monotonic())
     except (ValueError, OverflowError, IndexError, KeyError):
-        raise StartFailed("the counters of /metrics cannot be read") from None
+        raise StartFailed("cannot read the counters of /metrics") from None

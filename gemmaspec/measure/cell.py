@@ -39,7 +39,7 @@ class Asking:
     """Whether the server finds tool calls in answers; without, vLLM refuses requests that leave the choice to it."""
 
     def body(self, prompt: Mapping[str, Any], *, tokens: int | None = None, fixed: bool | None = None) -> bytes:
-        """A request's JSON; its own salt keeps the prefix cache from knowing the prompt already."""
+        """Return a request's JSON; its own salt keeps the prefix cache from knowing the prompt already."""
         fixed = self.ignore_eos if fixed is None else fixed
         own: dict[str, Any] = {
             "model": self.server.model,
@@ -64,7 +64,7 @@ class Asking:
         )
 
     def counters(self) -> Counters:
-        """What the server has counted."""
+        """Return what the server has counted."""
         return read_counters(self.server, timeout_s=COUNTERS_S, api_key=self.api_key)
 
 
@@ -107,7 +107,7 @@ def warm_up(asking: Asking, concurrency: int) -> None:
 
 
 def reference_step(asking: Asking) -> float:
-    """Seconds of a step of the reference request, alone.
+    """Return seconds of a step of the reference request, alone.
 
     The median time between two chunks of its answer, where each step is a chunk; else its time over its steps, since
     a server leaves out chunks without text, as dummy weights and parsers make them.

@@ -29,7 +29,7 @@ class Counters:
     """Accepted tokens at each position."""
 
     def since(self, before: Counters) -> Counters:
-        """What was added. Raises Broken where a count fell: the server was started anew meanwhile."""
+        """Return what was added. Raises Broken where a count fell: the server was started anew meanwhile."""
         added = tuple(
             now - (before.by_position[i] if i < len(before.by_position) else 0)
             for i, now in enumerate(self.by_position)
@@ -52,7 +52,7 @@ class Counters:
 
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> Counters:
-    """What the server has counted. Raises Broken when it does not say, and what `exchange` raises."""
+    """Return what the server has counted. Raises Broken when it does not say, and what `exchange` raises."""
     reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
     if reply.status != 200:
         raise Broken(f"/metrics answers {reply.status}")
@@ -63,7 +63,7 @@ def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> C
 
 
 def counters_of(text: str) -> Counters:
-    """The counters of a /metrics page. Raises ValueError when they cannot be read."""
+    """Return the counters of a /metrics page. Raises ValueError when they cannot be read."""
     found = read_sample(text, at=0.0)
     return Counters(
         generated=int(found.generation_tokens),
@@ -75,7 +75,7 @@ def counters_of(text: str) -> Counters:
 
 
 def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, api_key: str | None) -> Counters:
-    """What was added to `before`, once the server has counted `tokens` generated tokens, or counts no more.
+    """Return what was added to `before`, once the server has counted `tokens` generated tokens, or counts no more.
 
     vLLM counts a step shortly after it has sent it. Raises what `read_counters` raises.
     """
@@ -88,7 +88,7 @@ def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, 
 
 
 def speculates(server: Server, *, timeout_s: float, api_key: str | None) -> bool:
-    """Whether the server has a draft: vLLM counts drafts, be it none so far, only where one is configured.
+    """Return whether the server has a draft: vLLM counts drafts, be it none so far, only where one is configured.
 
     Raises Broken when it does not say, and what `exchange` raises.
     """

@@ -30,7 +30,7 @@ class Model:
 
 
 def served(server: Server, api_key: str | None) -> Model:
-    """The first model of /v1/models. Raises Broken when the server does not list one."""
+    """Return the first model of /v1/models. Raises Broken when the server does not list one."""
     reply = exchange(server, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
     found = reply.json() if reply.status == 200 else None
     models = found.get("data") if isinstance(found, dict) else None
@@ -42,7 +42,7 @@ def served(server: Server, api_key: str | None) -> Model:
 
 
 def count(asking: Asking, prompt: Prompt) -> int:
-    """Tokens of a prompt, its template included, by the server's own /tokenize. Raises Broken when it has none."""
+    """Return tokens of a prompt, its template included, by the server's own /tokenize. Raises Broken when it has none."""
     body = {"model": asking.server.model, **prompt.body()}
     reply = exchange(asking.server, "/tokenize", body=body, timeout_s=_TIMEOUT_S, api_key=asking.api_key)
     found = reply.json() if reply.status == 200 else None

@@ -50,7 +50,7 @@ class Stream:
 
 
 def connection(base_url: str, *, timeout_s: float, api_key: str | None) -> httpx.Client:
-    """A client that keeps one connection to one server and reaches nothing else."""
+    """Return a client that keeps one connection to one server and reaches nothing else."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     return httpx.Client(
         base_url=base_url,
@@ -90,7 +90,7 @@ def _plain(error: Exception) -> str:
 
 
 def _events(response: httpx.Response) -> Iterator[tuple[Any, float]]:
-    """Each event's JSON and the moment at which its bytes were there."""
+    """Yield each event's JSON and the moment at which its bytes were there."""
     waiting, total = b"", 0
     for part in response.iter_raw():
         moment = time.perf_counter()

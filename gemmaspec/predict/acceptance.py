@@ -40,7 +40,7 @@ class Curve:
 
 
 def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = None) -> Curve:
-    """The curve of one method at k, from rows of that method and one setting.
+    """Return the curve of one method at k, from rows of that method and one setting.
 
     Rows of the same k are taken first, since a head that drafts a block in one pass may draft it worse when it is cut;
     rows of the same context before others. `known` is a conditional probability from elsewhere, where no row is.
@@ -58,7 +58,7 @@ def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = No
 
 
 def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
-    """The mean of each position, over the rows that have it."""
+    """Return the mean of each position, over the rows that have it."""
     found: list[float] = []
     for position in range(min(k, max((row.k for row in rows), default=0))):
         values = [row.acceptance[position] for row in rows if row.k > position]
@@ -68,7 +68,7 @@ def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
 
 
 def _next(rates: Sequence[float]) -> float:
-    """The conditional probability of the next position."""
+    """Return the conditional probability of the next position."""
     steps = [after / before if before > 0 else 0.0 for before, after in zip((1.0, *rates), rates, strict=False)]
     last = steps[1:][-LAST:] or steps
     return sum(last) / len(last)

@@ -10,7 +10,7 @@ Vector = Sequence[float]
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """The scalar product."""
+    """Return the scalar product."""
     return float(sum(map(mul, a, b)))
 
 

@@ -66,7 +66,7 @@ class Predicted:
 
 
 def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
-    """Every cell that is asked for, in each setting that was measured; settings and methods never explain each other.
+    """Return every cell that is asked for, in each setting that was measured; settings and methods never explain each other.
 
     Rows without speculation belong to every method of their setting: they are the step that a draft is added to.
     """
@@ -75,7 +75,7 @@ def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
 
 
 def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
-    """A predicted row, in the form of a measured one."""
+    """Return a predicted row, in the form of a measured one."""
     own = {"vllm": one.setting.vllm} if one.setting.vllm else {}
     return {
         "method": one.method,
@@ -95,7 +95,7 @@ def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, A
 
 
 def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
-    """The cell without speculation that a cell is compared with."""
+    """Return the cell without speculation that a cell is compared with."""
     for other in found:
         same = (other.setting, other.concurrency, other.context) == (one.setting, one.concurrency, one.context)
         if same and other.k == 0:
@@ -135,7 +135,7 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
 
 
 def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
-    """The step by the fit that is the surest of it: rows of a draft also say how a step grows with its tokens."""
+    """Return the step by the fit that is the surest of it: rows of a draft also say how a step grows with its tokens."""
     return min((fit.at(cell) for fit in fits), key=lambda one: one.deviation)
 
 

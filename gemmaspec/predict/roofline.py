@@ -32,7 +32,7 @@ class Roofline:
     setting: Setting
 
     def predict(self, asked: Asked) -> tuple[Predicted, ...]:
-        """Every cell that is asked for."""
+        """Return every cell that is asked for."""
         return tuple(
             self._cell(k, batch, context, asked)
             for context in asked.contexts

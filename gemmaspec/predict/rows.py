@@ -65,7 +65,7 @@ class Row:
 
 
 def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
-    """The rows of a measured file. Raises UsageError that names the file, the row and what is wrong with it."""
+    """Return the rows of a measured file. Raises UsageError that names the file, the row and what is wrong with it."""
     if len(text) > MAX_BYTES:
         raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, which no measured file is")
     document = _json(text, file)
@@ -188,7 +188,7 @@ def _acceptance(row: Mapping[str, Any], k: int, place: str) -> tuple[float, ...]
 
 
 def _speed(row: Mapping[str, Any], tokens: float, place: str) -> float:
-    """Tokens per second, which a step time means too."""
+    """Return tokens per second, which a step time means too."""
     rate, step = (_positive(row, key, place) for key in ("tokens_per_second", "step_ms"))
     if rate is not None:
         return rate
@@ -236,14 +236,14 @@ def _given(row: Mapping[str, Any], key: str, place: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it can be counted with: a float that JSON wrote as 1e999 is infinite."""
+    """Return whether it can be counted with: a float that JSON wrote as 1e999 is infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 10**300 if isinstance(value, int) else math.isfinite(value)
 
 
 def _shown(value: Any) -> str:
-    """A value as a sentence can hold it."""
+    """Return a value as a sentence can hold it."""
     text = "".join(_printable(ascii(value) if isinstance(value, float) else str(json.dumps(value, default=str))))
     return text if len(text) <= 60 else f"{text[:57]}…"
 

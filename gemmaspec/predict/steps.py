@@ -80,7 +80,7 @@ class Steps:
         self._fits = [(fit, weight / sum(weights)) for fit, weight in zip(fits, weights, strict=True)]
 
     def at(self, cell: Cell) -> StepTime:
-        """The step of a cell: the mean over the hypotheses, each by its weight."""
+        """Return the step of a cell: the mean over the hypotheses, each by its weight."""
         near, spread = self._left.near(cell)
         found = [(*fit.at(cell, near), weight) for fit, weight in self._fits]
         mean = sum(seconds * weight for seconds, _, weight in found)
@@ -98,7 +98,7 @@ class _Growth:
 
 
 def graph_size(tokens: int) -> int:
-    """Tokens that a CUDA graph runs for `tokens`: 1, 2, 4, then multiples of 8, and of 16 above 256.
+    """Return tokens that a CUDA graph runs for `tokens`: 1, 2, 4, then multiples of 8, and of 16 above 256.
 
     vllm/config/vllm.py `_set_cudagraph_sizes`, 0.26.0 and 0.32.0; above 512 no graph is captured.
     """
@@ -120,7 +120,7 @@ _Term = tuple[float, float, float]
 
 
 def _drafting(method: str) -> tuple[float, float]:
-    """The prior of d: a pass of the draft over a step of the target."""
+    """Return the prior of d: a pass of the draft over a step of the target."""
     if method in PARALLEL or method in _FREE:
         return 0.01, 0.02
     return (0.25, 0.3) if method == "draft_model" else (0.06, 0.1)
@@ -155,11 +155,11 @@ class _Leftover:
         self._system = Cholesky(matrix)
 
     def weights(self, left: Sequence[float]) -> list[float]:
-        """What each measured cell hands on, given what was left over in it."""
+        """Return what each measured cell hands on, given what was left over in it."""
         return self._system.solve(left)
 
     def near(self, cell: Cell) -> tuple[list[float], float]:
-        """How much a cell has in common with each measured one, and the variance of what it has for itself."""
+        """Return how much a cell has in common with each measured one, and the variance of what it has for itself."""
         near = [MISFIT**2 * _nearness(cell, other) for other in self._cells]
         half = self._system.half(near)
         return near, max(MISFIT**2 - dot(half, half), 0.0)
@@ -177,7 +177,7 @@ class _Fit:
         self._handed_on = left.weights(over)
 
     def at(self, cell: Cell, near: Sequence[float]) -> tuple[float, float]:
-        """The step of a cell in seconds, and the relative deviation of the equation there."""
+        """Return the step of a cell in seconds, and the relative deviation of the equation there."""
         level, variance = self._equation(cell)
         over = min(max(dot(near, self._handed_on), -LARGEST), LARGEST)
         return level * (1 + over) * self._unit, math.sqrt(variance) / level
@@ -213,7 +213,7 @@ class _Fit:
 
 
 def _nearness(a: Cell, b: Cell) -> float:
-    """How much of a residual two cells share, from 0 to 1."""
+    """Return how much of a residual two cells share, from 0 to 1."""
     apart = (
         (math.log2(a.batch / b.batch) / 1.5) ** 2
         + (math.log2((a.k + 1) / (b.k + 1)) / 0.8) ** 2

@@ -18,7 +18,7 @@ MAX_WAITING: Final = 10_000
 
 
 def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
-    """The result of `call`, run in a thread of its own, which is left behind when it takes too long.
+    """Return the result of `call`, run in a thread of its own, which is left behind when it takes too long.
 
     Raises whatever `call` raises, and EnvironmentMissing when it has not returned after `seconds`.
     """
@@ -51,7 +51,7 @@ class LogFollower:
         follow.start()
 
     def read(self) -> list[str]:
-        """The lines that came since the last call, as many as may wait at once."""
+        """Return the lines that came since the last call, as many as may wait at once."""
         found: list[str] = []
         try:
             while len(found) < MAX_WAITING:
@@ -61,7 +61,7 @@ class LogFollower:
         return found
 
     def read_rest(self, *, seconds: float) -> list[str]:
-        """The lines up to the log's end, or those that come within `seconds`."""
+        """Return the lines up to the log's end, or those that come within `seconds`."""
         deadline = time.monotonic() + seconds
         found = self.read()
         while time.monotonic() < deadline and not self._ended.wait(0.02):

@@ -27,7 +27,7 @@ class SpecCounters:
     """Proposed tokens that the target agreed to."""
 
     def since(self, before: SpecCounters) -> SpecCounters:
-        """What was added to `before`; nothing is ever negative, a restarted server counts from zero."""
+        """Return what was added to `before`; nothing is ever negative, a restarted server counts from zero."""
         return SpecCounters(
             drafts=max(0, self.drafts - before.drafts),
             draft_tokens=max(0, self.draft_tokens - before.draft_tokens),
@@ -41,7 +41,7 @@ class SpecCounters:
 
 
 def spec_counters(metrics_text: str) -> SpecCounters:
-    """The speculation counters of a /metrics page. Raises ValueError when they cannot be read."""
+    """Return the speculation counters of a /metrics page. Raises ValueError when they cannot be read."""
     from prometheus_client.parser import text_string_to_metric_families  # slow to import
 
     wanted = "\n".join(line for line in metrics_text.splitlines() if line.startswith(PREFIX))

@@ -41,7 +41,7 @@ class Ended:
 
 
 def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError:
-    """The error for a server that died: PatchConflict when the launcher refused a patch, else StartFailed."""
+    """Return the error for a server that died: PatchConflict when the launcher refused a patch, else StartFailed."""
     messages = [message_of(line) for line in ended.lines]
     own = [text for text in messages if text.startswith(LAUNCHER)]
     if own and not any(map(_STARTS_VLLM.match, own)):
@@ -94,7 +94,7 @@ def _how(state: State) -> str:
 
 
 def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> GemmaspecError:
-    """The launcher stopped before vLLM: its own lines say why."""
+    """Return the launcher stopped before vLLM: its own lines say why."""
     said = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in own]
     text = "\n  ".join([f"the launcher of {ended.name} did not start vLLM ({_how(ended.state)})", *said])
     code = ended.state.exit_code

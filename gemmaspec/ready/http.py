@@ -34,7 +34,7 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON. Raises StartFailed when it is none."""
+        """Return the body as JSON. Raises StartFailed when it is none."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):

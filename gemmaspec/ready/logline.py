@@ -24,7 +24,7 @@ _SECRETS: Final = re.compile(
 
 
 def message_of(line: str) -> str:
-    """What a line says: without colours, the process and level that vLLM puts in front, and overwritten text.
+    """Return what a line says: without colours, the process and level that vLLM puts in front, and overwritten text.
 
     `(EngineCore pid=7) INFO 11-20 17:48:56 [core.py:133] Initializing …` says `Initializing …`. The prefix is
     that of vllm/logger.py and vllm/utils/system_utils.py, 0.19.0 to 0.33.0; a progress bar overwrites itself
@@ -49,7 +49,7 @@ def _plain(line: str) -> str:
 
 
 def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
-    """A line that is safe to show: no escapes or control characters, cut to MAX_LINE, no secrets.
+    """Return a line that is safe to show: no escapes or control characters, cut to MAX_LINE, no secrets.
 
     `secrets` are values to hide wherever they occur; what looks like a key or a token is hidden as well.
     """

@@ -143,7 +143,7 @@ says nothing until that is over: 16 and 24 s for a 31B on an H200 with 0.26.0.""
 
 
 def phase_of(line: str) -> Phase | None:
-    """The phase that a line of the log shows to have begun; None for most lines."""
+    """Return the phase that a line of the log shows to have begun; None for most lines."""
     message = message_of(line)
     return next((mark.phase for mark in MARKS if mark.pattern.match(message)), None)
 
@@ -159,14 +159,14 @@ class PhaseTracker:
         self.phase = Phase.PATCHING
 
     def feed(self, line: str) -> Phase | None:
-        """The phase that begins with this line, if one does."""
+        """Return the phase that begins with this line, if one does."""
         message = message_of(line)
         self._compiles = self._compiles or bool(_COMPILES.match(message))
         found = phase_of(line) or self._implied(message)
         return self.enter(found) if found else None
 
     def _implied(self, message: str) -> Phase | None:
-        """The phase that a line begins in this start, though not in every one."""
+        """Return the phase that a line begins in this start, though not in every one."""
         if self._speculates and self.phase is Phase.LOADING_TARGET and _TARGET_IS_LOADED.match(message):
             return Phase.LOADING_DRAFT
         if self._compiles and _MODELS_ARE_LOADED.match(message):
@@ -182,6 +182,6 @@ class PhaseTracker:
         return phase
 
     def durations(self) -> Mapping[Phase, float]:
-        """Seconds spent in each phase seen so far, in order; the current one is still counting."""
+        """Return seconds spent in each phase seen so far, in order; the current one is still counting."""
         ends = [*list(self._entered.values())[1:], self._clock()]
         return {phase: end - begin for (phase, begin), end in zip(self._entered.items(), ends, strict=True)}

@@ -69,7 +69,7 @@ class Answer:
 
 
 def api_key_for(server: Server) -> str | None:
-    """The key that requests to this server carry: $VLLM_API_KEY when it needs one."""
+    """Return the key that requests to this server carry: $VLLM_API_KEY when it needs one."""
     return os.environ.get("VLLM_API_KEY") or None if server.needs_api_key else None
 
 
@@ -84,7 +84,7 @@ def user_message(text: str, *, image_url: str | None = None) -> dict[str, Any]:
 
 
 def healthy(server: Server) -> bool:
-    """Whether /health answers 200: a hint that asking may be worth it, no more."""
+    """Return whether /health answers 200: a hint that asking may be worth it, no more."""
     try:
         return exchange(server, "/health", timeout_s=HEALTH_TIMEOUT_S).status == 200
     except GemmaspecError:
@@ -92,7 +92,7 @@ def healthy(server: Server) -> bool:
 
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None = None) -> SpecCounters:
-    """What the server has drafted since its start. Raises StartFailed or TimedOut when it does not say."""
+    """Return what the server has drafted since its start. Raises StartFailed or TimedOut when it does not say."""
     reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
     if reply.status != 200:
         raise StartFailed(f"/metrics answers {reply.status}")
@@ -148,7 +148,7 @@ def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_t
 
 
 def judge(answer: Answer, *, speculates: bool, any_text: bool = False) -> str | None:
-    """What is wrong with a first answer; None when nothing is. `any_text` looks at everything but the text."""
+    """Return what is wrong with a first answer; None when nothing is. `any_text` looks at everything but the text."""
     if answer.finish_reason not in _FINISHED:
         return f"the first answer ended with {answer.finish_reason!r}, not with one of {', '.join(_FINISHED)}"
     if not any_text and (complaint := _unreadable(answer)):
@@ -177,7 +177,7 @@ def _counters(server: Server, *, timeout_s: float, api_key: str | None) -> SpecC
 
 
 def _settled(server: Server, before: SpecCounters, *, timeout_s: float, api_key: str | None) -> SpecCounters:
-    """What one request added to the counters, once they have grown and stand still."""
+    """Return what one request added to the counters, once they have grown and stand still."""
     last = SpecCounters()
     for _ in range(SETTLE_TRIES if server.speculates else 0):
         added = _counters(server, timeout_s=timeout_s, api_key=api_key).since(before)
@@ -204,7 +204,7 @@ def _completion(reply: Reply) -> dict[str, Any]:
 
 
 def _said(reply: Reply) -> str:
-    """What an error reply says, as `{"error": {"message": …}}` or its older form without `error`."""
+    """Return what an error reply says, as `{"error": {"message": …}}` or its older form without `error`."""
     with contextlib.suppress(StartFailed):
         found = _mapping(reply.json())
         said = _text(_mapping(found.get("error")).get("message")) or _text(found.get("message"))

@@ -154,7 +154,7 @@ class _Watch:
             self._on_phase(phase, self._elapsed())
 
     def _over(self) -> State | None:
-        """The server's state when it has exited or restarted; None while it runs or the engine is silent."""
+        """Return the server's state when it has exited or restarted; None while it runs or the engine is silent."""
         try:
             state = bounded(
                 lambda: self._engine.state(self._server),
@@ -199,7 +199,7 @@ class _Watch:
             raise self._wrong(error) from None
 
     def _dying(self, seconds: float) -> State | None:
-        """The state of a server that ends within `seconds`; None when it goes on."""
+        """Return the state of a server that ends within `seconds`; None when it goes on."""
         until = self._clock() + seconds
         while not (state := self._over()) and self._clock() < until:
             self._sleep(POLL_S)
@@ -218,7 +218,7 @@ class _Watch:
         return failed_start(ended, secrets=self._secrets)
 
     def _wrong(self, error: StartFailed) -> StartFailed:
-        """A server that goes on, but whose first answer was none, or a wrong one."""
+        """Return a server that goes on, but whose first answer was none, or a wrong one."""
         if not isinstance(error, NoAnswer):
             return StartFailed(f"{self._server.name} is not ready: {error.message}", hint=error.hint)
         self._read(self._log.read())
@@ -226,7 +226,7 @@ class _Watch:
         return explained(what, tuple(self._lines), secrets=self._secrets)
 
     def _tail(self) -> list[str]:
-        """The log's end, when following it gave nothing."""
+        """Return the log's end, when following it gave nothing."""
         try:
             return bounded(
                 lambda: list(self._engine.logs(self._server, tail=200)),
