@@ -185,7 +185,10 @@ def test_prompts_longer_than_the_servers_context_are_told(
     assert "1 of 5 prompts are too long for this server and are skipped" in capsys.readouterr().err
     fake.max_model_len = 20
     assert run(arguments(fake, prompts, tmp_path / "other")) == 2
-    assert "no prompt fits: the server's context is 20 tokens, and 24 are for the answer" in capsys.readouterr().err
+    assert (
+        "no prompt fits: the server's context is 20 tokens, and 24 of them are for the answer"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,10 +199,10 @@ def test_prompts_longer_than_the_servers_context_are_told(
         ({"garbage": True}, "an event that is not JSON"),
         (
             {"refuses": (400, "min_p is not supported")},
-            "the server refuses a request (HTTP 400): min_p is not supported",
+            "the server rejects a request (HTTP 400): min_p is not supported",
         ),
         ({"refuses": (500, "CUDA error")}, "failed inside the server (HTTP 500): CUDA error"),
-        ({"refuses": (401, "")}, "the server refuses the API key"),
+        ({"refuses": (401, "")}, "the server rejects the API key"),
     ],
 )
 def test_a_server_that_fails_is_one_clear_sentence(
@@ -383,8 +386,8 @@ def test_the_shipped_prompts_are_eight_categories_of_ten() -> None:
         ('{"prompt": 3}', "a.jsonl:1: the prompt is empty"),
         ('{"messages": []}', "a.jsonl:1: the prompt is empty"),
         ('{"messages": [{"content": "x"}]}', "a.jsonl:1: messages: each has a role"),
-        ('{"messages": "x"}', "a.jsonl:1: messages: is a list of maps"),
-        ("{", "a.jsonl:1: is not JSON"),
+        ('{"messages": "x"}', "a.jsonl:1: messages: must be a list of maps"),
+        ("{", "a.jsonl:1: not JSON"),
         ("[1]", "a.jsonl:1: is no prompt"),
         ("", "holds no prompt"),
     ],

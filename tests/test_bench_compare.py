@@ -281,7 +281,7 @@ def test_a_large_report_stays_small() -> None:
 
 def test_a_partial_result_and_nothing_at_all_have_a_report() -> None:
     partial = result() | {"complete": False}
-    assert "Partial: not every cell was measured." in outline(partial).text
+    assert "Incomplete: not every cell was measured." in outline(partial).text
     assert "Nothing was measured." in outline(partial | {"rows": [], "cells": []}).text
 
 

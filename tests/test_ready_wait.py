@@ -313,7 +313,7 @@ def test_a_server_that_dies_of_its_first_request_is_a_failed_start_that_says_so(
     wait.answer = raising(NoAnswer("the request failed inside the server (HTTP 500)"))
     dying = [RUNNING] * 12
     error = wait.error(FakeEngine(FIRST_REQUEST, *dying, exited(0)))
-    assert "was healthy, but died of its first request (it exited, exit code 0)" in error.message
+    assert "was healthy but died during its first request (it exited, exit code 0)" in error.message
     assert "draft-text-only" in str(error.hint)
     assert error.exit_code == 6
 

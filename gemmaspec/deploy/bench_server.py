@@ -203,7 +203,7 @@ class Servers:
         if before is not None and before != facts:
             moved = next(key for key in {**before, **facts} if before.get(key) != facts.get(key))
             raise DifferencesFound(
-                f"{moved} of {arm} was {before.get(moved)!r} when this run was started and is now {facts.get(moved)!r} now",
+                f"{moved} of {arm} was {before.get(moved)!r} at the start of this run, and is {facts.get(moved)!r} now",
                 hint="start a new run with another --out",
             )
         self.facts[name] = facts

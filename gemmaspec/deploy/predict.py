@@ -168,7 +168,7 @@ def _by_roofline(request: Request, loaded: Loaded) -> Prediction:
     plan = plan_of(loaded)
     if plan.device.bandwidth is None:
         raise UsageError(
-            f"there are no measurements for {profile.name}, and the memory bandwidth of {plan.device.name} is not known",
+            f"{profile.name} has no measurements, and the memory bandwidth of {plan.device.name} is unknown",
             hint=f"gemmaspec bench {request.profile} --save-measured",
         )
 

@@ -114,8 +114,8 @@ def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: Model) -> None:
         raise UsageError(f"the docker daemon runs on another machine, where the server will fetch {one.model} itself")
     if engine.name == "docker" and not loaded.profile.caches.huggingface:
         raise UsageError(
-            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in a volume "
-            "of its own, which only it can fill",
+            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in its own "
+            "volume, which only the container can fill",
             hint="set `caches: {huggingface: ~/.cache/huggingface}` in the profile",
         )
 

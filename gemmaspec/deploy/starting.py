@@ -147,8 +147,7 @@ def stop_replaced(start: Start, told: Told) -> None:
         before = start.replaces.started
         told.doing("stopping")
         told.note(
-            f"{before.server.name} runs an earlier version ({before.engine}, port {before.server.port}); "
-            "stopping it"
+            f"{before.server.name} runs an earlier version ({before.engine}, port {before.server.port}); stopping it"
         )
         stacks.engine_of(before).stop(before.server)
 

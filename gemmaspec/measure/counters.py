@@ -1,4 +1,4 @@
-"""What a server has counted: tokens, drafts, and acceptance by position."""
+"""A server's counters: tokens, drafts, and acceptance by position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counters:
     """Accepted tokens at each position."""
 
     def since(self, before: Counters) -> Counters:
-        """Return what was added. Raises Broken where a count fell: the server was started anew meanwhile."""
+        """Return the increase. Raises Broken if a count decreased, because the server was restarted."""
         added = tuple(
             now - (before.by_position[i] if i < len(before.by_position) else 0)
             for i, now in enumerate(self.by_position)
@@ -42,7 +42,7 @@ class Counters:
             by_position=added,
         )
         if min(found.generated, found.drafts, found.drafted, found.accepted, *added, 0) < 0:
-            raise Broken("the server's counters fell: it was started anew in the middle of a cell")
+            raise Broken("the server's counters decreased, because it was restarted during a cell")
         return found
 
     @property
@@ -52,18 +52,18 @@ class Counters:
 
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> Counters:
-    """Return what the server has counted. Raises Broken when it does not say, and what `exchange` raises."""
+    """Return the server's counters. Raises Broken if it does not report them, and what `exchange` raises."""
     reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
     if reply.status != 200:
         raise Broken(f"/metrics answers {reply.status}")
     try:
         return counters_of(reply.body.decode("utf-8", "replace"))
     except (ValueError, OverflowError, IndexError, KeyError):
-        raise Broken("the counters of /metrics cannot be read") from None
+        raise Broken("cannot read the counters of /metrics") from None
 
 
 def counters_of(text: str) -> Counters:
-    """Return the counters of a /metrics page. Raises ValueError when they cannot be read."""
+    """Return the counters of a /metrics page. Raises ValueError if they are invalid."""
     found = read_sample(text, at=0.0)
     return Counters(
         generated=int(found.generation_tokens),
@@ -75,7 +75,7 @@ def counters_of(text: str) -> Counters:
 
 
 def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, api_key: str | None) -> Counters:
-    """Return what was added to `before`, once the server has counted `tokens` generated tokens, or counts no more.
+    """Return the increase since `before`, once the server has counted `tokens` generated tokens or stops counting.
 
     vLLM counts a step shortly after it has sent it. Raises what `read_counters` raises.
     """
@@ -88,9 +88,9 @@ def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, 
 
 
 def speculates(server: Server, *, timeout_s: float, api_key: str | None) -> bool:
-    """Return whether the server has a draft: vLLM counts drafts, be it none so far, only where one is configured.
+    """Return whether the server has a draft, because vLLM reports the count of drafts only if one is configured.
 
-    Raises Broken when it does not say, and what `exchange` raises.
+    Raises Broken if it does not report its counters, and what `exchange` raises.
     """
     reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
     if reply.status != 200:

@@ -17,17 +17,17 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class SpecCounters:
-    """Counts since the server's start, summed over its engines; all zero when it counts nothing."""
+    """Counts since the server's start, summed over its engines; all zero if it counts nothing."""
 
     drafts: int = 0
-    """Times the draft was asked."""
+    """Number of drafts."""
     draft_tokens: int = 0
-    """Tokens it proposed."""
+    """Proposed tokens."""
     accepted_tokens: int = 0
-    """Proposed tokens that the target agreed to."""
+    """Proposed tokens that the target accepted."""
 
     def since(self, before: SpecCounters) -> SpecCounters:
-        """Return what was added to `before`; nothing is ever negative, a restarted server counts from zero."""
+        """Return the increase since `before`. It is never negative, because a restarted server counts from zero."""
         return SpecCounters(
             drafts=max(0, self.drafts - before.drafts),
             draft_tokens=max(0, self.draft_tokens - before.draft_tokens),
@@ -41,7 +41,7 @@ class SpecCounters:
 
 
 def spec_counters(metrics_text: str) -> SpecCounters:
-    """Return the speculation counters of a /metrics page. Raises ValueError when they cannot be read."""
+    """Return the speculation counters of a /metrics page. Raises ValueError if they are invalid."""
     from prometheus_client.parser import text_string_to_metric_families  # slow to import
 
     wanted = "\n".join(line for line in metrics_text.splitlines() if line.startswith(PREFIX))
