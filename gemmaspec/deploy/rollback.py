@@ -62,7 +62,7 @@ def check_good(good: KnownGood) -> None:
 
 
 def _never(good: KnownGood) -> Running:
-    raise AssertionError(f"x")
+    raise AssertionError(f"the rollback to {good.id} has no further rollback")
 
 
 def choose(name: str, to: str | None) -> KnownGood:
