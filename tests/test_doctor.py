@@ -172,7 +172,7 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
         (50 * machine.GB, None, "ok", "50.0 GB free"),
         (50 * machine.GB, 0, "ok", "nothing to be fetched"),
         (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to be fetched"),
-        (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB are still to be fetched"),
+        (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
         (2**20, None, "failed", "a start needs 1 GiB"),
     ],
 )
@@ -229,7 +229,7 @@ def test_the_machine_alone_without_docker(tmp_path: Path) -> None:
     assert code == 0
     assert rows["docker client"]["state"] == "warning"
     assert "`up` takes a process instead" in rows["docker daemon"]["says"]
-    assert rows["gpu"]["says"] == "none, and none is needed"
+    assert rows["gpu"]["says"] == "no GPU, and none is needed"
     assert rows["clock"]["state"] == "ok"
     assert "HF_HUB_OFFLINE is set" in rows["clock"]["says"]
 

@@ -192,7 +192,7 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
         (("--for", "newest"), 2, "'newest' is no release of vLLM"),
         (("--memory", "inf"), 2, "--memory 'inf' is not a size; use one such as 128GB or 119GiB"),
         (("--for", "0.34.0"), 2, "nothing is known about vLLM 0.34.0 yet"),
-        (("--for", "0.18.0"), 2, "vLLM 0.18.0 has no Gemma 4"),
+        (("--for", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
         (("--machine", "mainframe"), 2, "--machine is dgx-spark, "),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit does not compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),

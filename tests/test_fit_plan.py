@@ -198,7 +198,7 @@ def test_what_is_too_long_says_how_long_it_may_be() -> None:
 def test_the_missing_patch_is_the_first_advice() -> None:
     plan = plan_of("patches.required=[]")
     assert plan.problems() == [
-        "target and draft have different sliding windows, and one group cannot have two: the start fails"
+        "target and draft have different sliding windows, but one group can have only one: the start fails"
     ]
     first = advice(plan)[0]
     assert first.change == "patches.required: add kv-spec-uniform-valueerror"

@@ -165,7 +165,7 @@ def test_two_folders_with_tokenizers_written_differently(tmp_path: Path, capsys:
         tokens = json.dumps(content, indent=indent).encode()
         shapes.write(tmp_path / name, shapes.model(config, shapes.tensors(config), tokens=tokens))
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "same")]) == 0
-    assert "written differently, and every token has the same number in both" in capsys.readouterr().out
+    assert "written differently, but every token has the same id in both" in capsys.readouterr().out
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "other")]) == 3
     assert "  ERROR    100 of the target's 100 tokens have another number in the draft" in capsys.readouterr().out
 

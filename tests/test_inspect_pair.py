@@ -39,7 +39,7 @@ def test_the_31b_and_its_e2b_pair_with_three_patches() -> None:
     assert "20 of the draft's layers" in found["kv-sharing"].message
     assert found["kv-groups"].fix == "serve.disable_hybrid_kv_cache_manager: true"
     assert found["cost"].message.endswith("7%")
-    assert found["tokenizer"].message == "both bring the same tokenizer.json"
+    assert found["tokenizer"].message == "both have the same tokenizer.json"
 
 
 def test_a_text_only_target_needs_no_patch_for_images() -> None:

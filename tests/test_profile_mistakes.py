@@ -145,4 +145,4 @@ def test_a_misspelt_patch_is_one_error(tmp_path: Path) -> None:
     names = load_profile("tiny-cpu", folders=[data.PROFILES]).profile.patches.required
     wrong = [names[0].replace("uniform", "unifrom"), *names[1:]]
     found = linted(tmp_path, f"patches: {{required: [{', '.join(wrong)}]}}\n")
-    assert [one for one in found if "patch" in one] == [f"error GS404 patches.required.0: there is no patch {wrong[0]}"]
+    assert [one for one in found if "patch" in one] == [f"error GS404 patches.required.0: unknown patch {wrong[0]}"]
