@@ -53,8 +53,8 @@ def test_a_driver_without_a_profile_is_only_shown() -> None:
         (SPARK, None, "13.1.0", "warning", "a newer minor release"),
         (SPARK, None, "14.0.0", "failed", "the image has CUDA 14.0.0"),
         (SPARK, "cuda>=13.2", "13.2.0", "failed", "the image wants cuda>=13.2"),
-        (SPARK, None, None, "ok", "does not say which CUDA"),
-        (SPARK, None, "a b", "ok", "does not say which CUDA"),
+        (SPARK, None, None, "ok", "does not declare its CUDA"),
+        (SPARK, None, "a b", "ok", "does not declare its CUDA"),
         (H200, REQUIRE, "12.9.1", "warning", "a newer minor release"),
         (H200, REQUIRE.replace("driver>=570,driver<571", "driver>=580"), "12.9.1", "failed", "wants cuda>=12.9"),
         (H200, "cuda>=13.0 nonsense driver=abc", "13.0.2", "failed", "wants cuda>=13.0"),
@@ -132,7 +132,7 @@ NOON = 1795262400.0  # 2026-11-21 12:00 UTC
         (Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"), "ok", "not compared"),
         (Clock(now=NOON, step=0.0, skew=-3600.0, against="https://hub"), "warning", "3600 s behind https://hub"),
         (Clock(now=NOON, step=0.0, skew=90.0, against="https://hub"), "warning", "90 s ahead of"),
-        (Clock(now=NOON, step=40.0, skew=0.0, against="https://hub"), "warning", "was set by +40 s"),
+        (Clock(now=NOON, step=40.0, skew=0.0, against="https://hub"), "warning", "was changed by +40 s"),
         (Clock(now=0.0, step=0.0, skew=None, against="x"), "warning", "it is not 1970-01-01"),
     ],
 )
@@ -170,7 +170,7 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
     [
         (None, None, "skipped", "cannot be seen"),
         (50 * machine.GB, None, "ok", "50.0 GB free"),
-        (50 * machine.GB, 0, "ok", "nothing to be fetched"),
+        (50 * machine.GB, 0, "ok", "nothing to fetch"),
         (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to be fetched"),
         (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
         (2**20, None, "failed", "a start needs 1 GiB"),
@@ -228,7 +228,7 @@ def test_the_machine_alone_without_docker(tmp_path: Path) -> None:
     code, rows, _ = doctor(**without_docker(tmp_path))
     assert code == 0
     assert rows["docker client"]["state"] == "warning"
-    assert "`up` takes a process instead" in rows["docker daemon"]["says"]
+    assert "`up` will use the process engine" in rows["docker daemon"]["says"]
     assert rows["gpu"]["says"] == "no GPU, and none is needed"
     assert rows["clock"]["state"] == "ok"
     assert "HF_HUB_OFFLINE is set" in rows["clock"]["says"]

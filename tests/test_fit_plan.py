@@ -171,7 +171,7 @@ def test_a_share_is_of_all_the_memory_and_must_be_free_at_the_start() -> None:
     busy = replace(SPARK, free=90 * 10**9)
     assert plan_of().problems() == []
     (problem,) = plan_of(device=busy).problems()
-    assert "83.82 GiB of 121.69 GiB are free now, and vLLM wants to find 97.35 GiB" in problem
+    assert "83.82 GiB of 121.69 GiB are free now, but vLLM requires 97.35 GiB" in problem
     (found,) = [one for one in advice(plan_of(device=busy)) if "utilization" in one.change]
     assert found.starts
     shorter, length = found.change.split(" --set ")[0], found.longest
@@ -302,4 +302,4 @@ def test_the_cpu_takes_what_its_variable_says() -> None:
     assert plan_of("env.VLLM_CPU_KVCACHE_SPACE=3", device=CPU).available == 3 * GIB
     busy = replace(CPU, free=2 * GIB)
     (problem,) = plan_of("env.VLLM_CPU_KVCACHE_SPACE=3", "serve.max_model_len=128", device=busy).problems()
-    assert problem.startswith("2.00 GiB of 24.00 GiB are free now, and vLLM wants to find 3.00 GiB (VLLM_CPU_KV")
+    assert problem.startswith("2.00 GiB of 24.00 GiB are free now, but vLLM requires 3.00 GiB (VLLM_CPU_KV")

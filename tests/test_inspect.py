@@ -167,14 +167,14 @@ def test_two_folders_with_tokenizers_written_differently(tmp_path: Path, capsys:
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "same")]) == 0
     assert "written differently, but every token has the same id in both" in capsys.readouterr().out
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "other")]) == 3
-    assert "  ERROR    100 of the target's 100 tokens have another number in the draft" in capsys.readouterr().out
+    assert "  ERROR    100 of the target's 100 tokens have a different id in the draft" in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_cannot_be_loaded_has_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = shapes.config("E2B")
     files = shapes.model(config, shapes.tensors(config), separate=shapes.modelopt())
     assert run(["inspect", str(shapes.write(tmp_path / "model", files))]) == 3
-    assert "ERROR    hf_quant_config.json declares NVFP4, and no module is stored as NVFP4" in capsys.readouterr().out
+    assert "ERROR    hf_quant_config.json declares NVFP4, but no module is stored as NVFP4" in capsys.readouterr().out
 
 
 def test_as_a_process_of_its_own_with_a_token(published: Hub, tmp_path: Path) -> None:

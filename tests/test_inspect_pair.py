@@ -132,7 +132,7 @@ def test_control_tokens_with_other_numbers_forbid_a_pair() -> None:
     pairing = pair(gemma("31B"), gemma("E2B", special_tokens=moved))
     assert not pairing.works
     assert (
-        "2 control tokens have other numbers; '<|think|>' is 98 in the target and 105"
+        "2 control tokens have different ids; '<|think|>' is 98 in the target and 105"
         in codes(pairing)["special-tokens"].message
     )
 

@@ -286,7 +286,7 @@ def test_a_lock_for_the_other_engine_is_another(own: Path, capsys: pytest.Captur
 def test_another_profile_s_lock_is_refused(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own.with_name("own.lock").write_text(lock_text(LOCK))
     assert run(["up", str(own), "--engine", "process", "--locked"]) == 2
-    assert "is the lock of spark-31b-e2b, not of own" in capsys.readouterr().err
+    assert "the lock belongs to spark-31b-e2b, not to own" in capsys.readouterr().err
 
 
 def test_a_shipped_profile_s_lock_lies_in_the_user_s_own_folder(

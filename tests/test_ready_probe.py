@@ -62,7 +62,7 @@ def test_a_server_without_a_draft_needs_no_counters(vllm: StandIn) -> None:
 def test_a_server_that_answers_but_does_not_draft_is_not_ready(vllm: StandIn) -> None:
     vllm.drafts_per_answer = 0
     error = refusal(vllm.server())
-    assert "it answers but does not draft" in error.message
+    assert "the server answers but does not draft" in error.message
     assert error.exit_code == 6
 
 

@@ -82,7 +82,7 @@ def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
     found = row(capsys)
     assert (found["state"], found["why"]) == ("starting", "loading target")
     monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: True)
-    assert row(capsys)["state"] == "starting", "it answers, and nobody has asked it"
+    assert row(capsys)["state"] == "starting", "it answers, but has not been probed"
     assert run(["wait", "mine"]) == 0
     assert machine.calls[-1] == "process wait mine:8601"
     assert row(capsys)["state"] == "ready"

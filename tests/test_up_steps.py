@@ -197,7 +197,7 @@ def test_a_failed_replacement_goes_back_to_what_ran(
         "process start mine:8601",
         "process wait mine:8601",
     ]
-    assert "mine runs again as it did before" in capsys.readouterr().err
+    assert "mine runs again as before" in capsys.readouterr().err
     started = stacks.find("mine")
     assert (started.outcome, started.known_good, started.server.port) == ("ready", key, 8601)
     assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)

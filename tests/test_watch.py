@@ -104,7 +104,7 @@ def test_a_dead_draft_is_switched_off_once(one: Watched, fake: StandIn) -> None:
     assert restart.calls == [(one.started.server.name, True)]
     again = read(one, fake, restart, times=5)
     assert [line.what for line in again] == ["begins"]
-    assert "not restarted: 1 restarts in the last hour" in again[0].reason
+    assert "not restarted: the limit of 1 restarts" in again[0].reason
     assert len(restart.calls) == 1
 
 

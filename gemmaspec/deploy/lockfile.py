@@ -67,5 +67,5 @@ def read_lock(loaded: Loaded) -> Lock | None:
     except ProfileError as error:
         raise DamagedLock(error.message, hint=f"gemmaspec lock {loaded.typed}    # writes a new lock") from None
     if lock.profile != loaded.profile.name:
-        raise ProfileError(f"{file}: the lock belongs to {lock.profile}, not of {loaded.profile.name}")
+        raise ProfileError(f"{file}: the lock belongs to {lock.profile}, not to {loaded.profile.name}")
     return lock

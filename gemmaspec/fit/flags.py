@@ -223,7 +223,7 @@ def _whole_items(profile: Profile, target: Checkpoint, vllm: str, device: Device
 
 
 def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
-    """Return whether it is on (vllm/config/vllm.py): unless the method forbids it; never on a CPU (platforms/cpu.py)."""
+    """Return whether it is on (vllm/config/vllm.py): unless the method forbids it; not on a CPU (platforms/cpu.py)."""
     if device.cpu or profile.serve.async_scheduling is False:
         return False
     if profile.serve.async_scheduling:

@@ -152,7 +152,7 @@ class Plan:
         return found
 
     def _too_few_gpus(self) -> Iterator[str]:
-        """Yield a problem if the machines have too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""
+        """Yield a problem if there are too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""
         wanted, each, nodes = self.flags.tensor_parallel, self.device.gpus, self.flags.nodes
         if not self.device.cpu and each is not None and wanted > each * nodes:
             has = f"{each} GPU{'s' if each > 1 else ''}"

@@ -120,7 +120,7 @@ def unknown_format(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS808", "error")
 def one_way_attention(subject: Subject) -> Iterator[Issue]:
-    """A DFlash head needs bidirectional attention, which Triton's kernels lack before 0.26 (vLLM issues 40382 and 42068)."""
+    """A DFlash head needs bidirectional attention, which Triton lacks before 0.26 (vLLM issues 40382 and 42068)."""
     spec = subject.profile.speculative
     asked = (spec.attention_backend or "").upper() if spec else ""
     if subject.method == "dflash" and asked == "TRITON_ATTN" and subject.runs("<0.26"):

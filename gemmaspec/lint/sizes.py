@@ -23,7 +23,7 @@ _PARTNERS: Final = {
     "--enable-elastic-ep": ("--enable-eplb", "--enable-eplb and --enable-expert-parallel"),
     "--enable-log-outputs": ("--enable-log-requests", "--enable-log-requests"),
 }
-"""Flags that prevent the start without another one (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
+"""Flags that require another one (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
 
 _HEADS: Final = frozenset({"mtp", "eagle", "eagle3", "dflash", "dspark"})
 _PLAIN_STOPS: Final = {"mtp": "NotImplementedError: Unsupported speculative method: 'mtp'"}
@@ -169,7 +169,7 @@ def batch_below_context(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS314", "error")
 def no_window(subject: Subject) -> Iterator[Issue]:
-    """Without sliding windows, the maximum context is one window (ModelConfig.get_and_verify_max_len, every release)."""
+    """Without sliding windows, the maximum context is one window (ModelConfig.get_and_verify_max_len)."""
     given, windows, length = subject.argument("--disable-sliding-window"), subject.windows("target"), subject.length
     if not given or given.negated or not windows or subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         return

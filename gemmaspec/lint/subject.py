@@ -57,7 +57,7 @@ class Subject:
     """Empty keys that remove inherited values."""
 
     def runs(self, versions: str) -> bool:
-        """Return whether the release is in a range such as >=0.25.0,<0.28; a build counts as the release it precedes."""
+        """Return whether the release is in a range such as >=0.25.0,<0.28; builds count as the next release."""
         return launch.contains(versions, self.vllm)
 
     @property
