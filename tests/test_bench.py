@@ -340,7 +340,7 @@ def test_somebody_else_on_the_server_is_seen(
         (["--url", "http://127.0.0.1:x"], "is no address like"),
         (["--url", "http://127.0.0.1:1", "--running"], "--running and --url cannot be used together"),
         (["--concurrency", "9"], "runs 4 concurrent requests (serve.max_num_seqs)"),
-        (["--category", "poetry"], "'poetry' is none of chat, "),
+        (["--category", "poetry"], "'poetry' is not one of chat, "),
         (["--prompts", "/no/such/folder"], "there is no folder /no/such/folder"),
         (["--k", "0,2,99"], "--k must be a list of whole numbers from 0 to 64"),
         (["--format", "xml"], "--format must be table or llama-bench"),
@@ -450,7 +450,7 @@ def test_each_k_of_synthetic_acceptance_gets_its_own_rates() -> None:
     again = load_profile("tiny-cpu", overrides=["speculative.rejection_sample_method=synthetic", *arms[1].overrides])
     assert again.profile.speculative
     assert again.profile.speculative.synthetic_acceptance_rates == [0.7, 0.49]
-    with pytest.raises(UsageError, match="has 4 rates, and 8 are needed"):
+    with pytest.raises(UsageError, match="has 4 rates, but 8 are needed"):
         arms_of(loaded.profile, (8,))
 
 

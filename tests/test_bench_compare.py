@@ -194,7 +194,7 @@ def spoiled(**changes: Any) -> dict[str, Any]:
         (json.dumps(spoiled(tokens_per_second=-4.0)), "impossible number"),
         (json.dumps(spoiled(k=True)), "rows, number 1: k is missing"),
         (json.dumps(spoiled(acceptance=["x"])), "rows, number 1: acceptance is missing"),
-        (json.dumps(result() | {"rows": [7]}), "rows, number 1 is no map"),
+        (json.dumps(result() | {"rows": [7]}), "rows, number 1 must be a map"),
         (json.dumps(result() | {"cells": [{}]}), "cells, number 1: method is missing"),
     ],
 )

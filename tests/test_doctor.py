@@ -52,12 +52,12 @@ def test_a_driver_without_a_profile_is_only_shown() -> None:
         (SPARK, "cuda>=13.0", "13.0.2", "ok", "the image has CUDA 13.0.2"),
         (SPARK, None, "13.1.0", "warning", "a newer minor release"),
         (SPARK, None, "14.0.0", "failed", "the image has CUDA 14.0.0"),
-        (SPARK, "cuda>=13.2", "13.2.0", "failed", "the image wants cuda>=13.2"),
+        (SPARK, "cuda>=13.2", "13.2.0", "failed", "the image requires cuda>=13.2"),
         (SPARK, None, None, "ok", "does not declare its CUDA"),
         (SPARK, None, "a b", "ok", "does not declare its CUDA"),
         (H200, REQUIRE, "12.9.1", "warning", "a newer minor release"),
-        (H200, REQUIRE.replace("driver>=570,driver<571", "driver>=580"), "12.9.1", "failed", "wants cuda>=12.9"),
-        (H200, "cuda>=13.0 nonsense driver=abc", "13.0.2", "failed", "wants cuda>=13.0"),
+        (H200, REQUIRE.replace("driver>=570,driver<571", "driver>=580"), "12.9.1", "failed", "requires cuda>=12.9"),
+        (H200, "cuda>=13.0 nonsense driver=abc", "13.0.2", "failed", "requires cuda>=13.0"),
     ],
 )
 def test_the_driver_against_the_image_s_cuda(
@@ -129,11 +129,11 @@ NOON = 1795262400.0  # 2026-11-21 12:00 UTC
     ("clock", "state", "said"),
     [
         (Clock(now=NOON, step=0.0, skew=1.5, against="https://hub"), "ok", "within 60 s of https://hub"),
-        (Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"), "ok", "not compared"),
+        (Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"), "ok", "could not be compared"),
         (Clock(now=NOON, step=0.0, skew=-3600.0, against="https://hub"), "warning", "3600 s behind https://hub"),
         (Clock(now=NOON, step=0.0, skew=90.0, against="https://hub"), "warning", "90 s ahead of"),
         (Clock(now=NOON, step=40.0, skew=0.0, against="https://hub"), "warning", "was changed by +40 s"),
-        (Clock(now=0.0, step=0.0, skew=None, against="x"), "warning", "it is not 1970-01-01"),
+        (Clock(now=0.0, step=0.0, skew=None, against="x"), "warning", "it cannot be 1970-01-01"),
     ],
 )
 def test_clocks(clock: Clock, state: str, said: str) -> None:
@@ -168,10 +168,10 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
 @pytest.mark.parametrize(
     ("free", "needed", "state", "said"),
     [
-        (None, None, "skipped", "cannot be seen"),
+        (None, None, "skipped", "is not visible"),
         (50 * machine.GB, None, "ok", "50.0 GB free"),
         (50 * machine.GB, 0, "ok", "nothing to fetch"),
-        (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to be fetched"),
+        (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to fetch"),
         (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
         (2**20, None, "failed", "a start needs 1 GiB"),
     ],
@@ -266,9 +266,9 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert rows["gpu"] == {"name": "gpu", "state": "ok", "says": "NVIDIA GB10, compute capability 12.1", "do": None}
     assert "no FlashAttention for Gemma 4" in rows["kernels"]["says"]
     assert rows["driver"]["state"] == "ok"
-    assert rows["target"]["says"] == "target.model: there is no folder /no/such/model"
+    assert rows["target"]["says"] == "target.model: missing folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
-    assert "it is not in the cache" in rows["draft"]["says"]
+    assert "the model is not in the cache" in rows["draft"]["says"]
     assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
     assert f"port {port} on 127.0.0.1 is taken by" in rows["port"]["says"]

@@ -137,7 +137,7 @@ def test_a_start_dies_where_loading_takes_more_than_is_free() -> None:
     assert SPARK
     busy = replace(plan, device=replace(SPARK, free=plan.requested))
     assert plan.weights < plan.requested < plan.loading
-    assert f"loading takes {plan.loading / GIB:.2f} GiB, and the machine has" in busy.problems()[0]
+    assert f"loading takes {plan.loading / GIB:.2f} GiB, but the machine has" in busy.problems()[0]
     assert not [one for one in plan.problems() if one.startswith("loading")]
 
 

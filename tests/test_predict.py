@@ -125,7 +125,7 @@ def test_bad_input_is_one_clear_sentence(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--measured", "/no/such/file.json"], "there is no file /no/such/file.json"),
+        (["--measured", "/no/such/file.json"], "missing file /no/such/file.json"),
         (["--measured", "/dev/zero"], "/dev/zero: not a file"),
         (["--k", "two"], "--k must be a list of whole numbers"),
         (["--k", "-1"], "--k must be a list of whole numbers"),

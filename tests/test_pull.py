@@ -260,7 +260,7 @@ def test_the_disk_is_checked_before_anything_is_fetched(hub: Hub, call: Caller) 
     hub.add("some/draft", {"config.json": b"{}", "model.safetensors": hub_of.Zeros(b"", 10**15)})
     done = call.pull()
     assert done.returncode == 4
-    assert re.search(r"has [\d.]+ GB free, and 1000000\.0 GB are to be fetched", done.stderr)
+    assert re.search(r"has [\d.]+ GB free, and 1000000\.0 GB must be downloaded", done.stderr)
     assert not (call.home / "hub").exists() or not list((call.home / "hub").glob("*/blobs/*"))
 
 

@@ -81,7 +81,7 @@ def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple
     """Return the first `each` prompts of all or the given categories. Raises UsageError for an unknown category."""
     unknown = [one for one in categories if one not in prompts.categories]
     if unknown:
-        raise UsageError(f"--category: {unknown[0]!r} is none of {', '.join(prompts.categories)}")
+        raise UsageError(f"--category: {unknown[0]!r} is not one of {', '.join(prompts.categories)}")
     wanted = categories or prompts.categories
     return tuple(
         prompt

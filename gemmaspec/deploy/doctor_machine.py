@@ -50,12 +50,12 @@ def memory(subject: Subject) -> Iterator[CheckResult]:
         here += ", computed from shapes that ship with gemmaspec"
     if answer.fits:
         yield ok("memory", f"fits into {device.memory / 1e9:.1f} GB{here}")
-    mend = _mending(answer, subject.loaded.typed)
+    fix = _fix(answer, subject.loaded.typed)
     for problem in answer.problems:
-        yield failed("memory", f"{problem}{here}", mend)
+        yield failed("memory", f"{problem}{here}", fix)
 
 
-def _mending(answer: Fit, profile: str) -> str:
+def _fix(answer: Fit, profile: str) -> str:
     """Return the first change that makes it fit."""
     change = next((one.change for one in answer.advice if one.starts), None)
     return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"

@@ -100,7 +100,7 @@ def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
     vllm = asked_release(asked) if asked else release_of(loaded)
     if vllm:
         if Version(vllm) < Version(releases()[0]):
-            raise UsageError(f"vLLM {vllm} has no Gemma 4; the first release that has it is {releases()[0]}")
+            raise UsageError(f"vLLM {vllm} does not support Gemma 4; the first release that does is {releases()[0]}")
         known = nearest(vllm)
         return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is unknown; computed as {known}"]
     vllm, image = newest(), loaded.profile.image

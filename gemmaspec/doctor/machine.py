@@ -40,17 +40,17 @@ class Clock:
 
 def clock_row(clock: Clock) -> CheckResult:
     """Check the clock, because a wrong one breaks certificates, signed downloads and the order of logs."""
-    mend = "sudo timedatectl set-ntp true    # timedatectl status"
+    fix = "sudo timedatectl set-ntp true    # timedatectl status"
     shown = datetime.fromtimestamp(clock.now, UTC).strftime("%Y-%m-%d %H:%M UTC")
     if datetime.fromtimestamp(clock.now, UTC) < _OLDEST:
-        return warning("clock", f"it cannot be {shown}", mend)
+        return warning("clock", f"it cannot be {shown}", fix)
     if abs(clock.step) > _STEP_S:
-        return warning("clock", f"it was changed by {clock.step:+.0f} s during the check", mend)
+        return warning("clock", f"it was changed by {clock.step:+.0f} s during the check", fix)
     if clock.skew is None:
         return ok("clock", f"{shown}, runs evenly; could not be compared: {clock.against}")
     if abs(clock.skew) > _SKEW_S:
         side = "ahead of" if clock.skew > 0 else "behind"
-        return warning("clock", f"{shown} is {abs(clock.skew):.0f} s {side} {clock.against}", mend)
+        return warning("clock", f"{shown} is {abs(clock.skew):.0f} s {side} {clock.against}", fix)
     return ok("clock", f"{shown}, within {_SKEW_S} s of {clock.against}")
 
 
@@ -81,8 +81,8 @@ def container_shm_row(size: str | None, ipc: str) -> CheckResult:
     if given >= SHM_BYTES:
         return ok("shared memory", f"container.shm_size is {size}")
     said = f"container.shm_size is {size}" if size else "docker gives a container 64 MiB"
-    mend = "set `container: {shm_size: 1gb}` in the profile"
-    return failed("shared memory", f"{said}, but vLLM 0.32 requires {SHM_BYTES // 1024**2} MiB", mend)
+    fix = "set `container: {shm_size: 1gb}` in the profile"
+    return failed("shared memory", f"{said}, but vLLM 0.32 requires {SHM_BYTES // 1024**2} MiB", fix)
 
 
 def size_bytes(size: str) -> int:

@@ -21,8 +21,8 @@ from gemmaspec.fit.weights import Weights, weights_of
 from gemmaspec.releases.media import Item, largest_item
 
 HELD: Final = 8320 * 2**20
-"""What a GPU held beside the weights at the worst moment of loading: 6.5 to 8.1 GiB, a 31B in NVFP4 alone, with its
-tower, and with an E2B, on an H200 under 0.26.0. Smaller models and other formats were not measured."""
+"""Bytes that a GPU held in addition to the weights at the peak of loading: 6.5 to 8.1 GiB for a 31B in NVFP4,
+alone, with its tower, and with an E2B, on an H200 with 0.26.0. Smaller models and other formats were not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

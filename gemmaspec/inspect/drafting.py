@@ -139,7 +139,7 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="multimodal-target",
             severity="patch",
-            message=f"the target takes {', '.join(more)} beside text",
+            message=f"the target also takes {' and '.join(more)}",
             impact=f"vLLM 0.19.0-0.20.2 refuses: {error_text('draft-text-only')}. From 0.21.0 on model runner v1 "
             f"fails at the first request: {error_text('draft-text-only', 1)}",
             fix="or serve.language_model_only: true",

@@ -71,7 +71,7 @@ def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | 
             message=f"{words[1] - words[0]} of the target's {words[1]} tokens have a different id in the draft, or "
             "none",
             impact="Drafts with them are never accepted." if share >= MOSTLY else _OTHER_WORDS,
-            fix="a draft with the target's tokenizer",
+            fix="use a draft with the target's tokenizer",
         )
 
 
@@ -86,7 +86,7 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             message=f"{len(moved)} control tokens have different ids; {first!r} is {mine[first]} in the target and "
             f"{other[first]} in the draft",
             impact=_OTHER_WORDS,
-            fix="a draft with the target's tokenizer",
+            fix="use a draft with the target's tokenizer",
         )
     alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
     if alone:
