@@ -101,7 +101,7 @@ def test_a_pair_that_cannot_work_has_exit_code_3(hub: Hub, capsys: pytest.Captur
     assert run(["inspect", DRAFT, "--draft", ASSISTANT]) == 3
     printed = capsys.readouterr().out
     assert "they do NOT pair; speculative.method: mtp" in printed
-    assert "  ERROR    the draft was made for hidden states of 5376, the target has 1536" in printed
+    assert "  ERROR    the draft was made for hidden states of 5376, but the target has 1536" in printed
 
 
 def test_a_base_draft_pairs_with_a_warning(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

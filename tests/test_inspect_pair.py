@@ -57,11 +57,11 @@ def test_the_assistant_of_the_same_size_pairs() -> None:
 
 def test_what_a_head_shares_is_said() -> None:
     says = codes(pair(gemma("31B"), assistant("31B")))["shares"].message
-    assert "takes the KV cache and the input embeddings from the target" in says
-    assert "has the output head of its own" in says
+    assert "uses the target's KV cache and input embeddings" in says
+    assert "and its own output head" in says
     says = codes(pair(gemma("31B"), head()))["shares"].message
-    assert "takes the input embeddings from the target" in says
-    assert "has the KV cache and the output head of its own" in says
+    assert "uses the target's input embeddings" in says
+    assert "and its own KV cache and output head" in says
 
 
 def test_the_assistant_of_another_size_does_not() -> None:

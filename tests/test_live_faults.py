@@ -107,7 +107,7 @@ def test_acceptance_that_falls_evenly_is_no_cut() -> None:
 def test_an_engine_that_hangs_with_an_idle_gpu() -> None:
     ((at, event),) = fed(series(range(200), drafts=0.0, accepted=(0.0,) * 4, tokens=0.0), power=20.0)
     assert at == 60.0
-    assert event.reason == "1 running requests, but no token for 60 s, and the GPU draws 20 W"
+    assert event.reason == "1 running requests, but no token for 60 s; the GPU draws 20 W"
 
 
 def test_a_long_prefill_is_no_hang() -> None:

@@ -123,7 +123,7 @@ def test_a_connection_that_breaks_is_no_answer(vllm: StandIn) -> None:
     vllm.hang_up = True
     error = refusal(vllm.server())
     assert isinstance(error, NoAnswer)
-    assert "broke off" in error.message
+    assert "closed the connection" in error.message
 
 
 def test_a_dead_port_is_no_answer(vllm: StandIn) -> None:

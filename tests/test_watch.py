@@ -48,7 +48,7 @@ def test_what_is_done_is_the_profile_s_wish_within_its_bound(
 
 def test_a_bound_that_is_reached_is_said() -> None:
     done = reaction(DEAD, Policy(on_dead_draft="off"), restarts=[1.0, 2.0], now=10.0)
-    assert done.note == "not restarted: 2 restarts per hour is reached"
+    assert done.note == "not restarted: the limit of 2 restarts per hour is reached"
 
 
 class Restarts:

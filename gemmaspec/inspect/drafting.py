@@ -184,18 +184,19 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
 
 
 def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
-    """Yield what a head shares with its target, and what it has itself."""
+    """Return what a head shares with its target, and what it has itself."""
     stored = {part.name for part in parts(draft.tensors) if part.nbytes}
     if speculator.method == "mtp":
-        taken, own = ["the KV cache", "the input embeddings"], ["the output head"]
+        taken, own = ["KV cache", "input embeddings"], ["output head"]
     else:
-        places = (("embeddings", "the input embeddings"), ("lm_head", "the output head"))
+        places = (("embeddings", "input embeddings"), ("lm_head", "output head"))
         taken = [called for name, called in places if name not in stored]
-        own = ["the KV cache", *(called for name, called in places if name in stored)]
+        own = ["KV cache", *(called for name, called in places if name in stored)]
     scored = speculator.scored_tokens
     few = f"; it scores {scored} of {draft.text.vocab_size} words per token" if scored else ""
-    message = f"the head uses {_and(taken or ['nothing but hidden states'])} of the target"
-    return Finding(code="shares", severity="note", message=f"{message}, and its own {_and(own)} of its own{few}")
+    used = f"the target's {_and(taken)}" if taken else "only the target's hidden states"
+    message = f"the head uses {used}, and its own {_and(own)}{few}"
+    return Finding(code="shares", severity="note", message=message)
 
 
 def _and(words: list[str]) -> str:

@@ -69,8 +69,12 @@ def exchange(
             return Reply(response.status_code, _read(response, path, deadline=deadline, clock=clock))
     except httpx.TimeoutException:
         raise TimedOut(f"{path} did not answer within {timeout_s:.0f} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise NoAnswer(f"{path} closed the connection: {type(error).__name__}") from None
+    except httpx.ConnectError:
+        raise NoAnswer(f"cannot connect to {server.base_url}{path}") from None
+    except httpx.TransportError:
+        raise NoAnswer(f"the server closed the connection during {path}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+        raise NoAnswer(f"the answer of {path} is invalid") from None
 
 
 def _read(response: httpx.Response, path: str, *, deadline: float, clock: Callable[[], float]) -> bytes:
