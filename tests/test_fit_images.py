@@ -50,7 +50,7 @@ def test_a_smaller_machine_passes_fewer_frames_at_once() -> None:
     small = Device(name="small", memory=24 * GIB, capability="8.9")
     sets = ("serve.max_num_batched_tokens=8192",)
     assert (
-        "12 of 96 frames" in estimate(plan_of(*sets, vllm="0.26.0", target=SEES, device=small), "activations").formula
+        "12 of 96 concurrent frames" in estimate(plan_of(*sets, vllm="0.26.0", target=SEES, device=small), "activations").formula
     )
 
 

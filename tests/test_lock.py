@@ -81,12 +81,12 @@ def test_any_other_text_is_refused_in_words(text: str) -> None:
 
 def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
     (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
-    with pytest.raises(UsageError, match="image: is missing, and a container needs one"):
+    with pytest.raises(UsageError, match="image: missing, and the docker engine needs one"):
         resolve.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
 def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None:
-    with pytest.raises(EnvironmentMissing, match="there is no folder") as caught:
+    with pytest.raises(EnvironmentMissing, match="missing folder") as caught:
         resolve.known_now(load_profile("tiny-cpu"), "process", LOCK)
     assert caught.value.hint
     assert caught.value.hint.startswith("gemmaspec up tiny-cpu")

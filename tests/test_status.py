@@ -195,7 +195,7 @@ def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine
 
 @pytest.mark.parametrize(
     ("moment", "said"),
-    [("wait", "interrupted; mine does not run"), ("preflight", "interrupted; no server was started")],
+    [("wait", "interrupted; mine is not running"), ("preflight", "interrupted; no server was started")],
 )
 def test_ctrl_c_says_whether_the_server_runs_on(
     machine: FakeMachine, moment: str, said: str, capsys: pytest.CaptureFixture[str]
@@ -212,12 +212,12 @@ def test_ctrl_c_while_waiting_leaves_the_server_and_says_so(
     machine.fails["wait"] = KeyboardInterrupt()
     assert run(["wait", "mine"]) == 130
     printed = capsys.readouterr().err
-    assert "interrupted; mine runs on" in printed
+    assert "interrupted; mine keeps running" in printed
     assert "gemmaspec down mine" in printed
 
 
 def test_an_earlier_log_that_was_not_kept_is_said(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     up()
     assert run(["logs", "--previous", "mine"]) == 2
-    assert "no log of an earlier start of mine was kept" in capsys.readouterr().err
+    assert "there is no log of an earlier start of mine" in capsys.readouterr().err
     assert run(["logs", "-f", "--previous", "mine"]) == 2
