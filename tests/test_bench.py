@@ -341,7 +341,7 @@ def test_somebody_else_on_the_server_is_seen(
         (["--url", "http://127.0.0.1:1", "--running"], "--running and --url cannot be used together"),
         (["--concurrency", "9"], "runs 4 concurrent requests (serve.max_num_seqs)"),
         (["--category", "poetry"], "'poetry' is not one of chat, "),
-        (["--prompts", "/no/such/folder"], "there is no folder /no/such/folder"),
+        (["--prompts", "/no/such/folder"], "missing folder /no/such/folder"),
         (["--k", "0,2,99"], "--k must be a list of whole numbers from 0 to 64"),
         (["--format", "xml"], "--format must be table or llama-bench"),
         (["--running"], "no stack named 'tiny-cpu' was started"),

@@ -100,7 +100,7 @@ def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
 ) -> None:
     arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
     assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
-    assert "target.model: there is no folder /no/such/model" in capsys.readouterr().err
+    assert "target.model: missing folder /no/such/model" in capsys.readouterr().err
 
 
 def test_profile_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
