@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -114,9 +115,8 @@ def bench(
     Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
     Ctrl-C keeps what was measured; --resume continues. Exit code 6 if a server does not start; the others are measured.
     """
-    from gemmaspec.cli.text import bench as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.bench import Request
+    from gemmaspec.deploy.bench import BenchRequest
     from gemmaspec.deploy.bench import bench as use_case
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
@@ -124,7 +124,7 @@ def bench(
         raise UsageError(f"--format must be {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
         raise UsageError("--running and --url cannot be used together")
-    request = Request(
+    request = BenchRequest(
         profile=profile,
         out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
         overrides=tuple(set_ or ()),
@@ -151,13 +151,19 @@ def bench(
     )
     with start_progress() as progress:
         document = use_case(request, progress)
-    if json:
+    _show(document, request.out, as_json=json, format_=format_)
+    if document["failed"]:
+        raise typer.Exit(StartFailed.exit_code)
+
+
+def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str) -> None:
+    from gemmaspec.cli.text import bench as text
+
+    if as_json:
         output.json_data({"ok": not document["failed"], **document})
     elif format_ == "llama-bench":
         output.data("\n".join(text.llama_bench(document)))
     else:
         for line in text.lines(document, width=output.width_of(sys.stdout)):
             output.told(line)
-    output.progress(f"written to {request.out}/")
-    if document["failed"]:
-        raise typer.Exit(StartFailed.exit_code)
+    output.progress(f"written to {out}/")

@@ -24,7 +24,7 @@ from gemmaspec.trees.versions import image_versions
 
 
 @dataclass(kw_only=True)
-class Subject:
+class DoctorSubject:
     """Readings that several checks share; each is taken once, when first needed."""
 
     loaded: Loaded | None

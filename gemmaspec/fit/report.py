@@ -9,8 +9,8 @@ from typing import Any
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.plan import Plan
-from gemmaspec.fit.roofline import Roofline
+from gemmaspec.fit.plan import MemoryPlan
+from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 
 _MOST_SEQUENCES = 64
@@ -21,10 +21,10 @@ class Fit:
     """Everything that `gemmaspec fit` reports."""
 
     profile: str
-    plan: Plan
+    plan: MemoryPlan
     problems: tuple[str, ...]
     advice: tuple[Advice, ...]
-    roofline: Roofline | None
+    roofline: ServingRoofline | None
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """Assumptions."""
@@ -54,7 +54,7 @@ def document(fit: Fit) -> dict[str, Any]:
     }
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
+def _memory(plan: MemoryPlan) -> dict[str, Any]:
     return {
         "total": plan.device.memory,
         "free": plan.device.free,
@@ -69,7 +69,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _cache(plan: Plan) -> dict[str, Any] | None:
+def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
     """Return the cache; None if vLLM cannot plan it, for which the problems give the reason."""
     try:
         cache = plan.cache
@@ -92,7 +92,7 @@ def _cache(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def longest_by_sequences(plan: Plan) -> Iterator[tuple[int, int]]:
+def longest_by_sequences(plan: MemoryPlan) -> Iterator[tuple[int, int]]:
     """Return the maximum length of requests for 1, 2, 4 … concurrent ones."""
     limit, number = plan.models.target.text.max_position_embeddings, 1
     while number <= _MOST_SEQUENCES:
@@ -103,7 +103,7 @@ def longest_by_sequences(plan: Plan) -> Iterator[tuple[int, int]]:
         number *= 2
 
 
-def layer_rows(plan: Plan) -> Iterator[dict[str, Any]]:
+def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
     """Return the cache by kind of layer, after page sizes were unified."""
     planned = [layer for group in plan.cache.groups for layer in group.layers]
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):

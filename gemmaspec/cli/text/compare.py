@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gemmaspec.bench.compare import Change, Comparison
+from gemmaspec.bench.compare import CellChange, Comparison
 from gemmaspec.cli.text import table
 
 _SHOWN = 60
@@ -44,7 +44,7 @@ def lines(found: Comparison, a: str, b: str, *, width: int | None) -> Iterator[s
     yield _verdict(found)
 
 
-def _cells(one: Change) -> tuple[str, ...]:
+def _cells(one: CellChange) -> tuple[str, ...]:
     return (
         one.method,
         str(one.k),
