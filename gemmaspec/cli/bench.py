@@ -28,12 +28,16 @@ def bench(
         typer.Option(
             "--k",
             metavar="LIST",
-            help="Draft lengths to measure; 0 turns speculation off. [default: 0 and the profile's]",
+            help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's]",
         ),
     ] = None,
     concurrency: Annotated[
         str | None,
-        typer.Option("--concurrency", metavar="LIST", help="Concurrent requests. [default: 1,4,8, up to max_num_seqs]"),
+        typer.Option(
+            "--concurrency",
+            metavar="LIST",
+            help="Concurrent requests, such as 1,4,8. [default: 1,4,8, up to max_num_seqs]",
+        ),
     ] = None,
     context: Annotated[
         str | None,
