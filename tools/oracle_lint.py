@@ -1,7 +1,7 @@
-"""Lint against the engine: random profiles, one to three changes from a sane base, judged by both.
+"""Compare lint with the engine on random profiles with one to three changes from a valid base.
 
-Used by oracle.py. What only one of the two refuses is printed, with its changes and the words; what is known and why
-is EXPECTED.
+Used by oracle.py. It prints profiles that only one of the two rejects, with the changes and the message; EXPECTED lists
+the known differences and their reasons.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXPECTED: Final = (
     (r"[Mm]amba|nsight", "flags for other models, and for a profiler of Ray"),
     (r"GS105", "a variable that --fail-on-environ-validation makes fatal is read in another process"),
 )
-"""What the two may say differently, by lint's code and words or the engine's, and why."""
+"""Patterns of known differences, in the message of lint or of the engine, and their reasons."""
 BASES: Final = (
     ("gemma-4-31B-it", None, None),
     ("gemma-4-E2B-it", None, None),
@@ -66,12 +66,12 @@ _LEFT_OUT: Final = re.compile(
     r"|ec-transfer-config|kv-events-config|.*-config|otlp.*|collect.*|profiler.*|middleware|root-path|.*-path|log-.*"
     r"|config-format|quantization.*|skip-tokenizer-init|tokenizer-mode|renderer.*|api-server-count|.*dir|.*file)"
 )
-"""Flags whose value is a file, an address or another model: what they say is of that, not of the profile."""
+"""Flags whose value is a file, an address or another model, so that an error is about that and not the profile."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One profile: a base, a machine, and what was changed."""
+    """One profile: a base, a machine and the changes."""
 
     base: tuple[str, str | None, str | None]
     machine: str
@@ -82,7 +82,7 @@ class Trial:
 
 
 def changes(facts: Facts) -> list[str]:
-    """Every kind of change that a release offers, as --set takes it; a word with -- becomes an extra argument."""
+    """Return every kind of change for a release, as for --set; a word with -- becomes an extra argument."""
     found = [f"serve.{key}={value}" for key, values in _TYPED.items() for value in values]
     found += [f"speculative.{key}={value}" for key, values in _SPECULATIVE.items() for value in values]
     for name, flag in sorted(facts.flags.items()):
@@ -147,7 +147,7 @@ _SPECULATIVE: Final[Mapping[str, Sequence[str]]] = {
 
 
 def compare(wanted: Sequence[str], number: int, seed: int) -> int:
-    """Judge `number` profiles of each release by both; returns how many disagree without being expected to."""
+    """Judge `number` profiles of each release by both; return the number of unexpected differences."""
     total = 0
     for release in wanted:
         with Oracle(release, "gb10") as oracle:
@@ -156,7 +156,7 @@ def compare(wanted: Sequence[str], number: int, seed: int) -> int:
 
 
 def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> int:
-    """Judge `number` profiles by lint and by the oracle of that release; returns how many disagree unexpectedly."""
+    """Judge `number` profiles by lint and by the release's oracle; return the number of unexpected differences."""
     models = model_folders()
     opened = {folder.name: _opened(folder) for folder in models.iterdir()}
     facts = facts_for(release)
@@ -178,7 +178,7 @@ def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> int
 
 
 def _opened(folder: Path) -> Checkpoint:
-    """A folder's configuration; its weights are nowhere, and no rule asks for them."""
+    """Return a folder's configuration without weights, which no rule needs."""
     return replace(open_checkpoint(str(folder)), missing_files=())
 
 
@@ -192,7 +192,7 @@ def _trial(chosen: random.Random, kinds: Sequence[str]) -> Trial:
 def _judged(
     trial: Trial, folder: Path, models: Path, opened: Mapping[str, Checkpoint], oracle: Oracle, release: str
 ) -> tuple[str, str] | None:
-    """Which of the two refuse it and in what words; None where it is no valid profile that has a command line."""
+    """Return which of the two reject it, and the message; None if it is not a valid profile."""
     target, draft, _ = trial.base
     said = ""
     try:
