@@ -100,7 +100,7 @@ def test_the_table_of_compare_drops_columns_and_cuts_none(
     assert any(line.endswith("slower") for line in rows)
 
 
-@pytest.mark.parametrize(("width", "dropped"), [(80, ["TTFT ms"]), (100, []), (140, [])])
+@pytest.mark.parametrize(("width", "dropped"), [(70, ["TTFT ms"]), (80, []), (100, []), (140, [])])
 def test_the_table_of_bench_drops_columns_and_cuts_none(width: int, dropped: list[str]) -> None:
     printed = list(bench_lines(result(), width=width))
     heading = next(line for line in printed if "requests" in line)
@@ -184,8 +184,8 @@ def spoiled(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("{}", "not a result of gemmaspec bench"),
         (json.dumps(result() | {"schema": 7}), "has the schema 7, and 1 is read"),
         (json.dumps({k: v for k, v in result().items() if k != "cells"}), "cells is missing"),

@@ -138,7 +138,7 @@ def _fetcher(cache: Cache, listing: CommitFiles, file: RemoteFile) -> Callable[[
 def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     image = loaded.profile.image
     if not image:
-        raise UsageError(f"{loaded.file}: image: missing, and the docker engine needs one")
+        raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
     if pulling.is_here(image):
         return Job(part=PullPart(role="image", name=image), run=lambda _: None)
     if missing := not_pulled_here(image):

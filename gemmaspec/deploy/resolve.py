@@ -84,7 +84,7 @@ def runtime_versions(loaded: Loaded) -> Versions:
 def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
     name = loaded.profile.image
     if not name:
-        raise UsageError(f"{loaded.file}: image: missing, and the docker engine needs one")
+        raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
     found = image_identity(running or name, named=name)
     if found is None:
         raise EnvironmentMissing(

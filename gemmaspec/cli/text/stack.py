@@ -35,8 +35,8 @@ class TerminalProgress:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         self._console = Console(stderr=True, highlight=False)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
