@@ -18,6 +18,13 @@ class Arm:
     k: int
     overrides: tuple[str, ...] = ()
     """What is set on the profile for it."""
+    knob: str = ""
+    """What of it is tried beside method and k, in words."""
+
+    @property
+    def name(self) -> str:
+        """What a result calls it."""
+        return "/".join([self.method, str(self.k), *([self.knob] if self.knob else [])])
 
     @property
     def no_spec(self) -> bool:
@@ -52,7 +59,7 @@ class Task:
     @property
     def key(self) -> str:
         """A name that a resumed run finds it by."""
-        return f"{self.arm.method}/{self.arm.k}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
+        return f"{self.arm.name}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
 
 
 def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
