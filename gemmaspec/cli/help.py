@@ -11,7 +11,21 @@ import typer
 import typer.core
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "compare", "export", "demo"),
+    "Run": (
+        "up",
+        "down",
+        "restart",
+        "status",
+        "wait",
+        "logs",
+        "top",
+        "watch",
+        "bench",
+        "compare",
+        "tune",
+        "export",
+        "demo",
+    ),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -47,6 +61,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "predict": About("Predict speed for every k and load", ("predict spark-31b-e2b",)),
     "bench": About("Measure a profile, drafted and alone", ("bench spark-31b-e2b",)),
     "compare": About("Show two results of bench side by side", ("compare before.json after.json",)),
+    "tune": About(
+        "Find the fastest k and draft for a machine",
+        ("tune spark-31b-mtp --budget 45m", "tune spark-31b-mtp --concurrency 1,4 --dry-run"),
+    ),
     "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
     "lock": About("Pin what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),

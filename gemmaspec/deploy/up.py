@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import stacks, tuned
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.observe import load_request, observe
@@ -121,7 +121,10 @@ def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
     start = decide(request, observed)
     told.note(f"engine {start.why}")
     timeout_s = request.timeout_s
-    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+    if not request.to_measure and (said := tuned.remark(loaded, start.engine)):
+        told.note(said)
+    return running
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:

@@ -33,7 +33,7 @@ class Tuned(Part):
     """Why this was chosen."""
     k_by_load: list[TunedLoad]
     """The best k at each load; a server runs with one of them."""
-    gpu: list[Text] = []
+    gpu: Annotated[list[Text], Field(default_factory=list)]
     """The GPUs of the machine."""
     driver: Text | None = None
     """Its NVIDIA driver."""

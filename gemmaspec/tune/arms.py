@@ -98,11 +98,15 @@ def field_of(
         more += own[1:]
     if not first:
         raise UsageError(
-            f"nothing to choose from: {base.name} does not speculate, and no other profile of its target and machine does",
+            f"nothing to choose from: {base.name} does not speculate, nor does any profile of its target and machine",
             hint=f"gemmaspec tune {base.name} --arm PROFILE",
         )
     alone = Arm(profile=base.name, method=NONE, k=0)
-    return Field(arms=(alone, *first, *more), knobs=tuple(knob for one in compared for knob in _knobs(one, knobs)), left_out=left_out)
+    return Field(
+        arms=(alone, *first, *more),
+        knobs=tuple(knob for one in compared for knob in _knobs(one, knobs)),
+        left_out=left_out,
+    )
 
 
 def shares_start(one: Arm, other: Arm) -> bool:
@@ -147,7 +151,8 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
     usual = tuple(k for k in OF_A_BLOCK if k < own) if spec.method in PARALLEL else USUAL
     if spec.synthetic_acceptance_rates:
         usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
-    for k in [one for one in ks if one] or dict.fromkeys((own, *sorted(usual, reverse=True))):
+    asked = [one for one in ks if one]
+    for k in sorted(asked, key=lambda k: k != own) or dict.fromkeys((own, *sorted(usual, reverse=True))):
         arm = arm_of(profile, k)
         yield Arm(
             profile=profile.name,

@@ -46,10 +46,9 @@ class Done:
     """Whether everything that was worth trying was tried."""
 
 
-def prompts_of(each: int, categories: int) -> tuple[int, ...]:
-    """Return the prompts of each rung: up to `each` of every category in the last, half of them in the one before."""
-    whole = [max(1, math.ceil(each / 2**step)) for step in range(RUNGS - 1, -1, -1)]
-    return tuple(one * categories for one in whole)
+def rungs_of(each: int) -> tuple[int, ...]:
+    """Return how many prompts of each category each rung asks: `each` in the last, half of them in the one before."""
+    return tuple(max(1, math.ceil(each / 2**step)) for step in range(RUNGS - 1, -1, -1))
 
 
 def next_visit(tried: Tried, field: Field, *, running: Arm | None, left_s: float) -> Visit | Done:

@@ -51,6 +51,11 @@ class Tried:
     starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds that each arm's starts took."""
 
+    @property
+    def kept(self) -> str:
+        """What is kept, as a sentence has it."""
+        return "1 measured cell is kept" if len(self.cells) == 1 else f"{len(self.cells)} measured cells are kept"
+
     def requests(self, rung: int, load: int) -> int:
         """Requests of a cell."""
         return max(2 * load if load > 1 else 0, self.prompts[rung])
