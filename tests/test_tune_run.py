@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.bench.cells import Arm
+from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.cli.app import run
 from gemmaspec.cli.tune import _terminated
 from gemmaspec.deploy import tuned
+from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers, _at
 from gemmaspec.deploy.tune import state_file
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, StartFailed, TimedOut
 from gemmaspec.machine.nvidia import Gpu
+from gemmaspec.measure.cell import Asking
 from gemmaspec.profile.find import own_folder
 from gemmaspec.profile.load import load_profile
 from tests.fake_engine import FakeMachine
@@ -37,8 +39,8 @@ class Fakes:
         self.server = server
         self.started: list[str] = []
         self.closed = 0
-        self.steps: Callable[[Arm], float] = lambda arm: 0.001
-        self.accepts: Callable[[Arm], int] = lambda arm: min(arm.k, 2)
+        self.speeds: Callable[[Arm], float] | None = lambda arm: {0: 50.0, 2: 90.0, 4: 60.0}.get(arm.k, 70.0)
+        """Tokens per second of an arm; None: as the fake server's clock has it."""
         self.behave: Callable[[Arm], None] = lambda arm: None
 
     def serving(self, servers: Servers, arm: Arm) -> tuple[Server, None]:
@@ -47,9 +49,25 @@ class Fakes:
             self.behave(arm)
             servers._arm = arm
             self.started.append(f"{servers._loaded.profile.name} {arm}")
-        self.server.k, self.server.accepts, self.server.step_s = arm.k, self.accepts(arm), self.steps(arm)
+        self.server.k, self.server.accepts, self.server.step_s = arm.k, min(arm.k, 2), 0.001
         servers.facts[arm.name] = {"vllm": "0.32.0", "lock": LOCK}
         return replace(_at(self.server.url, servers._loaded), model="fake-model", speculates=not arm.no_spec), None
+
+    def cell(self, measuring: Measuring, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
+        """Take the place of a measurement, where the speeds are given."""
+        if self.speeds is None:
+            return _measured(measuring, asking, task, limit=limit)
+        return {
+            "tokens_per_second": self.speeds(task.arm) * task.cell.concurrency,
+            "acceptance": [0.7**i for i in range(1, task.arm.k + 1)],
+            "prompt_tokens": 20,
+            "step_ms": 10.0,
+            "requests": 2,
+            "reference": {"steady": True},
+        }
+
+
+_measured = Measuring.cell
 
 
 @pytest.fixture
@@ -57,6 +75,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fakes]:
     with fake_vllm() as server:
         found = Fakes(server)
         monkeypatch.setattr(Servers, "serving", lambda servers, arm: found.serving(servers, arm))
+        monkeypatch.setattr(Measuring, "cell", lambda *one, **more: found.cell(*one, **more))
         monkeypatch.setattr(Servers, "arms", lambda servers, wanted: tuple(wanted))
         yield found
 
@@ -80,14 +99,9 @@ def tune(prompts: Path) -> Callable[..., int]:
     return command
 
 
-def slower_with_k(arm: Arm) -> float:
-    return 0.004 + 0.002 * arm.k
-
-
 def test_it_writes_a_profile_that_starts_the_fastest_and_says_on_what_it_was_measured(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.steps = lambda arm: 0.008 if arm.k == 4 else 0.002
     assert tune() == 0
     printed = capsys.readouterr()
     assert fakes.started[:2] == ["tiny-cpu no speculation", "tiny-cpu draft_model k=4"]
@@ -110,7 +124,7 @@ def test_it_writes_a_profile_that_starts_the_fastest_and_says_on_what_it_was_mea
 def test_leaving_speculation_off_is_an_answer(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.steps = lambda arm: 0.001 if arm.no_spec else 0.01
+    fakes.speeds = lambda arm: 50.0 if arm.no_spec else 40.0
     assert tune("--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["choice"]["method"] == "none"
@@ -126,7 +140,7 @@ def test_an_arm_that_does_not_start_and_one_that_dies_are_results(
             raise StartFailed("the server died while loading")
         fakes.server.dies_at = len(fakes.server.bodies) + 4 if arm.k == 4 else None
 
-    fakes.behave = behave
+    fakes.behave, fakes.speeds = behave, None
     assert tune("--k", "2,4,3") == 0
     printed = capsys.readouterr()
     assert "tiny-cpu: draft_model k=2 is left out: the server died while loading" in printed.err
@@ -161,7 +175,6 @@ def test_ctrl_c_leaves_the_best_of_what_was_measured_and_resume_goes_on(
     assert found.tuned
     assert found.tuned.complete is False
     fakes.behave, fakes.started = lambda arm: None, []
-    fakes.steps = lambda arm: 0.001 if arm.k == 2 else 0.008
     assert tune("--resume") == 0
     assert fakes.started[0] == "tiny-cpu draft_model k=2"
     found = load_profile("tiny-cpu-tuned").profile
@@ -212,12 +225,13 @@ def test_a_tuning_that_was_cut_short_replaces_no_whole_one(
 def test_a_budget_that_is_too_small_for_one_arm_is_told_and_loses_nothing(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.steps = lambda arm: 0.008
+    fakes.speeds = None
     assert tune("--budget", "0.3s") == 2
     said = capsys.readouterr().err
     assert "--budget is too small for one arm: the budget" in said
     assert "1 measured cell is kept" in said
     assert "with --resume" in said
+    fakes.speeds = lambda arm: 1.0
     assert tune("--resume") == 0
     assert fakes.started.count("tiny-cpu no speculation") == 1
 
@@ -249,7 +263,7 @@ def test_a_run_is_not_resumed_as_another_one(
 def test_prompts_longer_than_the_context_are_told(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.server.max_model_len = 12
+    fakes.server.max_model_len, fakes.speeds = 12, None
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(Servers, "limit", 12)
@@ -290,7 +304,7 @@ def test_somebody_elses_file_is_never_written_over(
 
 
 def test_another_profile_can_win_and_is_what_the_file_extends(fakes: Fakes, tune: Callable[..., int]) -> None:
-    fakes.steps = lambda arm: 0.001 if arm.method == "mtp" else 0.008
+    fakes.speeds = lambda arm: 90.0 if arm.method == "mtp" else 50.0 + arm.k
     assert tune("--arm", "tiny-cpu-mtp", "--set", "serve.max_num_seqs=2") == 0
     loaded = load_profile("tiny-cpu-tuned")
     assert loaded.profile.speculative
@@ -303,7 +317,7 @@ def test_a_dry_run_starts_nothing(fakes: Fakes, tune: Callable[..., int], capsys
     assert tune("--dry-run", "--arm", "tiny-cpu-ngram") == 0
     assert "tiny-cpu-ngram  ngram" in capsys.readouterr().out
     assert tune("--dry-run", "--json") == 0
-    assert [one["k"] for one in json.loads(capsys.readouterr().out)["arms"]] == [0, 2, 4]
+    assert [one["k"] for one in json.loads(capsys.readouterr().out)["arms"]] == [0, 4, 2]
     assert not fakes.started
     assert not state_file("tiny-cpu-tuned").exists()
 
@@ -346,7 +360,7 @@ def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch
     said = remark("speculative.num_speculative_tokens=7")
     assert "vLLM was 0.32.0, and is 0.33.0" in said
     assert "its settings are not those that were measured" in said
-    gpu = Gpu(name="NVIDIA H200", driver="580.159.04", **_rest_of_a_gpu())
+    gpu = Gpu(name="NVIDIA H200", driver="580.159.04", capability="9.0", memory=None, free=None)
     monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: (gpu,))
     assert "the GPU was none, and is NVIDIA H200" in remark()
 
@@ -373,13 +387,3 @@ def test_the_line_is_part_of_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_a_profile_that_extends_a_tuned_one_is_not_called_tuned() -> None:
     (own_folder() / "mine.yaml").write_text("extends: tiny-cpu-tuned\nname: mine\n")
     assert load_profile("mine").profile.tuned is None
-
-
-def _rest_of_a_gpu() -> dict[str, Any]:
-    import dataclasses
-
-    return {
-        one.name: None
-        for one in dataclasses.fields(Gpu)
-        if one.name not in ("name", "driver") and one.default is dataclasses.MISSING
-    }
