@@ -412,9 +412,11 @@ def test_ks_that_are_named_take_the_place_of_the_usual_ones() -> None:
     ]
 
 
-@pytest.mark.parametrize(("each", "rungs"), [(4, (1, 2, 4)), (1, (1, 1, 1)), (10, (3, 5, 10))])
-def test_each_rung_asks_twice_the_prompts(each: int, rungs: tuple[int, ...]) -> None:
-    assert rungs_of(each) == rungs
+@pytest.mark.parametrize(
+    ("each", "rounds", "rungs"), [(4, 3, (1, 2, 4)), (1, 3, (1, 1, 1)), (10, 3, (3, 5, 10)), (4, 1, (4,))]
+)
+def test_each_rung_asks_twice_the_prompts(each: int, rounds: int, rungs: tuple[int, ...]) -> None:
+    assert rungs_of(each, rounds) == rungs
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45m", 2700), ("1h30m", 5400), ("90s", 90), ("1.5h", 5400)])

@@ -67,6 +67,12 @@ def tune(
     each: Annotated[
         int, typer.Option("--each", metavar="N", min=0, help="Prompts of each category in the last round; 0 for all.")
     ] = 4,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "--rounds", metavar="N", min=1, max=5, help="At most; each takes the better half of the one before."
+        ),
+    ] = 3,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Longest answer, in tokens.")
     ] = 128,
@@ -136,6 +142,7 @@ def tune(
         prompts=prompts,
         categories=tuple(one.strip() for one in category.split(",")) if category else (),
         each=each,
+        rounds=rounds,
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,
         temperature=None if sample else temperature,

@@ -48,6 +48,7 @@ class Request:
     prompts: Path | None = None
     categories: tuple[str, ...] = ()
     each: int = 4
+    rounds: int = 3
     max_tokens: int = 128
     ignore_eos: bool = False
     temperature: float | None = 0.0
@@ -117,6 +118,7 @@ def _settings(request: Request, compared: Compared, prompts: PromptSet) -> Setti
         loads=compared.loads,
         categories=request.categories,
         each=request.each,
+        rounds=request.rounds,
         max_tokens=request.max_tokens,
         ignore_eos=request.ignore_eos,
         temperature=request.temperature,
@@ -176,7 +178,7 @@ class _Run:
 
     def _eaches(self, prompts: PromptSet) -> tuple[int, ...]:
         counts = [sum(one.category == name for one in prompts.prompts) for name in prompts.categories]
-        return rungs_of(self._request.each or max(counts))
+        return rungs_of(self._request.each or max(counts), self._request.rounds)
 
     def _left_s(self) -> float:
         return self._request.budget_s - (time.monotonic() - self._clock)

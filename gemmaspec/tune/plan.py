@@ -17,7 +17,6 @@ from gemmaspec.tune.arms import Arm, Field, shares_start, with_knob
 from gemmaspec.tune.promise import cannot_win, hope
 from gemmaspec.tune.tried import Tried, Worth, ranked
 
-RUNGS: Final = 3
 DOUBT: Final = (0.08, 0.04)
 """How far behind an arm may be after each rung and still be measured again: relative, at the load where it is best."""
 FEWEST: Final = 2
@@ -46,9 +45,9 @@ class Done:
     """Whether everything that was worth trying was tried."""
 
 
-def rungs_of(each: int) -> tuple[int, ...]:
+def rungs_of(each: int, rounds: int) -> tuple[int, ...]:
     """Return how many prompts of each category each rung asks: `each` in the last, half of them in the one before."""
-    return tuple(max(1, math.ceil(each / 2**step)) for step in range(RUNGS - 1, -1, -1))
+    return tuple(max(1, math.ceil(each / 2**step)) for step in range(rounds - 1, -1, -1))
 
 
 def next_visit(tried: Tried, field: Field, *, running: Arm | None, left_s: float) -> Visit | Done:
@@ -102,7 +101,7 @@ def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
     fastest = [max([1.0, *(one.times[place] for one in found)]) for place in range(len(tried.loads))]
     kept = found[: max(FEWEST, math.ceil(len(found) / 2))]
     kept += [one for one in found if one not in kept and _near(one, fastest, 0)]
-    doubt = DOUBT[rung - 1]
+    doubt = DOUBT[min(rung, len(DOUBT)) - 1]
     rivals = [one for one in kept if _near(one, fastest, doubt)]
     if not rivals or (len(rivals) == 1 and min(rivals[0].times) * (1 - doubt) > 1):
         return []

@@ -30,6 +30,8 @@ class Settings:
     categories: tuple[str, ...]
     each: int
     """Prompts of each category in the last rung; 0 for all."""
+    rounds: int
+    """Rungs at most."""
     max_tokens: int
     ignore_eos: bool
     temperature: float | None
