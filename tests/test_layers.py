@@ -31,6 +31,7 @@ ROOT = (
     "data.py",
     "errors.py",
     "files.py",
+    "finding.py",
     "redact.py",
     "sentences.py",
     "strict_yaml.py",
