@@ -13,7 +13,7 @@ from gemmaspec.errors import UsageError
 from gemmaspec.predict.steps import PARALLEL
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of, vllm_of
-from gemmaspec.releases.gemma4 import runner_for
+from gemmaspec.releases.model_runner import RunnerInput, runner_for, runs
 
 USUAL: Final = (1, 2, 4, 8)
 """Drafted tokens that are tried beside a profile's own, where the draft makes one after the other."""
@@ -173,8 +173,8 @@ def _knobs(profile: Profile, asked: Sequence[str]) -> Iterator[Arm]:
         return
     spec = profile.speculative
     if vllm and RUNNER not in profile.env and spec:
-        rule = runner_for(vllm)
-        if rule.dense == rule.mixture == "v2" and spec.method not in {*rule.v1_methods, "dspark"}:
+        given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
+        if spec.method != "dspark" and all(runs(runner_for(vllm), one) == "v2" for one in given):
             yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
     if profile.serve.enforce_eager:
         yield _knob(profile, "with graphs", "serve.enforce_eager=false")
