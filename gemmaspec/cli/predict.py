@@ -38,6 +38,10 @@ def predict(
             "--context", metavar="LIST", help="Tokens of prompt, as in 256,8192; those measured when not given."
         ),
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", metavar="NAME", help="Another machine than the profile's; `here` for this one."),
+    ] = None,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
@@ -54,6 +58,7 @@ def predict(
         Request(
             profile=profile,
             overrides=tuple(set_ or ()),
+            machine=machine,
             measured=measured,
             ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
             concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from gemmaspec import data
 from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
@@ -21,19 +20,15 @@ from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import Models, Plan
 from gemmaspec.fit.report import Fit
 from gemmaspec.fit.roofline import roofline
-from gemmaspec.lint.check import check
 from gemmaspec.machine.device import this_cpu, this_gpu
-from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.machines import HERE, MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
-
-HERE = "here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +103,10 @@ def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
 
 def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
     """What stops the start whatever the memory is."""
+    from gemmaspec import data
+    from gemmaspec.lint.check import check
+    from gemmaspec.patching.patch import Shelf
+
     found = check(
         loaded,
         patches=Shelf(data.patch_folders()),

@@ -10,10 +10,12 @@ from typing import Literal
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
 from gemmaspec.errors import UsageError
+from gemmaspec.machine import nvidia
 from gemmaspec.predict.predict import Asked, Predicted, predict
 from gemmaspec.predict.roofline import Roofline
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of
 
@@ -27,6 +29,8 @@ class Request:
 
     profile: str
     overrides: Sequence[str] = ()
+    machine: str | None = None
+    """Another machine than the profile's, or `here`."""
     measured: Path | None = None
     """A file of rows, or a folder that holds bench's result.json."""
     ks: tuple[int, ...] = ()
@@ -49,7 +53,7 @@ class Prediction:
 def predict_profile(request: Request) -> Prediction:
     """Answer it. Raises UsageError for rows that are none, EnvironmentMissing where only the roofline is left and the
     models cannot be looked at."""
-    loaded = load_profile(request.profile, overrides=request.overrides)
+    loaded = _on_its_machine(load_profile(request.profile, overrides=request.overrides), request)
     profile = loaded.profile
     found = _source(loaded, request.measured)
     if found is None:
@@ -63,6 +67,22 @@ def predict_profile(request: Request) -> Prediction:
         notes=(*_notes(rows, asked, profile), *(_otherwise_compiled(rows, profile) if basis == "shipped" else ())),
         rows=predict(rows, asked),
     )
+
+
+def _on_its_machine(loaded: Loaded, request: Request) -> Loaded:
+    """The profile for the machine that is asked about; one for any NVIDIA machine, for that of this machine's GPU."""
+    asked = request.machine
+    if asked is not None and asked not in (*MACHINES, HERE):
+        raise UsageError(f"--machine is {', '.join((*MACHINES, HERE))}, not {asked!r}")
+    machine = asked
+    if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
+        gpus = nvidia.gpus()
+        machine = machine_of(gpus[0].name) if gpus else "cpu" if asked == HERE else None
+        if machine is None and asked == HERE:
+            raise UsageError(f"--machine here: {gpus[0].name} is none of the machines that gemmaspec knows by name")
+    if machine is None or machine == loaded.profile.machine:
+        return loaded
+    return load_profile(request.profile, overrides=(*request.overrides, f"machine={machine}"))
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
