@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from gemmaspec.deploy.lockfile import release_of
+from gemmaspec.deploy.measurements import own_rows
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
@@ -67,8 +68,24 @@ def fit(request: Request) -> Fit:
         advice=tuple(advice(plan)),
         roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
-        notes=(*notes, *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
+        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
     )
+
+
+def _measured_here(loaded: Loaded) -> Iterator[str]:
+    """What bench has measured of this profile and kept (--save-measured), at each load."""
+    rows = own_rows(loaded)
+    spec = loaded.profile.speculative
+    own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.num_speculative_tokens)]
+    alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
+    for row in own or alone.values():
+        base = alone.get((row.concurrency, row.context, row.setting)) if row.k else None
+        drafted = f" with {row.method} k={row.k}" if row.k else " without speculation"
+        without = f", {base.tokens_per_second:,.1f} without" if base else ""
+        yield (
+            f"bench measured {row.tokens_per_second:,.1f} tokens/s{drafted}{without}; {row.concurrency} at once, "
+            f"{row.context:,} tokens of prompt"
+        )
 
 
 def plan_of(loaded: Loaded) -> Plan:

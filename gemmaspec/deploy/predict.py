@@ -95,10 +95,8 @@ def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, 
     if named is not None:
         rows = read_rows(named)
         return "measured", f"{_cells(rows)} of {named}", rows
-    own = measurements.own_file(loaded)
-    if own.is_file():
-        rows = read_rows(own)
-        return "own", f"{_cells(rows)} that bench has taken, kept in {own}", rows
+    if own := measurements.own_rows(loaded):
+        return "own", f"{_cells(own)} that bench has taken, kept in {measurements.own_file(loaded)}", own
     shipped = measurements.like(loaded.profile)
     if shipped is None:
         return None
