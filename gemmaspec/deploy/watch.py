@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import metrics, stacks
+from gemmaspec.deploy import stacks
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, Faults
@@ -22,6 +22,8 @@ from gemmaspec.live.reaction import Policy, Reaction, reaction
 from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
 from gemmaspec.profile.load import load_profile
+from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.ready.probe import api_key_for
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -87,7 +89,8 @@ def _watched(started: Started) -> Watched:
 def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
     """Read one stack once, act if its profile says so, and yield what is worth a line."""
     try:
-        sample = metrics.read(one.started.server)
+        server = one.started.server
+        sample = read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
     except GemmaspecError as error:
         one.failures += 1
         if one.failures == _GONE_AFTER:
