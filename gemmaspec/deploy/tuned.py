@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.deploy.resolve import cached, resolve
+from gemmaspec.deploy.resolve import cached, plan_digest, resolve
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import own_folder, profile_folders
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import settings_digest
 from gemmaspec.profile.tuned import Tuned, TunedLoad
 from gemmaspec.tune.choose import Choice
@@ -94,13 +95,20 @@ def write(
         driver=machine.get("driver"),
         prompts=document["settings"]["prompts"],
         prompts_sha256=document["settings"]["prompts_sha256"],
-        ran=facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"},
+        ran=_as(file.stem, measured.profile, facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"}),
         settings=settings_digest(measured.profile),
     )
     text = profile_text(file.stem, choice.arm, overrides=overrides, tuned=tuned)
     _check(file, text, tuned.settings)
     write_whole(file, text)
     return file
+
+
+def _as(name: str, profile: Profile, ran: Mapping[str, str]) -> dict[str, str]:
+    """What ran, with the plan that the profile has under another name, if it is the plan that ran."""
+    if ran.get("plan") != plan_digest(profile):
+        return dict(ran)
+    return {**ran, "plan": plan_digest(profile.model_copy(update={"name": name}))}
 
 
 def _check(file: Path, text: str, digest: str) -> None:

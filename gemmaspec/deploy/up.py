@@ -65,7 +65,9 @@ def up_detached(request: UpRequest, progress: Progress) -> Started:
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
         told.note(f"engine {start.why}")
-        return carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
+        started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
+        _say_tuned(loaded, start, told)
+        return started
 
 
 def restart(
@@ -122,9 +124,14 @@ def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
     told.note(f"engine {start.why}")
     timeout_s = request.timeout_s
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
-    if not request.to_measure and (said := tuned.remark(loaded, start.engine)):
-        told.note(said)
+    if not request.to_measure:
+        _say_tuned(loaded, start, told)
     return running
+
+
+def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:
+    if said := tuned.remark(loaded, start.engine):
+        told.note(said)
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
