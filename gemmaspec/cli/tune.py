@@ -124,12 +124,12 @@ def tune(
     """
     from gemmaspec.cli.text import tune as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.tune import Request, plan
+    from gemmaspec.deploy.tune import TuneRequest, plan
     from gemmaspec.deploy.tune import tune as use_case
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_K
     from gemmaspec.tune.settings import seconds_of
 
-    request = Request(
+    request = TuneRequest(
         profile=profile,
         budget_s=seconds_of(budget, "--budget"),
         loads=tuple(sorted(options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY))),

@@ -9,7 +9,7 @@ from gemmaspec.bench import result
 from gemmaspec.bench.cells import Cell, Task
 from gemmaspec.bench.prompts import Prompt, mixed
 from gemmaspec.bench.samples import Measured
-from gemmaspec.deploy.starting import Progress
+from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.engine.server import Server
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
@@ -28,7 +28,7 @@ class Measuring:
         temperature: float | None,
         timeout_s: float,
         repeats: int,
-        progress: Progress,
+        progress: StartProgress,
     ) -> None:
         self._prompts, self._progress = prompts, progress
         self._max_tokens, self._ignore_eos, self._temperature = max_tokens, ignore_eos, temperature

@@ -24,7 +24,7 @@ Basis = Literal["measured", "own", "shipped", "roofline"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PredictRequest:
     """What is asked."""
 
     profile: str
@@ -50,7 +50,7 @@ class Prediction:
     rows: tuple[Predicted, ...]
 
 
-def predict_profile(request: Request) -> Prediction:
+def predict_profile(request: PredictRequest) -> Prediction:
     """Answer it. Raises UsageError for rows that are none, EnvironmentMissing where only the roofline is left and the
     models cannot be looked at."""
     loaded = _on_its_machine(load_profile(request.profile, overrides=request.overrides), request)
@@ -69,7 +69,7 @@ def predict_profile(request: Request) -> Prediction:
     )
 
 
-def _on_its_machine(loaded: Loaded, request: Request) -> Loaded:
+def _on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
     """The profile for the machine that is asked about; one for any NVIDIA machine, for that of this machine's GPU."""
     asked = request.machine
     if asked is not None and asked not in (*MACHINES, HERE):
@@ -116,7 +116,7 @@ def _as_compiled(rows: tuple[Row, ...], setting: str, method: str) -> tuple[Row,
     return same if any(row.method == method for row in same) else rows
 
 
-def _asked(request: Request, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
+def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
     spec = profile.speculative
     own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
     return Asked(
@@ -174,7 +174,7 @@ def _assumed(known: float | None) -> str:
     return f"no acceptance by position was measured: {known:.2f} for each token, from the profile's published figures"
 
 
-def _by_roofline(request: Request, loaded: Loaded) -> Prediction:
+def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
     from gemmaspec.deploy.fit import plan_of
     from gemmaspec.fit.roofline import step_bytes
 

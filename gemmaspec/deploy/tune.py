@@ -16,7 +16,7 @@ from gemmaspec.bench.prompts import PromptSet, chosen, read_prompts
 from gemmaspec.deploy import tuned
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
-from gemmaspec.deploy.starting import Progress
+from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.deploy.tune_field import Compared
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, GemmaspecError, TimedOut, UsageError
@@ -33,7 +33,7 @@ from gemmaspec.tune.tried import Cell, Tried
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class TuneRequest:
     """What is to be tuned. An empty tuple leaves the choice to the profile."""
 
     profile: str
@@ -82,7 +82,7 @@ class Outcome:
         return self.file is not None and profile_names(profile_folders()).get(self.file.stem) == self.file
 
 
-def tune(request: Request, progress: Progress) -> Outcome:
+def tune(request: TuneRequest, progress: StartProgress) -> Outcome:
     """Try arms until nothing is left that may win, or the budget ends; write the best one as a profile.
 
     Ctrl-C ends it with the best of what was measured. Raises UsageError where the budget is too small for one arm, and
@@ -91,7 +91,7 @@ def tune(request: Request, progress: Progress) -> Outcome:
     return _Run(request, progress).run()
 
 
-def plan(request: Request) -> tuple[Compared, Settings]:
+def plan(request: TuneRequest) -> tuple[Compared, Settings]:
     """Return what a tuning would compare; starts nothing."""
     compared = Compared.of(request.profile, request)
     return compared, _settings(request, compared, _prompts(request))
@@ -102,11 +102,11 @@ def state_file(name: str) -> Path:
     return state_dir() / "tune" / f"{name}.json"
 
 
-def _prompts(request: Request) -> PromptSet:
+def _prompts(request: TuneRequest) -> PromptSet:
     return read_prompts(request.prompts or data.PROMPTS, name=str(request.prompts or "gemmaspec"))
 
 
-def _settings(request: Request, compared: Compared, prompts: PromptSet) -> Settings:
+def _settings(request: TuneRequest, compared: Compared, prompts: PromptSet) -> Settings:
     return Settings(
         profile=compared.base.profile.name,
         overrides=request.overrides,
@@ -132,7 +132,7 @@ def _settings(request: Request, compared: Compared, prompts: PromptSet) -> Setti
 class _Run:
     """One tuning, with what it has tried so far."""
 
-    def __init__(self, request: Request, progress: Progress) -> None:
+    def __init__(self, request: TuneRequest, progress: StartProgress) -> None:
         self._request, self._progress = request, progress
         prompts = _prompts(request)
         self._compared = Compared.of(request.profile, request)

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool
 
-from gemmaspec.profile.fields import Int, Part, Positive, Text
+from gemmaspec.profile.fields import Int, Positive, Section, Text
 
 
-class TunedLoad(Part):
+class TunedLoad(Section):
     """What was best at one number of requests at once."""
 
     concurrency: Positive
@@ -20,7 +20,7 @@ class TunedLoad(Part):
     """The same over no speculation."""
 
 
-class Tuned(Part):
+class Tuned(Section):
     """What `gemmaspec tune` measured. It writes this itself; `up` says whether it is still so."""
 
     date: Text
