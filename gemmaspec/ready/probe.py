@@ -134,10 +134,11 @@ def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_t
 
     `any_text` accepts an answer that nobody can read: for a server with dummy weights, which is only to be timed.
     Raises what `ask` raises, and StartFailed when the answer is empty, holds markers that a reader should not
-    see, or was not drafted although the server speculates.
+    see, or was not drafted although the server has a model or head that drafts for every text.
     """
     answer = ask(server, [user_message(QUESTION)], timeout_s=timeout_s, api_key=api_key)
-    if complaint := judge(answer, speculates=server.speculates, any_text=any_text):
+    must_draft = server.speculates and not server.looks_up
+    if complaint := judge(answer, speculates=must_draft, any_text=any_text):
         raise StartFailed(complaint)
     return answer
 
