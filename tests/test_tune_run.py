@@ -277,7 +277,7 @@ def test_prompts_longer_than_the_context_are_told(
         (["--budget", "soon"], "--budget is a length of time, as in 45m, 1h30m or 90s; not 'soon'"),
         (["--concurrency", "9"], "runs 4 requests at once (serve.max_num_seqs)"),
         (["--arm", "spark-31b-mtp"], "--arm spark-31b-mtp cannot be compared with tiny-cpu: its target is"),
-        (["--arm", "no-such"], "there is no profile called 'no-such'"),
+        (["--arm", "no-such"], "unknown profile 'no-such'"),
         (["--name", "Tuned!"], "Tuned!.yaml is not a profile's file"),
         (["--name", "a", "--out", "b.yaml"], "--name a and --out b.yaml name two profiles"),
         (["--category", "poetry"], "'poetry' is none of a"),
