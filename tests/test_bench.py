@@ -118,6 +118,22 @@ def test_its_rows_are_what_predict_takes(
     assert json.loads(capsys.readouterr().out)["basis"] == "measured"
 
 
+def test_fit_tells_what_was_measured_and_kept() -> None:
+    from gemmaspec.deploy import fit, measurements
+
+    loaded = load_profile("spark-31b-mtp")
+    own = measurements.own_file(loaded)
+    own.parent.mkdir(parents=True)
+    rows = [
+        {"method": "none", "k": 0, "concurrency": 1, "context": 256, "acceptance": [], "tokens_per_second": 11.0},
+        {"method": "mtp", "k": 7, "concurrency": 1, "context": 256, "acceptance": [0.5] * 7, "tokens_per_second": 39.1},
+    ]
+    own.write_text(json.dumps({"rows": rows}))
+    assert list(fit._measured_here(loaded)) == [
+        "bench measured 39.1 tokens/s with mtp k=7, 11.0 without; 1 at once, 256 tokens of prompt"
+    ]
+
+
 def test_own_measurements_replace_the_same_cells_and_refuse_another_machine(
     fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.errors import UsageError
+from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.predict.acceptance import curve
 from gemmaspec.predict.linear import Cholesky
 from gemmaspec.predict.predict import Asked, Predicted, predict
@@ -412,6 +413,44 @@ def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.Capture
     assert {r["compile"] for r in document["rows"]} == {"default"}
     assert any("acceptance was not measured" in note for note in document["notes"])  # its rows' is drawn by lot
     assert all(r["acceptance_measured"] == 0 for r in document["rows"])
+
+
+def gpu(name: str) -> Gpu:
+    return Gpu(name=name, driver="580.159.04", capability="9.0", memory=150 * 10**9, free=None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "basis"),
+    [
+        ((gpu("NVIDIA H200"),), (), "shipped"),
+        ((), ("--machine", "h200"), "shipped"),
+        ((gpu("NVIDIA H200"),), ("--machine", "here"), "shipped"),
+        ((), ("--machine", "h100"), "roofline"),
+        ((gpu("NVIDIA H200"),), ("--machine", "rtx-5090"), "roofline"),
+    ],
+)
+def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_that_is_named(
+    gpus: tuple[Gpu, ...],
+    more: tuple[str, ...],
+    basis: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: gpus)
+    assert run(["predict", "nvidia-31b-mtp", "--json", *more]) == 0
+    assert json.loads(capsys.readouterr().out)["basis"] == basis
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("m1", "--machine is dgx-spark"), ("here", "--machine here: NVIDIA L4 is none of the machines")],
+)
+def test_a_machine_that_is_not_known_is_told(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: (gpu("NVIDIA L4"),))
+    assert run(["predict", "nvidia-31b-mtp", "--machine", name]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_of_several_shipped_files_the_nearest_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,13 @@ class Arm:
     k: int
     overrides: tuple[str, ...] = ()
     """Overrides of the profile for it."""
+    knob: str = ""
+    """Another setting of this arm, in words: empty if only method and k differ."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in a result: METHOD/K, and the setting."""
+        return "/".join([self.method, str(self.k), *([self.knob] if self.knob else [])])
 
     @property
     def no_spec(self) -> bool:
@@ -51,8 +58,8 @@ class Task:
 
     @property
     def key(self) -> str:
-        """A name by which a resumed run finds it."""
-        return f"{self.arm.method}/{self.arm.k}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
+        """Return the name by which a resumed run finds it."""
+        return f"{self.arm.name}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
 
 
 def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:

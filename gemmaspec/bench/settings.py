@@ -62,10 +62,14 @@ def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
             raise UsageError(f"{profile.name} does not speculate, so its only k is 0")
         return (Arm(method=NONE, k=0),)
     own = spec.num_speculative_tokens or 0
-    return tuple(Arm(method=NONE, k=0) if k == 0 else _arm(profile, k) for k in ks or (0, own))
+    return tuple(Arm(method=NONE, k=0) if k == 0 else arm_of(profile, k) for k in ks or (0, own))
 
 
-def _arm(profile: Profile, k: int) -> Arm:
+def arm_of(profile: Profile, k: int) -> Arm:
+    """Return the arm of a profile's method with another number of drafted tokens.
+
+    Raises UsageError where its acceptance is drawn by lot for fewer positions.
+    """
     spec = profile.speculative
     assert spec
     if k == spec.num_speculative_tokens:

@@ -42,6 +42,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "predict": "predict",
     "bench": "bench",
     "compare": "compare",
+    "tune": "tune",
     "profile": "profile",
     "patch": "patch",
     "inspect": "inspect",

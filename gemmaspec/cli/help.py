@@ -23,6 +23,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "watch",
         "bench",
         "compare",
+        "tune",
         "export",
         "demo",
     ),
@@ -62,6 +63,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "predict": About("Predict speed for draft lengths and loads", ("predict spark-31b-e2b",)),
     "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
     "compare": About("Compare two results of bench", ("compare before.json after.json",)),
+    "tune": About(
+        "Find the fastest draft for this machine",
+        ("tune spark-31b-mtp --budget 45m", "tune spark-31b-mtp --concurrency 1,4 --dry-run"),
+    ),
     "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
     "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),

@@ -39,6 +39,10 @@ def predict(
             "--context", metavar="LIST", help="Prompt lengths in tokens, such as 256,8192. [default: those measured]"
         ),
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", metavar="NAME", help="Another machine than the profile's; `here` for this one."),
+    ] = None,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
@@ -55,6 +59,7 @@ def predict(
         PredictRequest(
             profile=profile,
             overrides=tuple(set_ or ()),
+            machine=machine,
             measured=measured,
             ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
             concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),

@@ -10,20 +10,19 @@ from typing import Any, Final
 
 from gemmaspec import __version__, data
 from gemmaspec.bench import result
-from gemmaspec.bench.cells import Arm, Cell, Task, cells_of, order
-from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, mixed, read_prompts
+from gemmaspec.bench.cells import Arm, Task, cells_of, order
+from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, read_prompts
 from gemmaspec.bench.report import page
-from gemmaspec.bench.samples import Measured
 from gemmaspec.bench.settings import Settings, arms_of, as_json
 from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy import measurements
+from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.measure.cell import Asking, measure_cell
-from gemmaspec.measure.lengths import fitting, of_length
+from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.runs import compile_of
@@ -120,7 +119,7 @@ class _Run:
         progress: StartProgress,
     ) -> None:
         self._request, self._settings, self._loaded = request, settings, loaded
-        self._prompts, self._progress = prompts, progress
+        self._progress = progress
         self._servers = Servers(
             request.profile,
             loaded=loaded,
@@ -133,7 +132,15 @@ class _Run:
             timeout_s=request.timeout_s,
             progress=progress,
         )
-        self._made: dict[int | None, list[Prompt]] = {}
+        self._measuring = Measuring(
+            prompts=prompts,
+            max_tokens=settings.max_tokens,
+            ignore_eos=settings.ignore_eos,
+            temperature=settings.temperature,
+            timeout_s=request.request_timeout_s,
+            repeats=settings.repeats,
+            progress=progress,
+        )
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
         self._spent: list[float] = []
@@ -178,21 +185,13 @@ class _Run:
         if asking is None:
             return
         began = time.monotonic()
-        prompts = self._prompts_for(asking, task.cell)
-        repeated, found = 0, self._cell(asking, task, prompts)
-        while not found.steady and repeated < self._settings.repeats:
-            repeated, found = repeated + 1, self._cell(asking, task, prompts)
-        self._cells.append(result.cell_json(task, found, repeated=repeated))
+        try:
+            self._cells.append(self._measuring.cell(asking, task, limit=self._servers.limit))
+        except Broken as error:
+            raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
         self._spent.append(time.monotonic() - began)
         self._write(complete=False)
         self._progress.note(f"[{number}/{of}] {_line(task, self._cells[-1])}{self._left(of - number)}")
-
-    def _cell(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
-        asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
-        try:
-            return measure_cell(asking, task.cell, asked, drafts=not task.arm.no_spec)
-        except Broken as error:
-            raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
 
     def _started(self, arm: Arm) -> Asking | None:
         """Return the arm's server; None if it does not start, which is a result as long as another arm starts."""
@@ -208,29 +207,7 @@ class _Run:
 
     def _asking(self, arm: Arm) -> Asking:
         server, key = self._servers.serving(arm)
-        return Asking(
-            server=server,
-            api_key=key,
-            max_tokens=self._settings.max_tokens,
-            ignore_eos=self._settings.ignore_eos,
-            temperature=self._settings.temperature,
-            timeout_s=self._request.request_timeout_s,
-            calls_tools=self._loaded.profile.chat.tool_call_parser is not None,
-        )
-
-    def _prompts_for(self, asking: Asking, cell: Cell) -> list[Prompt]:
-        """Return the prompts of a context. They are made once, so that every arm gets the same."""
-        if cell.context not in self._made:
-            own = list(self._prompts)
-            made = own if cell.context is None else of_length(asking, own, cell.context)
-            kept, left_out = fitting(asking, made, limit=self._servers.limit)
-            if left_out or len(made) < len(self._prompts):
-                number = len(self._prompts) - len(kept)
-                self._progress.note(
-                    f"{number} of {len(self._prompts)} prompts are too long for this server and are skipped"
-                )
-            self._made[cell.context] = kept
-        return self._made[cell.context]
+        return self._measuring.asking(server, key, self._loaded.profile)
 
     def _take_up(self) -> None:
         """Continue from the result in `out`."""

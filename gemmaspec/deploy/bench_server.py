@@ -51,7 +51,9 @@ class Servers:
         replace: bool,
         timeout_s: float,
         progress: StartProgress,
+        command: str = "bench",
     ) -> None:
+        self._command = command
         self._profile, self._loaded, self._overrides, self._engine = profile, loaded, tuple(overrides), engine
         self._running, self._url, self._any_text, self._replace = running, url, any_text, replace
         self._timeout_s, self._progress = timeout_s, progress
@@ -64,7 +66,7 @@ class Servers:
         """The options of the last start outside bench, which `restart` uses."""
         self.all_arms: tuple[Arm, ...] = ()
         self.facts: dict[str, Any] = {}
-        """What each arm ran (plan, image, versions and models), by `METHOD/K`."""
+        """What each arm ran (plan, image, versions and models), by the arm's name."""
 
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
@@ -145,8 +147,13 @@ class Servers:
         said = cause.message if cause else root.text if root else None
         return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
 
+    def within(self, timeout_s: float) -> None:
+        """Give the next start no more time than this."""
+        self._timeout_s = timeout_s
+
     def close(self) -> None:
         """Stop what this run has started."""
+        self._arm = self._server = None
         if self._started:
             with contextlib.suppress(GemmaspecError):
                 down(self._loaded.profile.name)
@@ -165,9 +172,14 @@ class Servers:
         with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
                 raise UsageError(
-                    f"{name} is already running, and bench needs to start its own server",
-                    hint=f"gemmaspec bench {self._profile} --running    # measures it as it is; --replace stops it",
+                    f"{name} is already running, and {self._command} needs to start its own server",
+                    hint=self._instead(),
                 )
+
+    def _instead(self) -> str:
+        if self._command == "bench":
+            return f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it"
+        return f"gemmaspec down {self._profile}    # or --replace, which stops it"
 
     def _find(self) -> Server:
         if self._url:
@@ -197,7 +209,7 @@ class Servers:
 
     def _remember(self, arm: Arm, key: str | None) -> None:
         """Record what the arm runs. Raises DifferencesFound if it differs from the start of a resumed run."""
-        name = f"{arm.method}/{arm.k}"
+        name = arm.name
         facts = self._facts(arm, key)
         before = self._expected.get(name)
         if before is not None and before != facts:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from gemmaspec import data
 from gemmaspec.deploy.lockfile import release_of
+from gemmaspec.deploy.measurements import own_rows
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
@@ -21,19 +21,15 @@ from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.report import Fit
 from gemmaspec.fit.roofline import roofline
-from gemmaspec.lint.check import check
 from gemmaspec.machine.device import this_cpu, this_gpu
-from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.machines import HERE, MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
-
-HERE = "here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +68,24 @@ def fit(request: FitRequest) -> Fit:
         advice=tuple(advice(plan)),
         roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
-        notes=(*notes, *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
+        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
     )
+
+
+def _measured_here(loaded: Loaded) -> Iterator[str]:
+    """Yield what bench measured of this profile and kept (--save-measured), for each load."""
+    rows = own_rows(loaded)
+    spec = loaded.profile.speculative
+    own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.num_speculative_tokens)]
+    alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
+    for row in own or alone.values():
+        base = alone.get((row.concurrency, row.context, row.setting)) if row.k else None
+        drafted = f" with {row.method} k={row.k}" if row.k else " without speculation"
+        without = f", {base.tokens_per_second:,.1f} without" if base else ""
+        yield (
+            f"bench measured {row.tokens_per_second:,.1f} tokens/s{drafted}{without}; {row.concurrency} at once, "
+            f"{row.context:,} tokens of prompt"
+        )
 
 
 def plan_of(loaded: Loaded) -> MemoryPlan:
@@ -109,6 +121,10 @@ def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
 
 def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
     """Yield what prevents the start, however much memory there is."""
+    from gemmaspec import data
+    from gemmaspec.lint.check import check
+    from gemmaspec.patching.patch import Shelf
+
     found = check(
         loaded,
         patches=Shelf(data.patch_folders()),

@@ -13,9 +13,10 @@ import platformdirs
 from packaging.version import Version
 
 from gemmaspec import data
+from gemmaspec.bench.stored import read_text
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.predict.rows import NONE, Row, parse_rows
+from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of
@@ -36,6 +37,15 @@ class ShippedMeasurement:
 def own_file(loaded: Loaded) -> Path:
     """Return the file in which `bench --save-measured` keeps a profile's measurements on this machine."""
     return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
+
+
+def own_rows(loaded: Loaded) -> tuple[Row, ...]:
+    """Return what `bench --save-measured` has kept of a profile; nothing where it kept nothing.
+
+    Raises UsageError for a file that it did not write.
+    """
+    file = own_file(loaded)
+    return parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
 
 
 def like(profile: Profile) -> ShippedMeasurement | None:

@@ -10,10 +10,12 @@ from typing import Literal
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
 from gemmaspec.errors import UsageError
+from gemmaspec.machine import nvidia
 from gemmaspec.predict.predict import Asked, Predicted, predict
 from gemmaspec.predict.roofline import Roofline
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of
 
@@ -27,6 +29,8 @@ class PredictRequest:
 
     profile: str
     overrides: Sequence[str] = ()
+    machine: str | None = None
+    """Another machine than the profile's, or `here`."""
     measured: Path | None = None
     """A file of rows, or a folder with bench's result.json."""
     ks: tuple[int, ...] = ()
@@ -51,7 +55,7 @@ def predict_profile(request: PredictRequest) -> Prediction:
 
     Raises UsageError for invalid rows, EnvironmentMissing if only the roofline is left and the models cannot be read.
     """
-    loaded = load_profile(request.profile, overrides=request.overrides)
+    loaded = _on_its_machine(load_profile(request.profile, overrides=request.overrides), request)
     profile = loaded.profile
     found = _source(loaded, request.measured)
     if found is None:
@@ -67,6 +71,22 @@ def predict_profile(request: PredictRequest) -> Prediction:
     )
 
 
+def _on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
+    """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
+    asked = request.machine
+    if asked is not None and asked not in (*MACHINES, HERE):
+        raise UsageError(f"--machine is {', '.join((*MACHINES, HERE))}, not {asked!r}")
+    machine = asked
+    if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
+        gpus = nvidia.gpus()
+        machine = machine_of(gpus[0].name) if gpus else "cpu" if asked == HERE else None
+        if machine is None and asked == HERE:
+            raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
+    if machine is None or machine == loaded.profile.machine:
+        return loaded
+    return load_profile(request.profile, overrides=(*request.overrides, f"machine={machine}"))
+
+
 def read_rows(path: Path) -> tuple[Row, ...]:
     """Return the rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
     return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
@@ -77,10 +97,8 @@ def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, 
     if named is not None:
         rows = read_rows(named)
         return "measured", f"{_cells(rows)} of {named}", rows
-    own = measurements.own_file(loaded)
-    if own.is_file():
-        rows = read_rows(own)
-        return "own", f"{_cells(rows)} that bench measured, saved in {own}", rows
+    if own := measurements.own_rows(loaded):
+        return "own", f"{_cells(own)} that bench measured, saved in {measurements.own_file(loaded)}", own
     shipped = measurements.like(loaded.profile)
     if shipped is None:
         return None

@@ -40,7 +40,7 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image
     return Lock(
         profile=profile.name,
         engine=engine,
-        plan=_plan_digest(profile),
+        plan=plan_digest(profile),
         image=image,
         target=models[0],
         draft=models[1] if len(models) > 1 else None,
@@ -51,7 +51,7 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image
 def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
     """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
     profile = loaded.profile
-    facts: dict[str, str] = {"engine": engine, "plan": _plan_digest(profile), "draft.model": NONE}
+    facts: dict[str, str] = {"engine": engine, "plan": plan_digest(profile), "draft.model": NONE}
     for model in models_of(profile):
         facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
         if model.local:
@@ -118,5 +118,6 @@ def _folder_digest(model: ModelRef) -> str:
     return folder_digest(model.folder)
 
 
-def _plan_digest(profile: Profile) -> str:
+def plan_digest(profile: Profile) -> str:
+    """Return sha256:… of a profile's plan, which holds its name."""
     return f"sha256:{profile_plan(profile, Shelf(data.patch_folders()))['sha256']}"

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import stacks, tuned
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.observe import load_request, observe
@@ -65,7 +65,9 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
         told.note(f"engine {start.why}")
-        return carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
+        started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
+        _say_tuned(loaded, start, told)
+        return started
 
 
 def restart(
@@ -121,7 +123,15 @@ def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
     start = decide(request, observed)
     told.note(f"engine {start.why}")
     timeout_s = request.timeout_s
-    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+    if not request.to_measure:
+        _say_tuned(loaded, start, told)
+    return running
+
+
+def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:
+    if said := tuned.remark(loaded, start.engine):
+        told.note(said)
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:

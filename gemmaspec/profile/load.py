@@ -118,6 +118,7 @@ def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) ->
         why = "is circular" if file in seen else f"is a chain of more than {MAX_EXTENDS} files"
         raise ProfileError(f"{place}: extends: {why}: {chain}")
     base, lost = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
+    base.data.pop("tuned", None)  # it was measured with that file's settings, and not with what this one changes
     taken = {".".join(map(str, path)) for path in document.empty if _holds(base.data, path)}
     return _merged(base, document), lost | taken
 

@@ -100,3 +100,21 @@ MACHINES: Final = {
 }
 """Sources of memory: torch on such machines for H100 and H200; owners' logs for a Spark (121.69 GiB, or 119.68 with
 older firmware); published logs for A100 and B200, not measured. Bandwidth: NVIDIA's data sheets."""
+
+HERE: Final = "here"
+"""What a command calls the machine that it runs on."""
+ANY_GPU: Final = "nvidia"
+"""The machine of a profile for any NVIDIA GPU."""
+_BY_GPU: Final = {
+    "NVIDIA GB10": "dgx-spark",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H200": "h200",
+    "NVIDIA B200": "b200",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
+}
+"""GPUs as nvidia-smi names them. Variants with another memory or bandwidth (H100 PCIe, H200 NVL) are other machines."""
+
+
+def machine_of(gpu: str) -> str | None:
+    """Return the machine that has a GPU of this name; None for one that is not known by name."""
+    return _BY_GPU.get(gpu)

@@ -28,6 +28,7 @@ from gemmaspec.profile.fields import (
     not_secret,
 )
 from gemmaspec.profile.speculation import Speculative
+from gemmaspec.profile.tuned import Tuned
 
 
 class Runtime(Section):
@@ -264,3 +265,5 @@ class Profile(Section):
     """What `gemmaspec watch` does when the running server goes wrong."""
     measured: list[Measured] = []
     """Published figures, each with its source."""
+    tuned: Tuned | None = None
+    """What `gemmaspec tune` measured when it wrote this file; a profile that extends this one does not inherit it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -38,6 +40,16 @@ def compile_of(profile: Profile) -> str:
     if asked := _compilation_flag(profile.serve.extra_args):
         return asked
     return "disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default"
+
+
+def settings_digest(profile: Profile) -> str:
+    """Return sha256:… of everything in a profile that decides how its server runs.
+
+    Its name, its figures, where it listens and what `watch` does are left out.
+    """
+    left_out = {"schema_": True, "name": True, "summary": True, "measured": True, "tuned": True, "watch": True}
+    whole = profile.model_dump(mode="json", exclude={**left_out, "serve": {"port", "bind"}})
+    return f"sha256:{hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}"
 
 
 def _compilation_flag(arguments: Sequence[str]) -> str | None:

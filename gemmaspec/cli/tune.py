@@ -1,0 +1,177 @@
+"""`gemmaspec tune`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options
+from gemmaspec.errors import Interrupted
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("tune")(tune)
+
+
+def tune(
+    profile: options.Profile,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            "--concurrency",
+            metavar="LIST",
+            help="Requests at once of your traffic. [default: 1,4,8, as far as it runs them]",
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="Longest time for all of it, as in 45m or 1h30m.")
+    ] = "45m",
+    k: Annotated[
+        str | None,
+        typer.Option("--k", metavar="LIST", help="Drafted tokens to try. [default: 1,2,4,8 and each profile's own]"),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arm",
+            metavar="PROFILE",
+            help="Compare this profile of the same target too. Repeatable.",
+            autocompletion=options.complete_profile,
+        ),
+    ] = None,
+    others: Annotated[
+        bool, typer.Option("--others/--no-others", help="Compare the shipped profiles of its target and machine too.")
+    ] = True,
+    try_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="KEY=VALUE",
+            help="Try this on the fastest, as in --try speculative.attention_backend=FLASH_ATTN. Repeatable.",
+            autocompletion=options.complete_key,
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", metavar="DIR", help="Own prompts: a folder with one CATEGORY.jsonl for each kind."),
+    ] = None,
+    category: Annotated[
+        str | None, typer.Option("--category", metavar="LIST", help="Kinds of prompts, as in chat,code. [default: all]")
+    ] = None,
+    each: Annotated[
+        int, typer.Option("--each", metavar="N", min=0, help="Prompts of each category in the last round; 0 for all.")
+    ] = 4,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "--rounds", metavar="N", min=1, max=5, help="At most; each takes the better half of the one before."
+        ),
+    ] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Longest answer, in tokens.")
+    ] = 128,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Every answer is --max-tokens long. Flatters drafts; for costs only.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling; 0 takes the likeliest token.")
+    ] = 0.0,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Leave the sampling to the server, as clients do that name no temperature.")
+    ] = False,
+    repeats: Annotated[
+        int,
+        typer.Option("--repeats", metavar="N", min=0, max=10, help="Measure a cell again whose reference step moved."),
+    ] = 1,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Stop a compared profile that runs, to start it as it is measured.")
+    ] = False,
+    accept_any_text: Annotated[
+        bool,
+        typer.Option(
+            "--accept-any-text", help="Accept an empty or garbled first answer: for dummy weights, that are only timed."
+        ),
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the profile to write. [default: PROFILE-tuned]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File to write it to, instead of your own profiles."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the tuning that was cut short.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be tried; start nothing.")] = False,
+    engine: options.Engine = None,
+    set_: options.Set = None,
+    timeout: options.Timeout = 1800,
+    request_timeout: Annotated[
+        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Longest silence of the server.")
+    ] = 600,
+    json: options.Json = False,
+) -> None:
+    """Find the draft and k that serve a machine and its traffic fastest, and write them as a profile of your own.
+
+    Measures the target alone first, then each draft and k, the better half again with more prompts. What it writes is
+    never slower than no speculation at any --concurrency; leaving speculation off is an answer. Ctrl-C ends it with the
+    best of what was measured; --resume goes on.
+    """
+    from gemmaspec.cli.text import tune as text
+    from gemmaspec.cli.text.stack import start_progress
+    from gemmaspec.deploy.tune import TuneRequest, plan
+    from gemmaspec.deploy.tune import tune as use_case
+    from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_K
+    from gemmaspec.tune.settings import seconds_of
+
+    request = TuneRequest(
+        profile=profile,
+        budget_s=seconds_of(budget, "--budget"),
+        loads=tuple(sorted(options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY))),
+        ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
+        arms=tuple(arm or ()),
+        others=others,
+        tries=tuple(try_ or ()),
+        overrides=tuple(set_ or ()),
+        engine=options.engine_name(engine),
+        prompts=prompts,
+        categories=tuple(one.strip() for one in category.split(",")) if category else (),
+        each=each,
+        rounds=rounds,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        temperature=None if sample else temperature,
+        repeats=repeats,
+        any_text=accept_any_text,
+        replace=replace,
+        resume=resume,
+        out=out,
+        name=name,
+        timeout_s=timeout,
+        request_timeout_s=request_timeout,
+    )
+    if dry_run:
+        text.dry_run(*plan(request), as_json=json)
+        return
+    with _terminated(), start_progress() as progress:
+        outcome = use_case(request, progress)
+    text.outcome(outcome, as_json=json)
+    if outcome.interrupted:
+        if json:
+            raise typer.Exit(Interrupted.exit_code)
+        raise Interrupted(text.interrupted(outcome), hint="the same command with --resume")
+
+
+@contextlib.contextmanager
+def _terminated() -> Iterator[None]:
+    """Take a termination (SIGTERM) for Ctrl-C: what was measured is kept, and the server is stopped."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

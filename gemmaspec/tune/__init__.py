@@ -1,0 +1,1 @@
+"""Which servers `tune` tries, when it stops, and what it chooses. Pure."""

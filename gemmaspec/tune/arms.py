@@ -1,0 +1,187 @@
+"""Arms of a tuning: what a server is started for, built from profiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gemmaspec.bench.cells import NONE
+from gemmaspec.bench.settings import arm_of
+from gemmaspec.errors import UsageError
+from gemmaspec.predict.steps import PARALLEL
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import compile_of, vllm_of
+from gemmaspec.releases.model_runner import RunnerInput, runner_for, runs
+
+USUAL: Final = (1, 2, 4, 8)
+"""Drafted tokens that are tried beside a profile's own, where the draft makes one after the other."""
+OF_A_BLOCK: Final = (4,)
+"""The same where the draft makes a block in one pass, which costs the same however short it is."""
+RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
+DECODE_GRAPHS: Final = '{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to serve the target, which takes a start of its own."""
+
+    profile: str
+    """The profile that is started."""
+    method: str
+    k: int
+    """Drafted tokens; 0 without speculation."""
+    overrides: tuple[str, ...] = ()
+    """What is set on the profile for it, as KEY=VALUE."""
+    knob: str = ""
+    """What is tried beside method and k, in words; empty for the profile as it is."""
+    patches: int = 0
+    """Patches of vLLM that it requires."""
+    memory: int = 0
+    """Bytes of the draft's weights; 0 without a draft, or where nobody knows."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the target runs without speculation."""
+        return self.method == NONE
+
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """What arms share that differ in k alone."""
+        return self.profile, self.method, self.knob
+
+    @property
+    def key(self) -> str:
+        """A name that a resumed run finds it by."""
+        return "/".join([self.profile, self.method, str(self.k), *([self.knob] if self.knob else [])])
+
+    def __str__(self) -> str:
+        own = "no speculation" if self.alone else f"{self.profile}: {self.method} k={self.k}"
+        return f"{own}, {self.knob}" if self.knob else own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """Every arm of a tuning, and what was left out before anything was started."""
+
+    arms: tuple[Arm, ...]
+    """Without speculation first; then each profile's own k; then the others."""
+    knobs: tuple[Arm, ...] = ()
+    """What is tried on the fastest arm, for each profile; method and k of these say nothing."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Profile → why it cannot be compared."""
+
+
+def field_of(
+    base: Profile,
+    others: Sequence[Profile],
+    *,
+    ks: Sequence[int] = (),
+    loads: Sequence[int],
+    knobs: Sequence[str] = (),
+    memory: Mapping[str, int] | None = None,
+) -> Field:
+    """Return the arms of `base` and of the other profiles of its target.
+
+    `ks` takes the place of the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm beside its own, and
+    `memory` has the bytes of each profile's draft. Raises UsageError where no arm is left beside the target alone.
+    """
+    left_out = {one.name: why for one in others if (why := _unlike(one, base, loads))}
+    compared = [base, *(one for one in others if one.name not in left_out)]
+    bytes_of = memory or {}
+    first: list[Arm] = []
+    more: list[Arm] = []
+    for profile in compared:
+        own = list(_of_profile(profile, ks, bytes_of.get(profile.name, 0)))
+        first += own[:1]
+        more += own[1:]
+    if not first:
+        raise UsageError(
+            f"nothing to choose from: {base.name} does not speculate, nor does any profile of its target and machine",
+            hint=f"gemmaspec tune {base.name} --arm PROFILE",
+        )
+    alone = Arm(profile=base.name, method=NONE, k=0)
+    return Field(
+        arms=(alone, *first, *more),
+        knobs=tuple(knob for one in compared for knob in _knobs(one, knobs)),
+        left_out=left_out,
+    )
+
+
+def shares_start(one: Arm, other: Arm) -> bool:
+    """Whether both can be measured on one start of a server.
+
+    Every arm takes its own: k that changes in a running server costs what it costs after a fresh start only with some
+    releases and methods (docs/explanations/measured-speed.md). Where it is known to hold, arms of one family share.
+    """
+    return one == other
+
+
+def with_knob(arm: Arm, knob: Arm) -> Arm:
+    """The same arm with one more thing set."""
+    return replace(arm, overrides=(*arm.overrides, *knob.overrides), knob=knob.knob)
+
+
+def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
+    """Why a profile cannot be compared with `base`; None where it can."""
+    target, own = one.target, base.target
+    if (target.model, target.revision) != (own.model, own.revision):
+        return f"its target is {target.model}"
+    if one.machine != base.machine:
+        return f"it is for the machine {one.machine}"
+    if one.speculative is None:
+        return "it does not speculate"
+    if one.tuned is not None:
+        return "tune has written it"
+    shorter = (one.serve.max_model_len or 0) < (base.serve.max_model_len or 0)
+    if one.serve.max_model_len and shorter:
+        return f"its context ends at {one.serve.max_model_len:,} tokens"
+    if one.serve.max_num_seqs and one.serve.max_num_seqs < max(loads):
+        return f"it runs {one.serve.max_num_seqs} requests at once (serve.max_num_seqs), and {max(loads)} are asked for"
+    return None
+
+
+def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Arm]:
+    """The arms of one profile, its own k first."""
+    spec = profile.speculative
+    if spec is None:
+        return
+    own = spec.num_speculative_tokens or 1
+    usual = tuple(k for k in OF_A_BLOCK if k < own) if spec.method in PARALLEL else USUAL
+    if spec.synthetic_acceptance_rates:
+        usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
+    asked = [one for one in ks if one]
+    for k in sorted(asked, key=lambda k: k != own) or dict.fromkeys((own, *sorted(usual, reverse=True))):
+        arm = arm_of(profile, k)
+        yield Arm(
+            profile=profile.name,
+            method=arm.method,
+            k=k,
+            overrides=arm.overrides,
+            patches=len(profile.patches.required),
+            memory=memory,
+        )
+
+
+def _knobs(profile: Profile, asked: Sequence[str]) -> Iterator[Arm]:
+    """What is tried on the fastest arm: what was asked for, then the other model runner and the other graphs."""
+    for text in asked:
+        yield _knob(profile, text, text)
+    vllm = vllm_of(profile)
+    if profile.machine == "cpu":  # neither Triton, which model runner v2 needs, nor graphs
+        return
+    spec = profile.speculative
+    if vllm and RUNNER not in profile.env and spec:
+        given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
+        if spec.method != "dspark" and all(runs(runner_for(vllm), one) == "v2" for one in given):
+            yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
+    if profile.serve.enforce_eager:
+        yield _knob(profile, "with graphs", "serve.enforce_eager=false")
+    elif compile_of(profile) == "default":
+        words = json.dumps([*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS])
+        yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")
+
+
+def _knob(profile: Profile, name: str, *overrides: str) -> Arm:
+    return Arm(profile=profile.name, method=NONE, k=0, overrides=overrides, knob=name)

@@ -1,0 +1,195 @@
+"""Which arm is tried next: successive halving over arms, within a budget.
+
+The first rung asks every arm few prompts, but for those that a prediction from measured cells rules out. Each further
+rung asks twice the prompts of the better half. What is decided follows from the cells alone, so that an interrupted
+tuning goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gemmaspec.tune.arms import Arm, Field, shares_start, with_knob
+from gemmaspec.tune.promise import cannot_win, hope
+from gemmaspec.tune.tried import Tried, Worth, ranked
+
+DOUBT: Final = (0.08, 0.04)
+"""How far behind an arm may be after each rung and still be measured again: relative, at the load where it is best."""
+FEWEST: Final = 2
+"""Drafting arms that a rung after the first measures, where so many are in doubt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """One arm to measure next, at the loads that are missing."""
+
+    arm: Arm
+    rung: int
+    loads: tuple[int, ...]
+    estimate: float | None
+    """Seconds that it will take; None where nothing like it was tried."""
+    left: int
+    """Visits after it, as far as is known now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """Nothing is left to try, or no time."""
+
+    why: str
+    complete: bool
+    """Whether everything that was worth trying was tried."""
+
+
+def rungs_of(each: int, rounds: int) -> tuple[int, ...]:
+    """Return how many prompts of each category each rung asks: `each` in the last, half of them in the one before."""
+    return tuple(max(1, math.ceil(each / 2**step)) for step in range(rounds - 1, -1, -1))
+
+
+def next_visit(tried: Tried, field: Field, *, running: Arm | None, left_s: float) -> Visit | Done:
+    """Return what to measure next. `running` is the arm whose server is up, and `left_s` the rest of the budget."""
+    for rung in range(len(tried.prompts)):
+        todo = list(_todo(tried, field, rung))
+        if todo:
+            arm = _first(tried, field, todo, rung, running)
+            visit = Visit(
+                arm=arm,
+                rung=rung,
+                loads=tried.missing(arm, rung),
+                estimate=estimate(tried, arm, rung, running=running),
+                left=len(todo) - 1,
+            )
+            if visit.estimate is not None and visit.estimate > left_s:
+                return Done(why=_too_long(visit, left_s), complete=False)
+            return visit
+    return Done(why="every arm that may win was tried", complete=True)
+
+
+def rule_out(tried: Tried, field: Field) -> Tried:
+    """Return the same with the arms ruled out that cannot win by what was measured until now."""
+    found = dict(tried.ruled_out)
+    for arm in _plain(tried, field):
+        if not arm.alone and tried.missing(arm, 0) == tried.loads and (why := cannot_win(tried, arm, field.arms)):
+            found[arm.key] = why
+    return replace(tried, ruled_out=found)
+
+
+def all_arms(tried: Tried, field: Field) -> tuple[Arm, ...]:
+    """Return every arm there is by now: those of the field, and the knobs of the best of them after the first rung."""
+    if list(_plain(tried, field)):
+        return field.arms
+    leader = next((one.arm for one in ranked(tried, field.arms, field.arms[0], rung=0) if not one.arm.alone), None)
+    knobs = [with_knob(leader, one) for one in field.knobs if one.profile == leader.profile] if leader else []
+    return (*field.arms, *knobs)
+
+
+def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
+    """Return the arms of a rung: of the first all, of another the target alone and the better half of the one before.
+
+    Nothing where another look would choose nothing else: one arm is far ahead of all others, or none is worth it.
+    """
+    arms = all_arms(tried, field)
+    alone = arms[0]
+    if rung == 0:
+        return [arm for arm in arms if arm.key not in tried.ruled_out]
+    before = {arm.key for arm in members(tried, field, rung - 1)}
+    found = [one for one in ranked(tried, arms, alone, rung=rung - 1) if one.arm.key in before and not one.arm.alone]
+    fastest = [max([1.0, *(one.times[place] for one in found)]) for place in range(len(tried.loads))]
+    kept = found[: max(FEWEST, math.ceil(len(found) / 2))]
+    kept += [one for one in found if one not in kept and _near(one, fastest, 0)]
+    doubt = DOUBT[min(rung, len(DOUBT)) - 1]
+    rivals = [one for one in kept if _near(one, fastest, doubt)]
+    if not rivals or (len(rivals) == 1 and min(rivals[0].times) * (1 - doubt) > 1):
+        return []
+    return [alone, *(one.arm for one in rivals)]
+
+
+def _near(one: Worth, fastest: Sequence[float], doubt: float) -> bool:
+    """Whether an arm is the fastest at some load, or behind by no more than `doubt`."""
+    return any(own >= best * (1 - doubt) for own, best in zip(one.times, fastest, strict=True))
+
+
+def last_rung(tried: Tried, field: Field) -> int:
+    """Return the last rung whose arms were all measured, so that they can be compared; 0 where none is whole."""
+    for rung in range(len(tried.prompts) - 1, 0, -1):
+        own = [arm for arm in members(tried, field, rung) if arm.key not in tried.failed]
+        if own and not any(tried.missing(arm, rung) for arm in own):
+            return rung
+    return 0
+
+
+def estimate(tried: Tried, arm: Arm, rung: int, *, running: Arm | None) -> float | None:
+    """Return the seconds of a visit, by what starts and cells took so far; None where nothing was tried."""
+    start = 0.0 if running and shares_start(arm, running) else _start(tried, arm)
+    if start is None or not tried.cells:
+        return None
+    return start + sum(_cell(tried, rung, load) for load in tried.missing(arm, rung))
+
+
+def _todo(tried: Tried, field: Field, rung: int) -> Iterator[Arm]:
+    """The arms of a rung that are not measured at every load, and have not failed."""
+    if rung == 0:
+        plain = list(_plain(tried, field))
+        yield from plain
+        if plain:
+            return
+    for arm in members(tried, field, rung):
+        if arm.key not in tried.failed and tried.missing(arm, rung):
+            yield arm
+
+
+def _plain(tried: Tried, field: Field) -> Iterator[Arm]:
+    """What the first rung still has to measure of the field itself."""
+    for arm in field.arms:
+        if arm.key not in tried.failed and arm.key not in tried.ruled_out and tried.missing(arm, 0):
+            yield arm
+
+
+def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: Arm | None) -> Arm:
+    """Which of a rung's arms comes next: a server that runs, then the target alone, then the most promising."""
+    for arm in todo:
+        if running and shares_start(arm, running):
+            return arm
+    if rung or todo[0].alone:
+        return todo[0]
+    tried_already = {one.arm for one in tried.cells} | set(tried.failed)
+    families = {arm.family for arm in field.arms if arm.key in tried_already}
+    fresh = [arm for arm in todo if arm.family not in families]
+    return fresh[0] if fresh else max(todo, key=lambda arm: hope(tried, arm, field.arms))
+
+
+def _start(tried: Tried, arm: Arm) -> float | None:
+    """Seconds that a start will take: those of the arm, else of its method, else of any."""
+    method = f"/{arm.method}/"
+    for own in (
+        [one for key, one in tried.starts.items() if key == arm.key],
+        [one for key, one in tried.starts.items() if method in key],
+        list(tried.starts.values()),
+    ):
+        values = [seconds for starts in own for seconds in starts]
+        if values:
+            return statistics.median(values)
+    return None
+
+
+def _cell(tried: Tried, rung: int, load: int) -> float:
+    """Seconds of a cell: those of cells at that load, or of any, for each request."""
+    own = [one for one in tried.cells if one.load == load] or list(tried.cells)
+    each = statistics.median(one.seconds / one.requests for one in own)
+    return each * tried.requests(rung, load)
+
+
+def _too_long(visit: Visit, left_s: float) -> str:
+    return (
+        f"the budget ends: {visit.arm} would take about {minutes(visit.estimate or 0)}, "
+        f"and {minutes(max(left_s, 0))} are left"
+    )
+
+
+def minutes(seconds: float) -> str:
+    """Return a length of time as a sentence has it."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

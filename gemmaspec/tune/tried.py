@@ -1,0 +1,114 @@
+"""What a tuning has tried so far, and what each arm is worth by it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gemmaspec.tune.arms import Arm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One measured cell of one arm."""
+
+    arm: str
+    """Its key."""
+    rung: int
+    """From 0; each rung asks more prompts than the one before."""
+    load: int
+    """Requests at once."""
+    tokens_per_second: float
+    """Of all requests together."""
+    acceptance: tuple[float, ...] = ()
+    """r_1 … r_k."""
+    context: int = 0
+    """Tokens of prompt, the median."""
+    step_ms: float = 0.0
+    """Time of a step, reading prompts left out."""
+    requests: int = 1
+    seconds: float = 0.0
+    """What measuring it took, warm-up and reference steps included."""
+    steady: bool = True
+    """Whether the machine was the same before and after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """Everything that decisions rest on."""
+
+    loads: tuple[int, ...]
+    """Requests at once, each a cell of every arm."""
+    prompts: tuple[int, ...]
+    """Prompts of each rung; as many rungs as there are."""
+    cells: tuple[Cell, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Arms that did not start, or whose server died, and why."""
+    ruled_out: Mapping[str, str] = field(default_factory=dict)
+    """Arms that cannot win by what was measured of others, and why; they are not tried."""
+    starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Seconds that each arm's starts took."""
+
+    @property
+    def kept(self) -> str:
+        """What is kept, as a sentence has it."""
+        return "1 measured cell is kept" if len(self.cells) == 1 else f"{len(self.cells)} measured cells are kept"
+
+    def requests(self, rung: int, load: int) -> int:
+        """Requests of a cell."""
+        return max(2 * load if load > 1 else 0, self.prompts[rung])
+
+    def rate(self, arm: Arm, rung: int, load: int) -> float | None:
+        """Tokens per second of an arm; None where it was not measured. Cells of a steady machine count first."""
+        own = [one for one in self.cells if (one.arm, one.rung, one.load) == (arm.key, rung, load)]
+        steady = [one for one in own if one.steady] or own
+        return statistics.median(one.tokens_per_second for one in steady) if steady else None
+
+    def rates(self, arm: Arm, rung: int) -> tuple[float, ...] | None:
+        """Tokens per second at every load; None where one is missing."""
+        found = [self.rate(arm, rung, load) for load in self.loads]
+        return tuple(one for one in found if one is not None) if None not in found else None
+
+    def missing(self, arm: Arm, rung: int) -> tuple[int, ...]:
+        """Loads at which an arm was not measured yet."""
+        return tuple(load for load in self.loads if self.rate(arm, rung, load) is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """An arm against no speculation, with the same prompts in the same rung."""
+
+    arm: Arm
+    rung: int
+    rates: tuple[float, ...]
+    """Tokens per second at every load."""
+    times: tuple[float, ...]
+    """The same over no speculation."""
+
+    @property
+    def score(self) -> float:
+        """The geometric mean over the loads: each counts the same."""
+        return math.exp(statistics.fmean(math.log(one) for one in self.times))
+
+
+def worth(tried: Tried, arm: Arm, alone: Arm, *, rung: int | None = None) -> Worth | None:
+    """Return what an arm is worth by the highest rung in which it and the target alone were measured at every load.
+
+    None where there is no such rung, or the arm failed; `rung` names one.
+    """
+    if arm.key in tried.failed:
+        return None
+    for number in range(len(tried.prompts) - 1, -1, -1) if rung is None else [rung]:
+        rates, base = tried.rates(arm, number), tried.rates(alone, number)
+        if rates and base:
+            times = tuple(own / other for own, other in zip(rates, base, strict=True))
+            return Worth(arm=arm, rung=number, rates=rates, times=times)
+    return None
+
+
+def ranked(tried: Tried, arms: Sequence[Arm], alone: Arm, *, rung: int | None = None) -> list[Worth]:
+    """Every arm that can be compared, the best first."""
+    found = [one for arm in arms if (one := worth(tried, arm, alone, rung=rung))]
+    return sorted(found, key=lambda one: -one.score)
