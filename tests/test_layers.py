@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint"),
-    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict"),
+    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke"),
     ("index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
     ("measure",),
@@ -47,6 +47,7 @@ PURE = (
     "lint",
     "bench",
     "predict",
+    "smoke",
     "checkpoint",
     "patching",
     "profile",

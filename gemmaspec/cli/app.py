@@ -29,6 +29,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "logs": "logs",
     "top": "top",
     "watch": "watch",
+    "smoke": "smoke",
     "export": "export",
     "demo": "demo",
     "doctor": "doctor",

@@ -11,7 +11,21 @@ import typer
 import typer.core
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": ("up", "down", "restart", "status", "wait", "logs", "top", "watch", "bench", "compare", "export", "demo"),
+    "Run": (
+        "up",
+        "down",
+        "restart",
+        "status",
+        "wait",
+        "logs",
+        "top",
+        "watch",
+        "smoke",
+        "bench",
+        "compare",
+        "export",
+        "demo",
+    ),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -56,6 +70,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "watch": About(
         "Guard running profiles, and act",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
+    ),
+    "smoke": About(
+        "Check what a running profile answers",
+        ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
