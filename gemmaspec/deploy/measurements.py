@@ -13,8 +13,8 @@ import platformdirs
 from packaging.version import Version
 
 from gemmaspec import data
-from gemmaspec.errors import UsageError
-from gemmaspec.files import write_whole
+from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.files import read_regular, write_whole
 from gemmaspec.predict.rows import NONE, Row, parse_rows
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
@@ -36,6 +36,16 @@ class Shipped:
 def own_file(loaded: Loaded) -> Path:
     """Where `bench --save-measured` keeps what was measured with a profile on this machine."""
     return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
+
+
+def own_rows(loaded: Loaded) -> tuple[Row, ...]:
+    """Return what `bench --save-measured` has kept for a profile on this machine; nothing where that is unreadable."""
+    file = own_file(loaded)
+    try:
+        text = read_regular(file, follow=True)
+        return parse_rows(text.decode("utf-8"), file=str(file)) if text else ()
+    except (GemmaspecError, UnicodeDecodeError):
+        return ()
 
 
 def like(profile: Profile) -> Shipped | None:

@@ -18,11 +18,10 @@ from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import keep_smoke
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.files import read_regular, write_whole
+from gemmaspec.files import write_whole
 from gemmaspec.measure.chat import Asking, ask_all
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served
-from gemmaspec.predict.rows import parse_rows
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.ready.http import exchange
@@ -185,17 +184,13 @@ def _stored_length(loaded: Loaded) -> float | None:
     spec = profile.speculative
     if spec is None:
         return None
-    with contextlib.suppress(GemmaspecError, UnicodeDecodeError):
-        file = measurements.own_file(loaded)
-        if text := read_regular(file):
-            rows = parse_rows(text.decode(), file=str(file))
-            own = [
-                one.tokens_per_step
-                for one in rows
-                if one.method == spec.method and one.k == spec.num_speculative_tokens and not one.by_lot
-            ]
-            if own:
-                return statistics.median(own)
+    own = [
+        one.tokens_per_step
+        for one in measurements.own_rows(loaded)
+        if one.method == spec.method and one.k == spec.num_speculative_tokens and not one.by_lot
+    ]
+    if own:
+        return statistics.median(own)
     published = (one for one in profile.measured if one.acceptance_length and not (one.target or one.draft))
     return next((one.acceptance_length for one in published), None)
 

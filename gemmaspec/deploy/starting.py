@@ -71,12 +71,19 @@ class Told:
 
 
 def carry_out(
-    start: Start, engine: Engine, told: Told, *, timeout_s: float, go_back: Callable[[KnownGood], Running]
+    start: Start,
+    engine: Engine,
+    told: Told,
+    *,
+    timeout_s: float,
+    go_back: Callable[[KnownGood], Running],
+    gate: Callable[[Callable[[str], None]], None] | None = None,
 ) -> Running:
     """Do what was decided, and return once the server has answered.
 
     Nothing that runs is touched before everything that the start needs is there. A start that fails after that is
-    stopped, and `go_back` starts the stack again that ran before, if that was decided.
+    stopped, and `go_back` starts the stack again that ran before, if that was decided. `gate` is called once the
+    replaced server has ended.
     """
     if start.joins:
         return ask(start, engine, told, timeout_s=timeout_s)
@@ -84,6 +91,8 @@ def carry_out(
         check(start, engine, told)
         fetch(start, engine, told)
         stop_replaced(start, told)
+        if gate:
+            gate(told.note)
         with undone_on_failure(start, engine, told, go_back=go_back):
             write(start, told)
             launch(start, engine, told)

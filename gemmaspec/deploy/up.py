@@ -69,12 +69,19 @@ def up_detached(request: UpRequest, progress: Progress) -> Started:
 
 
 def restart(
-    name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
+    name: str,
+    progress: Progress,
+    *,
+    timeout_s: float,
+    overrides: Sequence[str] = (),
+    no_spec: bool = False,
+    gate: Callable[[Callable[[str], None]], None] | None = None,
 ) -> Running:
     """Render a started stack again and start it afresh, with the options it was started with.
 
-    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
-    is not stopped before everything that the new start needs is there.
+    `overrides` come on top of those, and `no_spec` leaves the draft out. `gate` is called between the old server's
+    end and the new one's start, with what takes a note. Raises what `up` raises; the running server is not stopped
+    before everything that the new start needs is there.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
@@ -82,7 +89,7 @@ def restart(
         request = dataclasses.replace(
             request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
         )
-        return _start(request, load_request(request), Told(progress=progress, owner=owner))
+        return _start(request, load_request(request), Told(progress=progress, owner=owner), gate=gate)
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
@@ -116,12 +123,15 @@ def again(name: str, *, timeout_s: float) -> UpRequest:
     )
 
 
-def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
+def _start(
+    request: UpRequest, loaded: Loaded, told: Told, *, gate: Callable[[Callable[[str], None]], None] | None = None
+) -> Running:
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
     told.note(f"engine {start.why}")
     timeout_s = request.timeout_s
-    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+    way_back = _way_back(told, timeout_s=timeout_s)
+    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate)
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:

@@ -24,6 +24,7 @@ from gemmaspec.profile.fields import (
     Text,
     User,
     Version,
+    Webhook,
     Word,
     matching,
     not_secret,
@@ -188,12 +189,19 @@ class Watch(Part):
 
     on_dead_draft: Literal["report", "off", "restart"] = "report"
     """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it."""
+    on_slower: Literal["report", "off"] = "report"
+    """Speculation costs more than it gives, by step times that `bench --save-measured` has kept."""
     on_hang: Literal["report", "restart"] = "report"
     """Requests run, but no token comes."""
+    on_exit: Literal["report", "restart"] = "report"
+    """The server has exited by itself."""
     most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2
     """After so many restarts within an hour it only reports."""
     hook: list[Word] = []
     """A command to run for each event, argument by argument; it gets the event as JSON on standard input."""
+    webhook: Webhook | None = None
+    """An address that each event is posted to as JSON: https, or http of this machine. One that is a secret itself
+    goes into the environment variable GEMMASPEC_WEBHOOK instead."""
 
 
 class Measured(Part):
