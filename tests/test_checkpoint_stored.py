@@ -11,8 +11,8 @@ from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import declared
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.errors import CheckpointError
+from gemmaspec.finding import Finding
 from gemmaspec.inspect.examine import examine
-from gemmaspec.inspect.finding import Finding
 from gemmaspec.inspect.quantized import is_excluded
 from tests import shapes
 from tests.checkpoints import checkpoint, gemma, head
@@ -68,7 +68,7 @@ def test_nvfp4_is_seen_behind_its_types() -> None:
     assert found.count("NVFP4") == 50 * 7 + 10 * 6  # full layers store no values
     assert found.input_scales == found.count("NVFP4")
     note = codes(one)["nvfp4-types"]
-    assert "BF16, F32, F8_E4M3, U8 are how NVFP4 looks" in note.says
+    assert "BF16, F32, F8_E4M3, U8 are how NVFP4 looks" in note.message
     assert note.severity == "note"
 
 
@@ -187,7 +187,7 @@ def test_mixed_precision_is_held_against_each_module() -> None:
     assert set(codes(mixed({module: "NVFP4"}))) == {"nvfp4-types"}
     finding = codes(mixed({module: "FP8"}))["mixed-differs"]
     assert finding.severity == "error"
-    assert f"{module} is declared FP8 and stored as NVFP4" in finding.says
+    assert f"{module} is declared FP8 and stored as NVFP4" in finding.message
     assert codes(mixed({module: "NVFP4_AWQ"}))["mixed-awq"].severity == "error"
 
 
@@ -196,7 +196,7 @@ def test_two_declarations_that_differ() -> None:
     tensors = shapes.nvfp4(shapes.tensors(shapes.config("E2B")))
     config = {**shapes.config("E2B"), "quantization_config": own}
     finding = codes(checkpoint(config, tensors, separate=shapes.modelopt("FP8")))["declarations-differ"]
-    assert finding.says.startswith("config.json declares NVFP4, hf_quant_config.json FP8")
+    assert finding.message.startswith("config.json declares NVFP4, hf_quant_config.json FP8")
     assert "declarations-differ" not in codes(checkpoint(config, tensors, separate=shapes.modelopt("NVFP4")))
 
 
@@ -250,15 +250,15 @@ def with_declaration(tensors: shapes.Shapes, algorithm: str | None, **changes: A
 def test_declared_and_not_stored() -> None:
     finding = codes(with_declaration(shapes.tensors(shapes.config("E2B")), "NVFP4"))["declared-not-stored"]
     assert finding.severity == "error"
-    assert "declares NVFP4, and no module is stored as NVFP4" in finding.says
-    assert "was never loaded (still NaN)" in finding.causes
+    assert "declares NVFP4, and no module is stored as NVFP4" in finding.message
+    assert "was never loaded (still NaN)" in finding.impact
     assert "declared-not-stored" in codes(with_declaration(shapes.nvfp4(shapes.tensors(shapes.config("E2B"))), "FP8"))
 
 
 def test_stored_and_not_declared() -> None:
     finding = codes(with_declaration(shapes.nvfp4(shapes.tensors(shapes.config("E2B"))), None))["stored-not-declared"]
     assert finding.severity == "error"
-    assert "245 modules are stored as NVFP4" in finding.says
+    assert "245 modules are stored as NVFP4" in finding.message
 
 
 def test_awq_with_and_without_its_name() -> None:
@@ -277,7 +277,7 @@ def test_a_linear_layer_that_was_left_out_and_not_excluded() -> None:
     tensors[f"{module}.weight"] = ("BF16", (6144, 1536))
     finding = codes(with_declaration(tensors, "NVFP4"))["unquantized-not-excluded"]
     assert finding.severity == "warning"
-    assert module in finding.says
+    assert module in finding.message
 
 
 def test_keys_that_nobody_reads_may_stay_as_they_are() -> None:

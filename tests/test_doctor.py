@@ -43,7 +43,7 @@ REQUIRE = (
 
 def test_a_driver_without_a_profile_is_only_shown() -> None:
     row = driver_row(SPARK, require=None, cuda="", where="")
-    assert (row.state, row.says) == ("ok", "driver 580.95.05, which runs CUDA up to 13.0")
+    assert (row.state, row.message) == ("ok", "driver 580.95.05, which runs CUDA up to 13.0")
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_the_driver_against_the_image_s_cuda(
 ) -> None:
     row = driver_row(gpus, require=require, cuda=cuda, where="the image")
     assert row.state == state
-    assert said in row.says
-    assert (row.do is None) == (state == "ok")
+    assert said in row.message
+    assert (row.fix is None) == (state == "ok")
 
 
 @given(st.text(max_size=200) | st.just("cuda>=" + "9" * 5000), st.text(max_size=20) | st.just("1" * 5000))
@@ -139,7 +139,7 @@ NOON = 1795262400.0  # 2026-11-21 12:00 UTC
 def test_clocks(clock: Clock, state: str, said: str) -> None:
     row = clock_row(clock)
     assert row.state == state
-    assert said in row.says
+    assert said in row.message
 
 
 @pytest.mark.parametrize(("hard", "state"), [(None, "ok"), (65535, "ok"), (1024, "warning")])
@@ -179,8 +179,8 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
 def test_disks(free: int | None, needed: int | None, state: str, said: str) -> None:
     row = disk_row("disk", "/cache", free, needed)
     assert row.state == state
-    assert said in row.says
-    assert (row.do == "df -h /cache") == (state == "failed")
+    assert said in row.message
+    assert (row.fix == "df -h /cache") == (state == "failed")
 
 
 # The command itself.

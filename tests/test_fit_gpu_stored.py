@@ -32,7 +32,7 @@ def planned(start: dict[str, Any]) -> Plan:
         utilization=start["utilization"],
         method="draft_model" if pair else None,
         draft_tokens=start["k"],
-        forced_runner="0" if start["runner"] == 1 else None,
+        runner="v1" if start["runner"] == 1 else "v2",
     )
     target = checkpoint("31B", nvfp4=True, towers=start["images"])
     models = Models(target=target, draft=checkpoint("E2B", nvfp4=True) if pair else None)

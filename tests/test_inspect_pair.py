@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.checkpoint.model import Checkpoint, TextModel
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 from gemmaspec.inspect.kind import kind_of
 from gemmaspec.inspect.pair import KnownPair, Pairing, pair
 from gemmaspec.inspect.similarity import step_bytes
@@ -31,15 +31,15 @@ def test_the_31b_and_its_e2b_pair_with_three_patches() -> None:
     assert pairing.method == "draft_model"
     assert pairing.patches == ("kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only")
     found = codes(pairing)
-    assert "1024 in the target, 512 in the draft" in found["sliding-windows"].says
+    assert "1024 in the target, 512 in the draft" in found["sliding-windows"].message
     assert (
         "All attention layers in the same KV cache group must have the same window size"
-        in found["sliding-windows"].causes
+        in found["sliding-windows"].impact
     )
-    assert "20 of the draft's layers" in found["kv-sharing"].says
-    assert found["kv-groups"].mend == "serve.disable_hybrid_kv_cache_manager: true"
-    assert found["cost"].says.endswith("7%")
-    assert found["tokenizer"].says == "both bring the same tokenizer.json"
+    assert "20 of the draft's layers" in found["kv-sharing"].message
+    assert found["kv-groups"].fix == "serve.disable_hybrid_kv_cache_manager: true"
+    assert found["cost"].message.endswith("7%")
+    assert found["tokenizer"].message == "both bring the same tokenizer.json"
 
 
 def test_a_text_only_target_needs_no_patch_for_images() -> None:
@@ -52,14 +52,14 @@ def test_the_assistant_of_the_same_size_pairs() -> None:
     pairing = pair(gemma("31B"), assistant("31B"))
     assert pairing.works
     assert (pairing.method, pairing.patches) == ("mtp", ())
-    assert "from vLLM 0.21.0 on" in codes(pairing)["releases"].says
+    assert "from vLLM 0.21.0 on" in codes(pairing)["releases"].message
 
 
 def test_what_a_head_shares_is_said() -> None:
-    says = codes(pair(gemma("31B"), assistant("31B")))["shares"].says
+    says = codes(pair(gemma("31B"), assistant("31B")))["shares"].message
     assert "takes the KV cache and the input embeddings from the target" in says
     assert "has the output head of its own" in says
-    says = codes(pair(gemma("31B"), head()))["shares"].says
+    says = codes(pair(gemma("31B"), head()))["shares"].message
     assert "takes the input embeddings from the target" in says
     assert "has the KV cache and the output head of its own" in says
 
@@ -68,8 +68,8 @@ def test_the_assistant_of_another_size_does_not() -> None:
     pairing = pair(gemma("E2B"), assistant("31B"))
     assert not pairing.works
     found = codes(pairing)
-    assert "mat1 and mat2 shapes cannot be multiplied" in found["hidden-size"].causes
-    assert "expect 16 KV heads of 256, window 1024" in found["shared-cache"].says
+    assert "mat1 and mat2 shapes cannot be multiplied" in found["hidden-size"].impact
+    assert "expect 16 KV heads of 256, window 1024" in found["shared-cache"].message
 
 
 def test_an_assistant_beside_a_mixture_of_experts_needs_its_embeddings() -> None:
@@ -101,8 +101,8 @@ def test_vocabularies_of_different_size_are_refused_as_vllm_does() -> None:
     pairing = pair(gemma("31B"), text(gemma("E2B"), vocab_size=256_000))
     assert not pairing.works
     finding = codes(pairing)["vocabulary-size"]
-    assert "Target model vocab_size=262144. Draft model vocab_size=256000." in finding.causes
-    assert "use_heterogeneous_vocab" in finding.mend
+    assert "Target model vocab_size=262144. Draft model vocab_size=256000." in finding.impact
+    assert "use_heterogeneous_vocab" in finding.fix
     assert not pair(gemma("31B"), text(head(), vocab_size=128_256)).works
 
 
@@ -133,7 +133,7 @@ def test_control_tokens_with_other_numbers_forbid_a_pair() -> None:
     assert not pairing.works
     assert (
         "2 control tokens have other numbers; '<|think|>' is 98 in the target and 105"
-        in codes(pairing)["special-tokens"].says
+        in codes(pairing)["special-tokens"].message
     )
 
 
@@ -165,7 +165,7 @@ def test_a_base_draft_for_an_instruct_target_is_warned_of() -> None:
     assert pairing.works
     finding = codes(pairing)["base-and-instruct"]
     assert finding.severity == "warning"
-    assert "25 tokens/s, against 41" in finding.causes
+    assert "25 tokens/s, against 41" in finding.impact
     assert "base-and-instruct" not in codes(pair(gemma("31B"), gemma("E2B")))
 
 
@@ -181,7 +181,9 @@ def test_of_the_experts_only_those_that_a_token_asks_for_are_read() -> None:
 
 
 def test_the_shorter_context_is_told() -> None:
-    assert "131072 tokens of context, the target for 262144" in codes(pair(gemma("31B"), gemma("E2B")))["context"].says
+    assert (
+        "131072 tokens of context, the target for 262144" in codes(pair(gemma("31B"), gemma("E2B")))["context"].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_the_shorter_context_is_told() -> None:
 def test_a_method_that_the_draft_is_not_made_for(method: str, draft: Checkpoint) -> None:
     pairing = pair(gemma("31B"), draft, method=method)
     assert not pairing.works
-    assert codes(pairing)["method"].mend.startswith("speculative.method: ")
+    assert codes(pairing)["method"].fix.startswith("speculative.method: ")
 
 
 def test_a_draft_cannot_be_a_target() -> None:
@@ -217,7 +219,7 @@ def test_known_pairs() -> None:
     draft = gemma("E2B", ref="b/draft-it")
     same = pair(gemma("31B", ref="a/target-it"), draft, known=(known,))
     assert same.known == known
-    assert "profile p, published in s.txt" in codes(same)["known-pair"].says
+    assert "profile p, published in s.txt" in codes(same)["known-pair"].message
     assert "other-target" in codes(pair(gemma("31B"), draft, known=(known,)))
     assert not {"known-pair", "other-target"} & set(codes(pair(gemma("31B"), gemma("E2B"), known=(known,))))
 

@@ -30,6 +30,7 @@ ROOT = (
     "data.py",
     "errors.py",
     "files.py",
+    "finding.py",
     "redact.py",
     "sentences.py",
     "strict_yaml.py",

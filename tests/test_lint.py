@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from gemmaspec import data
 from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.finding import Finding
 from gemmaspec.lint.check import CODES, check
 from gemmaspec.lint.command import arguments, resolve
-from gemmaspec.lint.finding import Finding
+from gemmaspec.lint.rule import as_text
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
@@ -63,9 +64,9 @@ def findings(folder: Path, one: Case) -> dict[str, Finding]:
 def test_a_rule_finds_what_it_is_for(code: str, tmp_path: Path) -> None:
     found = findings(tmp_path, CASES[code][0])
     assert code in found
-    assert found[code].why
-    assert found[code].mend
-    assert found[code].file
+    assert found[code].message
+    assert found[code].fix
+    assert found[code].place
 
 
 @pytest.mark.parametrize("code", CASES)
@@ -97,7 +98,7 @@ def test_the_documentation_is_in_order() -> None:
 @pytest.mark.parametrize("name", profile_names([data.PROFILES]))
 def test_a_shipped_profile_has_no_errors(name: str) -> None:
     found = check(load_profile(name, folders=[data.PROFILES]), patches=SHELF)
-    assert [str(one) for one in found if one.severity == "error"] == []
+    assert [as_text(one) for one in found if one.severity == "error"] == []
 
 
 @pytest.mark.parametrize("release", releases())
@@ -111,13 +112,13 @@ def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None
     file = tmp_path / "mine.yaml"
     file.write_text(BASE.replace("4096}", "4096, linear_backend: x}"))
     (found,) = [one for one in check(load_profile(str(file)), patches=SHELF) if one.severity == "error"]
-    assert str(found).startswith(f"{file}:9: error GS102: serve.linear_backend: vLLM 0.33.0 does not take 'x'")
-    assert str(found).endswith("[docs/reference/lint.md#gs102]")
+    assert as_text(found).startswith(f"{file}:9: error GS102: serve.linear_backend: vLLM 0.33.0 does not take 'x'")
+    assert as_text(found).endswith("[docs/reference/lint.md#gs102]")
 
 
 def test_a_value_of_the_command_line_is_blamed_there(tmp_path: Path) -> None:
     found = findings(tmp_path, case("0.21.0", "serve.linear_backend=marlin"))["GS101"]
-    assert found.place == "--set serve.linear_backend"
+    assert str(found.place) == "--set serve.linear_backend"
 
 
 def test_what_only_some_releases_refuse_is_no_error_when_the_release_is_a_guess(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_release_before_gemma_4_is_the_one_thing_told(tmp_path: Path) -> None:
 def missing(folder: Path, one: Case) -> dict[str, str]:
     """The patches that are missing, and how bad that is."""
     found = check(loaded(folder, *one.sets), patches=SHELF, asked=one.release, target=one.target, draft=one.draft)
-    return {finding.why.split()[2]: finding.severity for finding in found if finding.code == "GS401"}
+    return {finding.message.split()[2]: finding.severity for finding in found if finding.code == "GS401"}
 
 
 def test_two_models_with_one_window_need_no_patch_for_two(tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_a_batch_below_one_video_however_it_is_written(written: str, tmp_path: P
 def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(tmp_path: Path) -> None:
     found = findings(tmp_path, case("0.19.1", "speculative.method=dspark"))
     assert "GS104" not in found
-    assert found["GS203"].mend == "use another vLLM, or one of draft_model, eagle3, ngram, suffix"
+    assert found["GS203"].fix == "use another vLLM, or one of draft_model, eagle3, ngram, suffix"
 
 
 @pytest.mark.parametrize(
@@ -382,7 +383,7 @@ def test_which_vllm_runs_is_said_where_the_profile_says_it(tmp_path: Path) -> No
     assert findings(tmp_path, image)["GS703"].key == "image"
     assert findings(tmp_path, process)["GS703"].key == "runtime.vllm"
     nowhere = findings(tmp_path, case(None, "image=", "runtime.python=/opt/vllm/bin/python"))["GS701"]
-    assert (nowhere.key, "runtime.vllm" in nowhere.mend, "image" in nowhere.mend) == ("runtime.vllm", True, False)
+    assert (nowhere.key, "runtime.vllm" in nowhere.fix, "image" in nowhere.fix) == ("runtime.vllm", True, False)
 
 
 @pytest.mark.parametrize("written", ["--no-enable-prefix", "--no_enable_prefix_caching"])

@@ -24,7 +24,7 @@ def errors(folder: Path, release: str, *sets: str, draft: object = None) -> dict
     file = folder / "mine.yaml"
     file.write_text(BASE)
     found = check(load_profile(str(file), overrides=sets), patches=SHELF, asked=release, target=BIG, draft=draft)  # type: ignore[arg-type]
-    return {one.code: one.why for one in found if one.severity == "error"}
+    return {one.code: one.message for one in found if one.severity == "error"}
 
 
 @pytest.mark.parametrize("release", ["0.21.0", "0.26.0", "0.33.0"])
@@ -60,7 +60,7 @@ def test_a_spark_s_default_batch_cannot_hold_a_video_before_0_22(release: str, t
     file = tmp_path / "mine.yaml"
     file.write_text(BASE)
     loaded = load_profile(str(file), overrides=("machine=dgx-spark",), no_spec=True)
-    found = {one.code: one.why for one in check(loaded, patches=SHELF, asked=release, target=sees)}
+    found = {one.code: one.message for one in check(loaded, patches=SHELF, asked=release, target=sees)}
     assert found["GS309"].startswith("comes to 2048, and one video of the target takes 2496")
 
 

@@ -115,7 +115,7 @@ def linted(folder: Path, text: str) -> list[str]:
     (folder / "mine.yaml").write_text(OWN + text)
     (found,) = lint(Request(names=[str(folder / "mine.yaml")]))
     assert found.invalid is None, found.invalid
-    return [f"{one.severity} {one.code} {one.key}: {one.why}" for one in found.findings if one.severity != "note"]
+    return [f"{one.severity} {one.code} {one.key}: {one.message}" for one in found.findings if one.severity != "note"]
 
 
 @pytest.mark.parametrize("text", ["serve:\n  # port: 8001\n", "serve:\n  port:\n"])

@@ -133,7 +133,7 @@ def test_every_error_text_of_every_shipped_patch_is_answered_with_that_patch(pat
     log = [f"(Worker_TP1 pid=7) ERROR 11-20 17:50:25 [core.py:1510] {text.replace('…', '(33) 34, 7.5')}", WRAPPER]
     known = explain(log)
     assert known
-    assert known.patch == patch
+    assert known.patches == (patch,)
     assert f"Add the patch {patch} to patches.required" in known.fix
 
 
@@ -229,7 +229,7 @@ def test_an_unknown_speculative_key_is_told_from_a_wrong_value() -> None:
 
 
 def test_every_failure_of_the_table_has_an_example() -> None:
-    assert {known.code for known in KNOWN} == {*SAID, "unknown-speculative-key"}
+    assert {known.finding.code for known in KNOWN} == {*SAID, "unknown-speculative-key"}
 
 
 REAL = {
@@ -250,7 +250,7 @@ REAL = {
 def test_the_root_cause_of_a_real_log_is_found(log: str, code: str) -> None:
     cause = find_cause((LOGS / log).read_text().splitlines())
     assert cause
-    assert cause.failure.code == code
+    assert cause.failure.finding.code == code
     assert "Engine core initialization failed" not in cause.message
     assert not cause.message.lstrip().startswith("raise ")
 
@@ -315,16 +315,18 @@ def test_of_an_unknown_failure_the_first_exception_is_shown() -> None:
 
 def test_every_failure_says_two_sentences_and_has_a_documented_exit_code() -> None:
     for known in (*known_failures(), KILLED):
-        assert known.exit_code in (4, 6), known.code
-        for sentence in (known.message, known.fix):
-            assert re.fullmatch(r"(?:[A-Z]|vLLM).+\.", sentence), known.code
-            assert len(sentence) < 220, known.code
-    assert len({known.code for known in known_failures()}) == len(known_failures())
+        found = known.finding
+        assert known.exit_code in (4, 6), found.code
+        for sentence in (found.message, found.fix):
+            assert re.fullmatch(r"(?:[A-Z]|vLLM).+\.", sentence), found.code
+            assert len(sentence) < 220, found.code
+    assert len({known.finding.code for known in known_failures()}) == len(known_failures())
 
 
 def test_every_patch_named_is_shipped() -> None:
     shipped = {path.name for path in (ROOT / "patches").iterdir() if path.is_dir()}
-    named = {word for known in known_failures() for word in re.findall(r"\b[a-z0-9]+(?:-[a-z0-9]+){2,}\b", known.fix)}
+    fixes = " ".join(known.finding.fix for known in known_failures())
+    named = set(re.findall(r"\b[a-z0-9]+(?:-[a-z0-9]+){2,}\b", fixes))
     assert named >= {"kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"}
     assert named <= shipped
 

@@ -17,7 +17,8 @@ from gemmaspec.engine import endpoint
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.trees import image
-from gemmaspec.trees.image import candidates, find_package, only_member, open_image
+from gemmaspec.trees.image import only_member, open_image
+from gemmaspec.trees.packages import candidates, find_package
 from tests import vllm_trees as fake
 from tests.docker_support import wait_for
 from tests.launching import CORE

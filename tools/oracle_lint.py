@@ -207,7 +207,7 @@ def _judged(
     if "broken" in answer:
         return "broken", answer["broken"]
     theirs = "" if answer["accepted"] else " ".join(answer["why"]).replace("\n", " ")[:300]
-    said = "; ".join(f"{one.code} {one.why}" for one in errors) or theirs
+    said = "; ".join(f"{one.code} {one.message}" for one in errors) or theirs
     if bool(errors) == (not answer["accepted"]):
         return "both refuse" if errors else "both accept", said
     if any(re.search(pattern, said) for pattern, _ in EXPECTED):

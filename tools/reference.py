@@ -292,13 +292,18 @@ def _thread(one: Upstream) -> str:
 
 def failures() -> str:
     """Return every known failure of a start."""
-    rows = [(code(one.code), one.message, one.fix, one.exit_code) for one in (*known_failures(), KILLED)]
+    rows = [
+        (code(one.finding.code), one.finding.message, one.finding.fix, one.exit_code)
+        for one in (*known_failures(), KILLED)
+    ]
     return table(("failure", "what it is", "what to do", "exit code"), rows)
 
 
 def failure_texts() -> str:
     """Return the text by which each known failure is recognised."""
-    return table(("failure", "the log has"), [(code(one.code), code(one.pattern.pattern)) for one in known_failures()])
+    return table(
+        ("failure", "the log has"), [(code(one.finding.code), code(one.pattern.pattern)) for one in known_failures()]
+    )
 
 
 def bugs_of_vllm() -> str:

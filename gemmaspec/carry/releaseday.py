@@ -14,8 +14,8 @@ from gemmaspec.carry.releasenames import Names, compare
 from gemmaspec.carry.shipped import shipped
 from gemmaspec.carry.verify import Cell, decide_tree
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
+from gemmaspec.finding import Finding
 from gemmaspec.launcher import launch
-from gemmaspec.lint.finding import Finding
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import profile_plan

@@ -8,8 +8,8 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from gemmaspec.finding import Finding
 from gemmaspec.lint.check import check
-from gemmaspec.lint.finding import Finding
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.releases import table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -12,6 +11,7 @@ from gemmaspec.cli import options, output
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.doctor import Examined
+    from gemmaspec.doctor.result import CheckResult
 
 _COLOURS: Final = {"ok": "32", "warning": "33", "failed": "31", "skipped": "2"}
 
@@ -45,7 +45,7 @@ def doctor(
 
     found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
     if json:
-        rows = [dataclasses.asdict(row) for row in found.rows]
+        rows = [_as_json(row) for row in found.rows]
         output.json_data({"ok": found.ok, "profile": found.profile, "engine": found.engine, "rows": rows})
     else:
         _show(found)
@@ -56,9 +56,13 @@ def _show(found: Examined) -> None:
     output.told(f"engine {found.why}")
     width = max(len(row.name) for row in found.rows)
     for row in found.rows:
-        output.told(f"{_state(row.state)}  {row.name:<{width}}  {row.says}")
-        if row.do and row.state in ("failed", "warning"):
-            output.told(f"{'':9}{'':<{width}}  try: {row.do}")
+        output.told(f"{_state(row.state)}  {row.name:<{width}}  {row.message}")
+        if row.fix and row.state in ("failed", "warning"):
+            output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
+
+
+def _as_json(row: CheckResult) -> dict[str, str | None]:
+    return {"name": row.name, "state": row.state, "says": row.message, "do": row.fix}
 
 
 def _state(state: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,6 +94,8 @@ def schema(
 
 
 def _tell(found: Sequence[Linted]) -> None:
+    from gemmaspec.lint.rule import as_text
+
     for one in found:
         if one.invalid or one.findings or one.shapes:
             output.data(_heading(one))
@@ -103,7 +104,7 @@ def _tell(found: Sequence[Linted]) -> None:
         if one.invalid:
             output.data(one.invalid)
         for finding in one.findings:
-            output.told(_coloured(str(finding), finding.severity))
+            output.told(_coloured(as_text(finding), finding.severity))
     counts = [(sum(one.count(name) for one in found), name) for name in ("error", "warning", "note")]
     summary = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
     left_out = sum(one.inherited for one in found)
@@ -129,6 +130,9 @@ def _coloured(text: str, severity: str) -> str:
 
 
 def _as_json(one: Linted) -> dict[str, Any]:
-    findings = [{**dataclasses.asdict(finding), "documentation": finding.documentation} for finding in one.findings]
+    from gemmaspec.cli.text.finding import of_profile
+    from gemmaspec.lint.rule import documentation
+
+    findings = [{**of_profile(finding), "documentation": documentation(finding)} for finding in one.findings]
     own = {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid}
     return {**own, "findings": findings, "shapes": list(one.shapes)}

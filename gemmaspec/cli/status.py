@@ -24,7 +24,7 @@ def status(name: options.OptionalStack = None, json: options.Json = False) -> No
 
     found = use_case(name)
     text.show(found, one=bool(name), as_json=json)
-    if any(one.findings for one in found):
+    if any(one.changed for one in found):
         raise typer.Exit(5)
     if any(one.word == "unknown" for one in found):
         raise typer.Exit(4)

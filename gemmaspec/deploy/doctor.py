@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from gemmaspec.deploy import doctor_engine, doctor_machine
 from gemmaspec.deploy.doctor_subject import Subject
-from gemmaspec.doctor.row import Row, failed
+from gemmaspec.doctor.result import CheckResult, failed
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.profile.load import load_profile
 
-Check = Callable[[Subject], Iterator[Row]]
+Check = Callable[[Subject], Iterator[CheckResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Examined:
     profile: str | None
     engine: EngineName
     why: str
-    rows: tuple[Row, ...]
+    rows: tuple[CheckResult, ...]
 
     @property
     def ok(self) -> bool:
@@ -60,7 +60,7 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)
 
 
-def _rows(name: str, check: Check, subject: Subject) -> Iterator[Row]:
+def _rows(name: str, check: Check, subject: Subject) -> Iterator[CheckResult]:
     """A check that cannot be finished is a failed one."""
     try:
         yield from check(subject)

@@ -8,7 +8,7 @@ from typing import Final
 from gemmaspec.deploy.doctor_subject import Subject
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.doctor.gpu import capability_row, driver_row, gpu_row
-from gemmaspec.doctor.row import Row, failed, ok, skipped, warning
+from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.engine import compose
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.image import not_pulled_here
@@ -26,7 +26,7 @@ def silent_docker() -> DockerEngine:
     return DockerEngine()
 
 
-def docker(subject: Subject) -> Iterator[Row]:
+def docker(subject: Subject) -> Iterator[CheckResult]:
     """The command, the daemon and Compose. Where docker was not asked for, a process can do without."""
     if subject.forced == "process":
         yield skipped("docker", "the process engine was asked for")
@@ -41,7 +41,7 @@ def docker(subject: Subject) -> Iterator[Row]:
     yield _tried("docker compose", compose.ensure_compose_v2, needed=needed)
 
 
-def nvidia_runtime(subject: Subject) -> Iterator[Row]:
+def nvidia_runtime(subject: Subject) -> Iterator[CheckResult]:
     """Whether docker can hand out GPUs."""
     if not isinstance(subject.engine, DockerEngine):
         return
@@ -55,13 +55,13 @@ def nvidia_runtime(subject: Subject) -> Iterator[Row]:
     yield ok("nvidia runtime", "docker can hand out GPUs")
 
 
-def lock(subject: Subject) -> Iterator[Row]:
+def lock(subject: Subject) -> Iterator[CheckResult]:
     """A lock that cannot be read, which only a plain `up` does without."""
     if subject.bad_lock:
         yield warning("lock", subject.bad_lock.message, subject.bad_lock.hint)
 
 
-def image(subject: Subject) -> Iterator[Row]:
+def image(subject: Subject) -> Iterator[CheckResult]:
     """Whether the image is here, and is the one that the lock pins."""
     profile = subject.profile
     if profile is None or not subject.uses_docker:
@@ -82,18 +82,18 @@ def image(subject: Subject) -> Iterator[Row]:
         yield from _locked_image(subject)
 
 
-def _locked_image(subject: Subject) -> Iterator[Row]:
+def _locked_image(subject: Subject) -> Iterator[CheckResult]:
     locked, now = subject.lock.image if subject.lock else None, subject.image
     if locked is None or now is None:
         return
     if locked.id == now.id or (locked.digest and locked.digest == now.digest):
         yield ok("locked image", "it is the one that the lock pins")
         return
-    says = f"the lock pins {locked.digest or locked.id}; a plain `up` runs what is here"
-    yield warning("locked image", says, f"gemmaspec up {_profile(subject)} --locked    # or lock again")
+    message = f"the lock pins {locked.digest or locked.id}; a plain `up` runs what is here"
+    yield warning("locked image", message, f"gemmaspec up {_profile(subject)} --locked    # or lock again")
 
 
-def runtime(subject: Subject) -> Iterator[Row]:
+def runtime(subject: Subject) -> Iterator[CheckResult]:
     """The process engine's environment."""
     if subject.loaded is None or subject.uses_docker:
         return
@@ -110,7 +110,7 @@ def runtime(subject: Subject) -> Iterator[Row]:
         yield warning("runtime", "not built yet; `up` builds it", _pull(subject, engine=True))
 
 
-def gpu(subject: Subject) -> Iterator[Row]:
+def gpu(subject: Subject) -> Iterator[CheckResult]:
     """The GPU, what it lacks in this vLLM, and the driver."""
     wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
     found = subject.gpus
@@ -140,7 +140,7 @@ def _cuda(subject: Subject) -> dict[str, str]:
     return {"cuda": facts.cuda if facts else "", "where": f"the released image of vllm {subject.vllm}"}
 
 
-def _tried(name: str, look: Callable[[], str], *, needed: bool) -> Row:
+def _tried(name: str, look: Callable[[], str], *, needed: bool) -> CheckResult:
     try:
         return ok(name, look())
     except GemmaspecError as error:

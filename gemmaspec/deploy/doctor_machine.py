@@ -16,7 +16,7 @@ from gemmaspec.doctor.machine import (
     open_files_row,
     shm_row,
 )
-from gemmaspec.doctor.row import Row, failed, ok, skipped, warning
+from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.engine import port as ports
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError, ProfileError
@@ -28,7 +28,7 @@ from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable
 
 
-def memory(subject: Subject) -> Iterator[Row]:
+def memory(subject: Subject) -> Iterator[CheckResult]:
     """What the profile needs, as `fit` computes it; without a profile what is there."""
     if subject.loaded is None:
         import psutil
@@ -61,7 +61,7 @@ def _mending(answer: Fit, profile: str) -> str:
     return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
 
 
-def models(subject: Subject) -> Iterator[Row]:
+def models(subject: Subject) -> Iterator[CheckResult]:
     """Whether target and draft are here, or could be fetched."""
     for one in models_of(subject.loaded.profile) if subject.loaded else ():
         if one.local:
@@ -70,7 +70,7 @@ def models(subject: Subject) -> Iterator[Row]:
             yield _of_the_hub(subject, one)
 
 
-def _folder(one: Model) -> Row:
+def _folder(one: Model) -> CheckResult:
     if one.is_tiny and not (one.folder / "config.json").is_file():
         return ok(one.role, f"{one.model} is made by `up`")
     try:
@@ -80,7 +80,7 @@ def _folder(one: Model) -> Row:
     return ok(one.role, f"{one.folder} is there")
 
 
-def _of_the_hub(subject: Subject, one: Model) -> Row:
+def _of_the_hub(subject: Subject, one: Model) -> CheckResult:
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
     cached = access.cached_commit(one.model, one.revision, cache=folder)
@@ -103,7 +103,7 @@ def _of_the_hub(subject: Subject, one: Model) -> Row:
     return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.typed}")
 
 
-def disks(subject: Subject) -> Iterator[Row]:
+def disks(subject: Subject) -> Iterator[CheckResult]:
     """Room for stacks and runtimes, for models, and for docker's images."""
     yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
@@ -121,7 +121,7 @@ def _docker_root(engine: DockerEngine) -> Path | None:
         return None  # its own row says that docker does not answer
 
 
-def port(subject: Subject) -> Iterator[Row]:
+def port(subject: Subject) -> Iterator[CheckResult]:
     """Whether the port is free, or held by this very stack."""
     try:
         server = subject.server
@@ -140,12 +140,12 @@ def port(subject: Subject) -> Iterator[Row]:
     yield ok("port", f"{server.port} on {server.bind} is free")
 
 
-def clock(_: Subject) -> Iterator[Row]:
+def clock(_: Subject) -> Iterator[CheckResult]:
     """Whether this machine knows what time it is."""
     yield clock_row(readings.clock())
 
 
-def limits(subject: Subject) -> Iterator[Row]:
+def limits(subject: Subject) -> Iterator[CheckResult]:
     """Open files and shared memory, where the server will be."""
     if not subject.uses_docker:
         yield open_files_row(readings.hard_open_files())

@@ -118,7 +118,7 @@ def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
     )
     for one in found:
         if one.severity == "error":
-            yield f"it would not start: {one.code}: {one.why}; {one.mend}"
+            yield f"it would not start: {one.code}: {one.message}; {one.fix}"
 
 
 def _models(profile: Profile, *, shapes: bool) -> Models:

@@ -8,8 +8,8 @@ from pathlib import Path
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.deploy.models import hub_cache
 from gemmaspec.errors import UsageError
+from gemmaspec.finding import Finding, impossible
 from gemmaspec.inspect.examine import examine
-from gemmaspec.inspect.finding import Finding, impossible
 from gemmaspec.inspect.pair import KnownPair, Pairing, pair
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words

@@ -12,8 +12,9 @@ from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.deploy.models import models_of
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import ProfileError
+from gemmaspec.finding import Finding, Severity
 from gemmaspec.lint.check import check, vllm_for
-from gemmaspec.lint.finding import Finding, Severity
+from gemmaspec.lint.rule import as_text
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
@@ -83,8 +84,8 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
     """
     findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release_of(loaded), notes=False)
     for one in _of(_written_by_user(findings), "warning"):
-        tell(str(one))
-    errors = [str(one) for one in _of(findings, "error")]
+        tell(as_text(one))
+    errors = [as_text(one) for one in _of(findings, "error")]
     if errors:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
 
@@ -128,7 +129,7 @@ def _is_shipped(file: Path) -> bool:
 def _written_by_user(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield errors, and what stands in files of the user's or came from the command line."""
     for one in findings:
-        if one.severity == "error" or one.line == 0 or not _is_shipped(Path(one.file)):
+        if one.severity == "error" or not (one.place and one.place.line and _is_shipped(Path(one.place.file))):
             yield one
 
 

@@ -18,7 +18,7 @@ from gemmaspec.files import UnreadableFile
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.phases import PhaseTracker
 from gemmaspec.ready.probe import api_key_for, healthy, read_counters
-from gemmaspec.trees.provenance import Finding, compare
+from gemmaspec.trees.provenance import ChangedFile, compare
 
 Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
 """exited: it ended by itself, or its start failed. stopped: `down` ended it."""
@@ -43,7 +43,7 @@ class Status:
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
-    findings: tuple[Finding, ...] = ()
+    changed: tuple[ChangedFile, ...] = ()
     """Files that are not as they were when it started."""
 
     damaged: bool = False
@@ -120,7 +120,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     """Return the status of a server that runs: still on its way, or answering."""
     name = started.server.name
     answers = healthy(started.server)
-    report, findings, problem = _report(engine, started)
+    report, changed, problem = _report(engine, started)
     word: Word = "ready"
     why, follow = "", None
     if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
@@ -138,7 +138,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         next=follow,
         report=report,
         counters=_counters(started) if answers else None,
-        findings=findings,
+        changed=changed,
         problem=problem,
     )
 
@@ -154,7 +154,7 @@ def _phase(started: Started, state: State, engine: Engine) -> str:
     return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"
 
 
-def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tuple[Finding, ...], str]:
+def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tuple[ChangedFile, ...], str]:
     """Return the launcher's report, what is not as it says, and why it cannot be read."""
     try:
         report = engine.report(started.server)

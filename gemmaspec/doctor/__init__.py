@@ -1,1 +1,1 @@
-"""Readings of a machine to rows of `gemmaspec doctor`. Pure. Start at row.py."""
+"""Readings of a machine to the check results of `gemmaspec doctor`. Pure. Start at result.py."""

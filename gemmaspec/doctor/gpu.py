@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.doctor.row import Row, failed, ok, warning
+from gemmaspec.doctor.result import CheckResult, failed, ok, warning
 from gemmaspec.releases.facts import Facts
 
 _CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
@@ -31,7 +31,7 @@ class Gpus:
     """Compute capability of each, such as 12.1; empty where the driver is too old to say."""
 
 
-def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> Row:
+def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> CheckResult:
     """Whether there is a GPU, if the profile wants one, and of the kind that its machine has."""
     if gpus is None and wanted:
         return failed("gpu", "nvidia-smi finds no GPU, and the profile's machine has one", _DRIVERS)
@@ -59,7 +59,7 @@ def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
         yield "no NVFP4 kernels made for 12.x, which come with vLLM 0.24.0: Marlin or CUTLASS"
 
 
-def capability_row(capability: str | None, facts: Facts | None) -> Row | None:
+def capability_row(capability: str | None, facts: Facts | None) -> CheckResult | None:
     """What the GPU lacks; None when nothing is known."""
     if facts is None or capability is None:
         return None
@@ -68,7 +68,7 @@ def capability_row(capability: str | None, facts: Facts | None) -> Row | None:
     return ok("kernels", said + ("; ".join(found) or "nothing is known to be missing"))
 
 
-def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str) -> Row:
+def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str) -> CheckResult:
     """The driver against what needs it: NVIDIA_REQUIRE_CUDA, which the container toolkit enforces, and CUDA_VERSION.
 
     `where` says whose these are; empty when it is not known what will run.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from gemmaspec.doctor.row import Row, failed, ok, skipped, warning
+from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
 
 GB: Final = 10**9
 OPEN_FILES: Final = 65535
@@ -38,7 +38,7 @@ class Clock:
     """Which server, or why none."""
 
 
-def clock_row(clock: Clock) -> Row:
+def clock_row(clock: Clock) -> CheckResult:
     """A wrong clock breaks certificates, signed downloads and the order of logs."""
     mend = "sudo timedatectl set-ntp true    # timedatectl status"
     shown = datetime.fromtimestamp(clock.now, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -54,24 +54,24 @@ def clock_row(clock: Clock) -> Row:
     return ok("clock", f"{shown}, within {_SKEW_S} s of {clock.against}")
 
 
-def open_files_row(hard: int | None) -> Row:
+def open_files_row(hard: int | None) -> CheckResult:
     """The limit of open files for a server of the process engine; None is no limit."""
     if hard is None or hard >= OPEN_FILES:
         return ok("open files", f"up to {hard if hard is not None else 'any number'}")
     return warning("open files", f"at most {hard}, vLLM wants {OPEN_FILES}", f"ulimit -Hn {OPEN_FILES}    # as root")
 
 
-def shm_row(free: int | None) -> Row:
+def shm_row(free: int | None) -> CheckResult:
     """Shared memory of this machine, which the process engine's server uses."""
     if free is None:
         return skipped("shared memory", "there is no /dev/shm to look at")
     if free < SHM_BYTES:
-        says = f"{_SHM} has {free // 1024**2} MiB free, vLLM 0.32 asks for {SHM_BYTES // 1024**2} MiB"
-        return failed("shared memory", says, "sudo mount -o remount,size=2G /dev/shm")
+        message = f"{_SHM} has {free // 1024**2} MiB free, vLLM 0.32 asks for {SHM_BYTES // 1024**2} MiB"
+        return failed("shared memory", message, "sudo mount -o remount,size=2G /dev/shm")
     return ok("shared memory", f"{_SHM} has {_gb(free)} free")
 
 
-def container_shm_row(size: str | None, ipc: str) -> Row:
+def container_shm_row(size: str | None, ipc: str) -> CheckResult:
     """Shared memory that a profile gives its container."""
     if ipc == "host":
         return ok("shared memory", "the machine's own: container.ipc is host")
@@ -89,20 +89,20 @@ def size_bytes(size: str) -> int:
     return int(found[1]) * _UNITS[found[2]] if found else 0
 
 
-def disk_row(name: str, folder: str, free: int | None, needed: int | None) -> Row:
+def disk_row(name: str, folder: str, free: int | None, needed: int | None) -> CheckResult:
     """Free space of a folder's disk against what is still to be fetched to it; None is not known."""
     if free is None:
         return skipped(name, f"{folder} cannot be seen from here")
     if needed is not None and needed > free:
-        says = f"{folder} has {_gb(free)} free, {_gb(needed)} are still to be fetched"
-        return failed(name, says, f"df -h {folder}")
+        message = f"{folder} has {_gb(free)} free, {_gb(needed)} are still to be fetched"
+        return failed(name, message, f"df -h {folder}")
     if free < _STATE_BYTES:
         return failed(name, f"{folder} has {free // 1024**2} MiB free, a start needs 1 GiB", f"df -h {folder}")
     rest = "" if needed is None else ", nothing to be fetched" if needed == 0 else f", {_gb(needed)} to be fetched"
     return ok(name, f"{folder} has {_gb(free)} free{rest}")
 
 
-def memory_row(total: int, available: int) -> Row:
+def memory_row(total: int, available: int) -> CheckResult:
     """The machine's memory, without a profile to compare it with."""
     return ok("memory", f"{_gb(total)}, of which {_gb(available)} are available")
 

@@ -9,7 +9,6 @@ from typing import Final
 
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.plan import Plan
-from gemmaspec.fit.runner import first_runner
 
 _MOST: Final = 0.95
 _MOST_SHARED: Final = 0.85
@@ -86,8 +85,7 @@ def _cache_fp8(plan: Plan) -> Iterator[Changed]:
 
 def _hybrid(plan: Plan) -> Iterator[Changed]:
     """Not where a draft model's layers would come into several groups: the first model runner cannot take those."""
-    first = plan.device.cpu or first_runner(plan.models.target, plan.flags)
-    may = plan.flags.method != "draft_model" or not first
+    may = plan.flags.method != "draft_model" or plan.flags.runner == "v2"
     if not plan.flags.hybrid and may:
         changed = _with(plan, hybrid=True)
         yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"

@@ -15,8 +15,11 @@ from gemmaspec.fit.kvspec import known_cache_dtypes
 from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import BatchDefaults, batch_defaults
+from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.media import ITEMS, Modality, wants_whole_items
+from gemmaspec.releases.model_runner import RunnerInput, RunnerName, runner_for
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
 """The patch with which one KV cache group may hold two sliding windows."""
@@ -93,10 +96,10 @@ class Flags:
     """limit_mm_per_prompt, as far as it is given."""
     whole_items: bool
     """Whether a batch must hold a whole image or video."""
+    runner: RunnerName
+    """The model runner that will run."""
     moe_backend: str | None = None
     """Kernels of the experts, where they are asked for."""
-    forced_runner: str | None = None
-    """VLLM_USE_V2_MODEL_RUNNER."""
     defaults: tuple[str, ...] = ()
     """Flags whose value is vLLM's own default."""
 
@@ -143,9 +146,28 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         towers=not (serve.language_model_only or _no_media(profile)),
         media=dict(serve.limit_mm_per_prompt or {}),
         moe_backend=serve.moe_backend,
-        forced_runner=profile.env.get("VLLM_USE_V2_MODEL_RUNNER"),
+        runner=model_runner.runs(runner_for(vllm), _runner_input(profile, target, draft, vllm, device)),
         whole_items=_whole_items(profile, target, vllm, device),
         defaults=tuple(_defaults(profile)),
+    )
+
+
+def _runner_input(
+    profile: Profile, target: Checkpoint, draft: Checkpoint | None, vllm: str, device: Device
+) -> RunnerInput:
+    spec, serve = profile.speculative, profile.serve
+    head = draft.speculator.method if draft and draft.speculator else None
+    options = {
+        "parallel_drafting": spec and spec.parallel_drafting,
+        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
+        "kv_sharing_fast_prefill": serve.kv_sharing_fast_prefill or "--kv-sharing-fast-prefill" in serve.extra_args,
+    }
+    return RunnerInput(
+        mixture=target.text.experts > 0,
+        triton=not device.cpu,
+        forced=model_runner.forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+        method=method_run(spec.method if spec else None, vllm, head=head, called=None),
+        options=frozenset(name for name, on in options.items() if on),
     )
 
 

@@ -14,7 +14,6 @@ from packaging.version import Version
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.runner import first_runner
 from gemmaspec.releases.media import Item, largest_item
 
 _PIXELS: Final = 3 * 16 * 16
@@ -31,7 +30,7 @@ def sees_images(target: Checkpoint, flags: Flags) -> bool:
 def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str] | None:
     """Bytes that the tower takes for them, and the formula; None where vLLM does not try it."""
     item = largest_item(flags.media)
-    if item is None or not (first_runner(target, flags) or Version(flags.vllm) >= Version("0.27.0")):
+    if item is None or not (flags.runner == "v1" or Version(flags.vllm) >= Version("0.27.0")):
         return None
     number = _items(item, flags)
     frames = number * item.frames

@@ -11,19 +11,15 @@ from typing import Final
 
 from gemmaspec.checkpoint.model import Checkpoint, Layer, Speculator
 from gemmaspec.checkpoint.stored import parts
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text
+from gemmaspec.releases.drafting import found_in_path
+from gemmaspec.releases.facts import first_with, releases
+from gemmaspec.releases.gemma4 import since
+from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
-_BY_PATH: Final = (
-    ("eagle-", "eagle", "0.19.0"),
-    ("eagle3", "eagle3", "0.19.0"),
-    ("dflash", "dflash", "0.20.0"),
-    ("dspark", "dspark", "0.25.0"),
-)
-"""Part of a draft's path, the method that vLLM then takes, whatever was asked for, and since when
-(config/speculative.py)."""
-_SINCE: Final = {"mtp": "0.21.0", "dflash": "0.21.0", "dspark": "0.26.0", "draft_model": "0.19.0", "eagle3": "0.19.0"}
-"""First release in which the method drafts for a Gemma 4 target."""
+_UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
+"""The architecture of the 12B, which reads text, images and sound in one stack."""
 _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 
 
@@ -33,17 +29,17 @@ def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, aske
         yield Finding(
             code="target-is-draft",
             severity="error",
-            says=f"{target.ref} can only draft ({target.architecture})",
-            causes="vLLM cannot serve it by itself.",
-            mend="the target comes first, the draft after --draft",
+            message=f"{target.ref} can only draft ({target.architecture})",
+            impact="vLLM cannot serve it by itself.",
+            fix="the target comes first, the draft after --draft",
         )
     if asked != fitting:
         yield Finding(
             code="method",
             severity="error",
-            says=f"{draft.architecture} drafts with method {fitting}, not {asked}",
-            causes="vLLM builds another model than the one that is stored.",
-            mend=f"speculative.method: {fitting}",
+            message=f"{draft.architecture} drafts with method {fitting}, not {asked}",
+            impact="vLLM builds another model than the one that is stored.",
+            fix=f"speculative.method: {fitting}",
         )
     yield from _since(target, draft, fitting)
     if fitting in ("draft_model", "mtp"):
@@ -52,37 +48,37 @@ def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, aske
 
 def _path(ref: str) -> Iterator[Finding]:
     """A folder's name matters only to the process engine: a container sees it as /models/draft."""
-    taken = next((one for one in _BY_PATH if one[0] in ref.lower()), None)
+    taken = found_in_path(ref)
     if taken is None:
         return
     folder = ref.startswith(("/", "~", ".", "state:"))
     yield Finding(
         code="path-decides",
         severity="warning" if folder else "error",
-        says=f"{taken[0]!r} in {ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
-        causes="In a container the folder is /models/draft, and its own name does not matter." if folder else "",
-        mend="serve it from a folder with another name",
+        message=f"{taken[0]!r} in {ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
+        impact="In a container the folder is /models/draft, and its own name does not matter." if folder else "",
+        fix="serve it from a folder with another name",
     )
 
 
 def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Finding]:
     unified = "unified" in target.model_type or "unified" in draft.model_type
-    since = "0.23.0" if unified else _SINCE.get(method)
-    if since and since != "0.19.0":
+    first = first_with(_UNIFIED) if unified else since(method)
+    if first and first != releases()[0]:
         yield Finding(
             code="releases",
             severity="note",
-            says=f"method {method} for this target works from vLLM {since} on",
-            causes="Gemma 4 assistants also need transformers 5.8 or later." if method == "mtp" else "",
+            message=f"method {method} for this target works from vLLM {first} on",
+            impact=f"Gemma 4 assistants also need transformers {ASSISTANTS_FROM} or later." if method == "mtp" else "",
         )
     if method == "eagle3":
         yield Finding(
             code="eagle3-groups",
             severity="note",
-            says="vLLM 0.19.0 needs a patch for an EAGLE-3 head beside a Gemma 4; later releases do not",
-            causes="With the hybrid KV cache manager on, the head's one layer splits the cache into a group for each "
+            message="vLLM 0.19.0 needs a patch for an EAGLE-3 head beside a Gemma 4; later releases do not",
+            impact="With the hybrid KV cache manager on, the head's one layer splits the cache into a group for each "
             "layer, and every step builds metadata for all of them.",
-            mend=_ONE_GROUP,
+            fix=_ONE_GROUP,
             patches=("eagle3-gemma4-target",),
         )
 
@@ -101,8 +97,8 @@ def _windows(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="sliding-windows",
             severity="patch",
-            says=f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
-            causes="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
+            message=f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
+            impact="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
             f"{error_text('kv-spec-uniform-valueerror')}",
             patches=("kv-spec-uniform-valueerror",),
         )
@@ -114,12 +110,12 @@ def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         for role, checkpoint in (("target", target), ("draft", draft))
     }
     if any(shared.values()):
-        says = ", ".join(f"{number} of the {role}'s layers" for role, number in shared.items() if number)
+        message = ", ".join(f"{number} of the {role}'s layers" for role, number in shared.items() if number)
         yield Finding(
             code="kv-sharing",
             severity="patch",
-            says=f"{says} read another layer's KV cache",
-            causes="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
+            message=f"{message} read another layer's KV cache",
+            impact="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
             f"{error_text('kv-sharing-uniform-specs')}",
             patches=("kv-sharing-uniform-specs",),
         )
@@ -130,10 +126,10 @@ def _groups(draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="kv-groups",
             severity="patch",
-            says="the draft has sliding and full attention",
-            causes="With the hybrid KV cache manager on vLLM 0.19.0-0.30.0 stops: "
+            message="the draft has sliding and full attention",
+            impact="With the hybrid KV cache manager on vLLM 0.19.0-0.30.0 stops: "
             f"{error_text('draft-several-kv-groups')}. From 0.31.0 on model runner v2 drafts over several groups.",
-            mend=_ONE_GROUP,
+            fix=_ONE_GROUP,
         )
 
 
@@ -143,10 +139,10 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="multimodal-target",
             severity="patch",
-            says=f"the target takes {', '.join(more)} beside text",
-            causes=f"vLLM 0.19.0-0.20.2 refuses: {error_text('draft-text-only')}. From 0.21.0 on model runner v1 "
+            message=f"the target takes {', '.join(more)} beside text",
+            impact=f"vLLM 0.19.0-0.20.2 refuses: {error_text('draft-text-only')}. From 0.21.0 on model runner v1 "
             f"fails at the first request: {error_text('draft-text-only', 1)}",
-            mend="or serve.language_model_only: true",
+            fix="or serve.language_model_only: true",
             patches=("draft-text-only",),
         )
     towers = sum(part.nbytes for part in parts(draft.tensors) if part.name in ("vision", "audio"))
@@ -154,8 +150,8 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="draft-towers",
             severity="note",
-            says=f"the draft brings {towers / 1e9:.2f} GB of towers for images and sound",
-            causes="It drafts from text alone; they only take memory.",
+            message=f"the draft brings {towers / 1e9:.2f} GB of towers for images and sound",
+            impact="It drafts from text alone; they only take memory.",
         )
 
 
@@ -169,17 +165,17 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
         yield Finding(
             code="hidden-size",
             severity="error",
-            says=f"the draft was made for hidden states of {width}, the target has {target.text.hidden_size}",
-            causes="The first draft dies: mat1 and mat2 shapes cannot be multiplied",
-            mend="the draft that was made for this target's size",
+            message=f"the draft was made for hidden states of {width}, the target has {target.text.hidden_size}",
+            impact="The first draft dies: mat1 and mat2 shapes cannot be multiplied",
+            fix="the draft that was made for this target's size",
         )
     beyond = [layer for layer in speculator.target_layers if layer > len(target.text.layers)]
     if beyond:
         yield Finding(
             code="target-layers",
             severity="error",
-            says=f"the draft reads the target's layer {beyond[0]}; the target has {len(target.text.layers)}",
-            causes="Hidden states that it was trained on do not come.",
+            message=f"the draft reads the target's layer {beyond[0]}; the target has {len(target.text.layers)}",
+            impact="Hidden states that it was trained on do not come.",
         )
     yield _shares(draft, speculator)
     if speculator.method == "mtp":
@@ -198,8 +194,8 @@ def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
         own = ["the KV cache", *(called for name, called in places if name in stored)]
     scored = speculator.scored_tokens
     few = f"; it scores {scored} of {draft.text.vocab_size} words for a token" if scored else ""
-    says = f"the head takes {_and(taken or ['nothing but hidden states'])} from the target"
-    return Finding(code="shares", severity="note", says=f"{says}, and has {_and(own)} of its own{few}")
+    message = f"the head takes {_and(taken or ['nothing but hidden states'])} from the target"
+    return Finding(code="shares", severity="note", message=f"{message}, and has {_and(own)} of its own{few}")
 
 
 def _and(words: list[str]) -> str:
@@ -216,17 +212,17 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             yield Finding(
                 code="shared-cache",
                 severity="error",
-                says=f"its {kind} layers expect {_cache_words(own)}, and the target's have "
+                message=f"its {kind} layers expect {_cache_words(own)}, and the target's have "
                 f"{_cache_words(read) if read else 'none'}",
-                causes="An assistant reads the target's KV cache as it lies there.",
-                mend="the assistant that was made for this target's size",
+                impact="An assistant reads the target's KV cache as it lies there.",
+                fix="the assistant that was made for this target's size",
             )
     if target.text.experts:
         yield Finding(
             code="mtp-embeddings",
             severity="patch",
-            says="a mixture of experts runs on model runner v1 by default up to vLLM 0.28.0",
-            causes="vLLM 0.25.0-0.26.0 then leaves the assistant its own embeddings and fails at the first draft: "
+            message="a mixture of experts runs on model runner v1 by default up to vLLM 0.28.0",
+            impact="vLLM 0.25.0-0.26.0 then leaves the assistant its own embeddings and fails at the first draft: "
             f"{error_text('mtp-share-embeddings')}",
             patches=("mtp-share-embeddings",),
         )
@@ -234,10 +230,10 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="mtp-kv-scales",
             severity="warning",
-            says="the target stores scales for an FP8 KV cache",
-            causes="Before vLLM 0.31.0, and later under model runner v1, the assistant reads that cache without them: "
+            message="the target stores scales for an FP8 KV cache",
+            impact="Before vLLM 0.31.0, and later under model runner v1, the assistant reads that cache without them: "
             "few of its tokens are accepted.",
-            mend="leave serve.kv_cache_dtype at auto there",
+            fix="leave serve.kv_cache_dtype at auto there",
         )
 
 
@@ -246,8 +242,8 @@ def _verifier(target: Checkpoint, verifier: str | None) -> Iterator[Finding]:
         yield Finding(
             code="verifier",
             severity="note",
-            says=f"the draft names {verifier} as the model it was made for, and the target is {target.ref}",
-            causes="Other weights of the same shape work; how much is accepted depends on how like they are.",
+            message=f"the draft names {verifier} as the model it was made for, and the target is {target.ref}",
+            impact="Other weights of the same shape work; how much is accepted depends on how like they are.",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.stored import parts
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 from gemmaspec.inspect.loadable import load_findings
 from gemmaspec.inspect.quantized import quantization_findings
 
@@ -25,16 +25,16 @@ def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
             yield Finding(
                 code=f"{part}-tower-missing",
                 severity="warning",
-                says=f"config.json promises {modality}s, and no {part} tensors are stored",
-                causes="vLLM waits for weights that do not come: weights were not initialized from checkpoint",
-                mend="serve.language_model_only: true",
+                message=f"config.json promises {modality}s, and no {part} tensors are stored",
+                impact="vLLM waits for weights that do not come: weights were not initialized from checkpoint",
+                fix="serve.language_model_only: true",
             )
     text = checkpoint.config.get("text_config")
     if isinstance(text, dict) and text.get("per_layer_config") and "global_head_dim" not in text:
         yield Finding(
             code="per-layer-config",
             severity="warning",
-            says="config.json says its head sizes layer by layer, as transformers 5.16 and later write them",
-            causes="transformers up to 5.15, which vLLM up to 0.31 may run with, takes its defaults for "
+            message="config.json says its head sizes layer by layer, as transformers 5.16 and later write them",
+            impact="transformers up to 5.15, which vLLM up to 0.31 may run with, takes its defaults for "
             "full-attention layers instead.",
         )

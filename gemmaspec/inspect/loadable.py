@@ -12,7 +12,7 @@ from typing import Final
 
 from gemmaspec.checkpoint.model import Checkpoint, Layer, Tensor
 from gemmaspec.checkpoint.stored import part_of
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.(.+)$")
 _FULL: Final = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
@@ -47,9 +47,10 @@ def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="weights-missing",
             severity="error",
-            says=f"{_number(len(checkpoint.missing_files), 'weight file')} missing: {_some(checkpoint.missing_files)}",
-            causes="vLLM cannot load the checkpoint: FileNotFoundError, or weights were not initialized.",
-            mend=f"fetch it again: hf download {checkpoint.ref}",
+            message=f"{_number(len(checkpoint.missing_files), 'weight file')} missing: "
+            f"{_some(checkpoint.missing_files)}",
+            impact="vLLM cannot load the checkpoint: FileNotFoundError, or weights were not initialized.",
+            fix=f"fetch it again: hf download {checkpoint.ref}",
         )
     elif checkpoint.other_weights and not checkpoint.tensors:
         yield from _other_weights(checkpoint)
@@ -57,16 +58,16 @@ def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="no-weights",
             severity="error",
-            says="no safetensors files",
-            causes="Only serve.load_format: dummy starts without weights.",
+            message="no safetensors files",
+            impact="Only serve.load_format: dummy starts without weights.",
         )
     if checkpoint.unindexed_files:
         yield Finding(
             code="not-in-index",
             severity="warning",
-            says=f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder and not in the index: "
+            message=f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder and not in the index: "
             f"{_some(checkpoint.unindexed_files)}",
-            causes="vLLM reads what model.safetensors.index.json names, and no other file.",
+            impact="vLLM reads what model.safetensors.index.json names, and no other file.",
         )
 
 
@@ -75,19 +76,19 @@ def _other_weights(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="gguf",
             severity="error",
-            says=f"its weights are GGUF: {_some(checkpoint.other_weights)}",
-            causes="A folder with GGUF files is no checkpoint for vLLM, which wants such a file named itself; patches, "
+            message=f"its weights are GGUF: {_some(checkpoint.other_weights)}",
+            impact="A folder with GGUF files is no checkpoint for vLLM, which wants such a file named itself; patches, "
             "drafts and sizes were not tried with any.",
-            mend="use a checkpoint in safetensors",
+            fix="use a checkpoint in safetensors",
         )
         return
     yield Finding(
         code="pickled-weights",
         severity="warning",
-        says=f"its weights are pickled: {_some(checkpoint.other_weights)}",
-        causes="vLLM loads them (load_format: auto), and nobody can look into them beforehand: layers, sizes and "
+        message=f"its weights are pickled: {_some(checkpoint.other_weights)}",
+        impact="vLLM loads them (load_format: auto), and nobody can look into them beforehand: layers, sizes and "
         "formats are not checked here.",
-        mend="prefer a checkpoint in safetensors: unpickling can run code",
+        fix="prefer a checkpoint in safetensors: unpickling can run code",
     )
 
 
@@ -96,9 +97,9 @@ def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="mlx",
             severity="error",
-            says="it is stored for MLX: config.json has `quantization`, and its weights are packed with biases",
-            causes="vLLM reads quantization_config alone: it makes BF16 layers, and the packed weights do not fit.",
-            mend="use the checkpoint that it was made from, or one quantized for vLLM",
+            message="it is stored for MLX: config.json has `quantization`, and its weights are packed with biases",
+            impact="vLLM reads quantization_config alone: it makes BF16 layers, and the packed weights do not fit.",
+            fix="use the checkpoint that it was made from, or one quantized for vLLM",
         )
 
 
@@ -107,9 +108,9 @@ def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="tokenizer-missing",
             severity="error",
-            says="neither tokenizer.json nor tokenizer.model is there",
-            causes="vLLM cannot start: it loads the target's tokenizer.",
-            mend="copy the tokenizer of the model that it was made from, or give serve.extra_args: [--tokenizer=…]",
+            message="neither tokenizer.json nor tokenizer.model is there",
+            impact="vLLM cannot start: it loads the target's tokenizer.",
+            fix="copy the tokenizer of the model that it was made from, or give serve.extra_args: [--tokenizer=…]",
         )
 
 
@@ -124,18 +125,18 @@ def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="layers-missing",
             severity="error",
-            says=f"of {len(checkpoint.text.layers)} layers, {_number(len(lacking), 'layer')} not stored: {shown}",
-            causes="vLLM stops: weights were not initialized from checkpoint.",
-            mend=f"fetch it again: hf download {checkpoint.ref}",
+            message=f"of {len(checkpoint.text.layers)} layers, {_number(len(lacking), 'layer')} not stored: {shown}",
+            impact="vLLM stops: weights were not initialized from checkpoint.",
+            fix=f"fetch it again: hf download {checkpoint.ref}",
         )
     beyond = sorted(index for index in stored if index >= len(checkpoint.text.layers))
     if beyond:
         yield Finding(
             code="layers-beyond",
             severity="error",
-            says=f"layer {beyond[0]} is stored, and config.json counts {len(checkpoint.text.layers)}",
-            causes="vLLM has no place for its weights.",
-            mend="take config.json and weights from the same checkpoint",
+            message=f"layer {beyond[0]} is stored, and config.json counts {len(checkpoint.text.layers)}",
+            impact="vLLM has no place for its weights.",
+            fix="take config.json and weights from the same checkpoint",
         )
 
 
@@ -148,10 +149,10 @@ def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="shapes-differ",
             severity="error",
-            says=f"{_number(len(wrong), 'tensor')} of other shapes than config.json says: {tensor.name} has {has}, and "
-            f"{rows} x {columns} is wanted",
-            causes="vLLM's parameters have the shapes of config.json, and the weights do not fit.",
-            mend="take config.json and weights from the same checkpoint",
+            message=f"{_number(len(wrong), 'tensor')} of other shapes than config.json says: {tensor.name} has {has}, "
+            f"and {rows} x {columns} is wanted",
+            impact="vLLM's parameters have the shapes of config.json, and the weights do not fit.",
+            fix="take config.json and weights from the same checkpoint",
         )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.finding import Finding, impossible
 from gemmaspec.inspect.drafting import method_findings, own_cache_findings, own_head_findings
-from gemmaspec.inspect.finding import Finding, impossible
 from gemmaspec.inspect.similarity import likeness_findings
 from gemmaspec.inspect.vocabulary import vocabulary_findings
 
@@ -82,7 +82,7 @@ def _known(
             Finding(
                 code="known-pair",
                 severity="note",
-                says=f"this pair has been run: profile {match.profile}, published in {match.source}",
+                message=f"this pair has been run: profile {match.profile}, published in {match.source}",
             ),
         )
     others = [one for one in known if one.draft == draft.ref]
@@ -92,8 +92,8 @@ def _known(
         Finding(
             code="other-target",
             severity="note",
-            says=f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with "
+            message=f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with "
             f"{target.ref}",
-            causes="How much of what it drafts is accepted is not known.",
+            impact="How much of what it drafts is accepted is not known.",
         ),
     )

@@ -14,7 +14,7 @@ from typing import Final
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored, part_of, stored
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 from gemmaspec.inspect.scales import scale_findings
 
 _PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
@@ -71,9 +71,9 @@ def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="nvfp4-types",
             severity="note",
-            says=f"stored types {types} are how NVFP4 looks in a file: U8 holds two 4-bit weights, F8_E4M3 the scale "
-            "of 16 of them, BF16 what is not quantized",
-            causes="A page that lists these types does not say that this is a BF16 or FP8 model.",
+            message=f"stored types {types} are how NVFP4 looks in a file: U8 holds two 4-bit weights, F8_E4M3 the "
+            "scale of 16 of them, BF16 what is not quantized",
+            impact="A page that lists these types does not say that this is a BF16 or FP8 model.",
         )
 
 
@@ -87,13 +87,13 @@ def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="declared-not-stored",
             severity="error",
-            says=f"{quantization.declared_in} declares {quantization.algorithm}, and no module is stored as {kind} "
+            message=f"{quantization.declared_in} declares {quantization.algorithm}, and no module is stored as {kind} "
             f"({_counts(found)})",
-            causes="vLLM makes packed parameters that nothing fills; from 0.30.0 on it says: NVFP4 weight_scale for "
+            impact="vLLM makes packed parameters that nothing fills; from 0.30.0 on it says: NVFP4 weight_scale for "
             "layer … was never loaded (still NaN)."
             if kind == "NVFP4"
             else "vLLM makes parameters whose scales nothing fills.",
-            mend="take the weights and the configuration from the same export",
+            fix="take the weights and the configuration from the same export",
         )
 
 
@@ -106,15 +106,15 @@ def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="mixed-without-layers",
             severity="error",
-            says=f"{quantization.declared_in} declares {MIXED} and lists no quantized_layers",
-            causes="vLLM refuses it: MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
+            message=f"{quantization.declared_in} declares {MIXED} and lists no quantized_layers",
+            impact="vLLM refuses it: MIXED_PRECISION quant_algo requires a non-empty 'quantized_layers' mapping",
         )
     if AWQ in quantization.by_layer.values():
         yield Finding(
             code="mixed-awq",
             severity="error",
-            says=f"some modules of a {MIXED} checkpoint are {AWQ}",
-            causes="vLLM takes them for unquantized, and their shapes do not fit; no patch covers it.",
+            message=f"some modules of a {MIXED} checkpoint are {AWQ}",
+            impact="vLLM takes them for unquantized, and their shapes do not fit; no patch covers it.",
         )
     is_stored = {module: kind for kind, modules in found.formats.items() for module in modules}
     wrong = [
@@ -127,9 +127,9 @@ def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="mixed-differs",
             severity="error",
-            says=f"{len(wrong)} modules are stored otherwise than declared; {module} is declared {algorithm} and "
+            message=f"{len(wrong)} modules are stored otherwise than declared; {module} is declared {algorithm} and "
             f"stored as {kind}",
-            causes="vLLM makes parameters of other shapes for them.",
+            impact="vLLM makes parameters of other shapes for them.",
         )
 
 
@@ -139,9 +139,9 @@ def _contradicted(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="declarations-differ",
             severity="warning",
-            says=f"config.json declares {quantization.algorithm}, hf_quant_config.json {quantization.contradicted_by} "
-            f"({_counts(found)})",
-            causes="vLLM takes config.json's word.",
+            message=f"config.json declares {quantization.algorithm}, hf_quant_config.json "
+            f"{quantization.contradicted_by} ({_counts(found)})",
+            impact="vLLM takes config.json's word.",
         )
 
 
@@ -152,11 +152,11 @@ def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="stored-not-declared",
             severity="error",
-            says=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, and neither config.json nor "
+            message=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, and neither config.json nor "
             "hf_quant_config.json declares a quantization",
-            causes="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
+            impact="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
             "their scales are other weights.",
-            mend="the export's hf_quant_config.json, or quantization_config in config.json, was left behind: get it",
+            fix="the export's hf_quant_config.json, or quantization_config in config.json, was left behind: get it",
         )
 
 
@@ -176,10 +176,10 @@ def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="unquantized-not-excluded",
             severity="warning",
-            says=f"{len(wrong)} linear layers of the decoder are not quantized, and no pattern excludes them: "
+            message=f"{len(wrong)} linear layers of the decoder are not quantized, and no pattern excludes them: "
             f"{', '.join(wrong[:2])}{' …' if len(wrong) > 2 else ''}",
-            causes="vLLM expects them packed; from 0.30.0 on: NVFP4 weight_scale for layer … was never loaded.",
-            mend="add them to the excluded modules of the checkpoint's configuration",
+            impact="vLLM expects them packed; from 0.30.0 on: NVFP4 weight_scale for layer … was never loaded.",
+            fix="add them to the excluded modules of the checkpoint's configuration",
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text
 
 
@@ -30,8 +30,8 @@ def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="nvfp4-scale-missing",
             severity="error",
-            says=f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first",
-            causes="vLLM would multiply with whatever is in memory.",
+            message=f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first",
+            impact="vLLM would multiply with whatever is in memory.",
         )
 
 
@@ -42,18 +42,19 @@ def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="awq",
             severity="patch",
-            says=f"declares {AWQ}; {factors if found.pre_quant_scales else 'its factors are folded into the norms'}",
-            causes=f"vLLM up to 0.33.0 refuses the name: {error_text('nvfp4-awq').partition('. ')[0]}",
+            message=f"declares {AWQ}; {factors if found.pre_quant_scales else 'its factors are folded into the norms'}",
+            impact=f"vLLM up to 0.33.0 refuses the name: {error_text('nvfp4-awq').partition('. ')[0]}",
             patches=("nvfp4-awq",),
         )
     elif found.pre_quant_scales:
         yield Finding(
             code="awq-not-declared",
             severity="error",
-            says=f"{found.pre_quant_scales} modules have a pre_quant_scale, and {algorithm or 'nothing'} is declared",
-            causes="pre_quant_scale belongs to NVFP4_AWQ; vLLM has no parameter for it, and without it the weights "
+            message=f"{found.pre_quant_scales} modules have a pre_quant_scale, and {algorithm or 'nothing'} is "
+            "declared",
+            impact="pre_quant_scale belongs to NVFP4_AWQ; vLLM has no parameter for it, and without it the weights "
             "are other weights.",
-            mend=f"declare quant_algo: {AWQ}, and require the patch",
+            fix=f"declare quant_algo: {AWQ}, and require the patch",
             patches=("nvfp4-awq",),
         )
 
@@ -65,17 +66,17 @@ def _weight_only(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="w4a16",
             severity="warning",
-            says=f"declares {WEIGHT_ONLY}: 4-bit weights, 16-bit activations",
-            causes="vLLM knows the name from 0.21.0 on; older ones refuse: ModelOpt currently only supports: […]",
+            message=f"declares {WEIGHT_ONLY}: 4-bit weights, 16-bit activations",
+            impact="vLLM knows the name from 0.21.0 on; older ones refuse: ModelOpt currently only supports: […]",
         )
     elif algorithm in ("NVFP4", AWQ) and found.count("NVFP4") and not found.input_scales:
         yield Finding(
             code="no-input-scales",
             severity="warning",
-            says=f"declares {algorithm}, 4-bit activations included, and stores no scale for them",
-            causes="Kernels that leave activations in 16 bits (Marlin) do not need one; every other quantizes the "
+            message=f"declares {algorithm}, 4-bit activations included, and stores no scale for them",
+            impact="Kernels that leave activations in 16 bits (Marlin) do not need one; every other quantizes the "
             "activations with a scale that was never loaded.",
-            mend="serve.linear_backend: marlin (0.22 and later), VLLM_NVFP4_GEMM_BACKEND=marlin (up to 0.23)",
+            fix="serve.linear_backend: marlin (0.22 and later), VLLM_NVFP4_GEMM_BACKEND=marlin (up to 0.23)",
         )
 
 
@@ -85,13 +86,13 @@ def _kv_scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="kv-scales-missing",
             severity="note",
-            says=f"declares a KV cache in {declared}, and stores no k_scale or v_scale",
-            causes="vLLM takes 1.0 and says: Using KV cache scaling factor 1.0 for fp8_e4m3.",
+            message=f"declares a KV cache in {declared}, and stores no k_scale or v_scale",
+            impact="vLLM takes 1.0 and says: Using KV cache scaling factor 1.0 for fp8_e4m3.",
         )
     elif found.kv_scales and not declared:
         yield Finding(
             code="kv-scales-not-declared",
             severity="note",
-            says=f"stores {found.kv_scales} KV cache scales, and declares no KV cache format",
-            causes="They are used only with serve.kv_cache_dtype: fp8.",
+            message=f"stores {found.kv_scales} KV cache scales, and declares no KV cache format",
+            impact="They are used only with serve.kv_cache_dtype: fp8.",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.checkpoint.stored import part_of
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 from gemmaspec.inspect.kind import kind_of
 
 
@@ -34,11 +34,11 @@ def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     yield Finding(
         code="base-and-instruct",
         severity="warning",
-        says=f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
-        causes="A model that was not made for chats does not expect what one that was made for them says, and the "
+        message=f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
+        impact="A model that was not made for chats does not expect what one that was made for them says, and the "
         "other way round. Published for such a pair (a base 26B-A4B in FP8 beside the assistant of the instruct "
         "model, DGX Spark): 25 tokens/s, against 41 without a draft.",
-        mend=f"the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
+        fix=f"the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
     )
 
 
@@ -52,8 +52,8 @@ def _context(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="context",
             severity="note",
-            says=f"the draft was made for {other} tokens of context, the target for {mine}",
-            causes=f"Requests longer than {other} tokens are answered without drafting.",
+            message=f"the draft was made for {other} tokens of context, the target for {mine}",
+            impact=f"Requests longer than {other} tokens are answered without drafting.",
         )
 
 
@@ -65,14 +65,15 @@ def _size(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="draft-larger",
             severity="warning",
-            says=f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} GB",
-            causes="Each drafted token costs more than a token of the target: speculation can only lose.",
-            mend="a smaller draft, or none (--no-spec)",
+            message=f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} "
+            "GB",
+            impact="Each drafted token costs more than a token of the target: speculation can only lose.",
+            fix="a smaller draft, or none (--no-spec)",
         )
     else:
         yield Finding(
             code="cost",
             severity="note",
-            says=f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
+            message=f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
             f"{mine / 1e9:.2f} GB: {other / mine:.0%}",
         )

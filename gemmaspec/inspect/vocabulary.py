@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.checkpoint.model import Checkpoint
-from gemmaspec.inspect.finding import Finding
+from gemmaspec.finding import Finding
 
 MOSTLY: Final = 0.99
 """From this share of equal tokens on, a pair is worth trying."""
@@ -33,44 +33,45 @@ def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="vocabulary-size",
             severity="error",
-            says=f"the target knows {mine} tokens, the draft was made for {other}",
-            causes="Tokens that the draft proposes need not exist, or mean something else.",
-            mend="a draft that was made for this target",
+            message=f"the target knows {mine} tokens, the draft was made for {other}",
+            impact="Tokens that the draft proposes need not exist, or mean something else.",
+            fix="a draft that was made for this target",
         )
         return
     yield Finding(
         code="vocabulary-size",
         severity="error",
-        says=f"the target knows {mine} tokens, the draft {other}",
-        causes="vLLM refuses: Target and draft model should have the same vocabulary size. Target model "
+        message=f"the target knows {mine} tokens, the draft {other}",
+        impact="vLLM refuses: Target and draft model should have the same vocabulary size. Target model "
         f"vocab_size={mine}. Draft model vocab_size={other}.",
-        mend="another draft; from vLLM 0.25.0 on speculative.use_heterogeneous_vocab: true drafts greedily over the "
+        fix="another draft; from vLLM 0.25.0 on speculative.use_heterogeneous_vocab: true drafts greedily over the "
         "tokens that both know",
     )
 
 
 def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
     if target.tokenizer_digest == draft.tokenizer_digest:
-        yield Finding(code="tokenizer", severity="note", says="both bring the same tokenizer.json")
+        yield Finding(code="tokenizer", severity="note", message="both bring the same tokenizer.json")
     elif words is None:
         yield Finding(
             code="tokenizer-unknown",
             severity="note",
-            says="their tokenizer.json are different files; whether the same words have the same numbers can be told "
-            "only from whole files on this machine",
-            mend=f"hf download {draft.ref} tokenizer.json, the same for {target.ref}, then ask again",
+            message="their tokenizer.json are different files; whether the same words have the same numbers can be "
+            "told only from whole files on this machine",
+            fix=f"hf download {draft.ref} tokenizer.json, the same for {target.ref}, then ask again",
         )
     elif words[0] == words[1]:
-        says = "their tokenizer.json are written differently, and every token has the same number in both"
-        yield Finding(code="tokenizer", severity="note", says=says)
+        message = "their tokenizer.json are written differently, and every token has the same number in both"
+        yield Finding(code="tokenizer", severity="note", message=message)
     else:
         share = words[0] / max(words[1], 1)
         yield Finding(
             code="tokenizer-differs",
             severity="warning" if share >= MOSTLY else "error",
-            says=f"{words[1] - words[0]} of the target's {words[1]} tokens have another number in the draft, or none",
-            causes="What is drafted with them is never accepted." if share >= MOSTLY else _OTHER_WORDS,
-            mend="a draft with the target's tokenizer",
+            message=f"{words[1] - words[0]} of the target's {words[1]} tokens have another number in the draft, or "
+            "none",
+            impact="What is drafted with them is never accepted." if share >= MOSTLY else _OTHER_WORDS,
+            fix="a draft with the target's tokenizer",
         )
 
 
@@ -82,10 +83,10 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="special-tokens",
             severity="error",
-            says=f"{len(moved)} control tokens have other numbers; {first!r} is {mine[first]} in the target and "
+            message=f"{len(moved)} control tokens have other numbers; {first!r} is {mine[first]} in the target and "
             f"{other[first]} in the draft",
-            causes=_OTHER_WORDS,
-            mend="a draft with the target's tokenizer",
+            impact=_OTHER_WORDS,
+            fix="a draft with the target's tokenizer",
         )
     alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
     if alone:
@@ -93,6 +94,6 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="special-tokens-unshared",
             severity="note",
-            says=f"{len(alone)} control tokens are known to one of them only: {shown}",
-            causes="Where they occur, the draft guesses badly.",
+            message=f"{len(alone)} control tokens are known to one of them only: {shown}",
+            impact="Where they occur, the draft guesses badly.",
         )

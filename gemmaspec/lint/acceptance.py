@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 
 
 @rule("GS206", "error")
-def async_scheduling(subject: Subject) -> Iterator[Found]:
+def async_scheduling(subject: Subject) -> Iterator[Issue]:
     """What asynchronous scheduling does not go together with, when it is asked for."""
     spec, given = subject.profile.speculative, subject.argument("--async-scheduling")
     if not spec or not given or given.negated or (subject.runs(">=0.33") and subject.runner == "v2"):
@@ -21,70 +21,74 @@ def async_scheduling(subject: Subject) -> Iterator[Found]:
         refused = spec.method
     else:
         return
-    why = f"vLLM {subject.vllm} cannot schedule asynchronously with {refused}"
-    yield Found(path=given.path, why=why, mend="leave async_scheduling out; vLLM then decides by itself")
+    message = f"vLLM {subject.vllm} cannot schedule asynchronously with {refused}"
+    yield Issue(path=given.path, message=message, fix="leave async_scheduling out; vLLM then decides by itself")
 
 
 @rule("GS207", "note")
-def unpadded_batch(subject: Subject) -> Iterator[Found]:
+def unpadded_batch(subject: Subject) -> Iterator[Issue]:
     """An unpadded drafter batch switches asynchronous scheduling off."""
     spec = subject.profile.speculative
     if spec and spec.disable_padded_drafter_batch and subject.switched("--async-scheduling") is None:
-        why = "with an unpadded drafter batch vLLM switches asynchronous scheduling off"
-        yield Found(path=("speculative", "disable_padded_drafter_batch"), why=why, mend="leave it out unless it pays")
+        message = "with an unpadded drafter batch vLLM switches asynchronous scheduling off"
+        yield Issue(
+            path=("speculative", "disable_padded_drafter_batch"), message=message, fix="leave it out unless it pays"
+        )
 
 
 @rule("GS208", "error")
-def synthetic(subject: Subject) -> Iterator[Found]:
+def synthetic(subject: Subject) -> Iterator[Issue]:
     """Synthetic acceptance comes in exactly one form, which fits the number of tokens."""
     spec = subject.profile.speculative
     if not spec or spec.rejection_sample_method != "synthetic" or subject.runs("<0.20"):
         return
     rates, length, tokens = spec.synthetic_acceptance_rates, spec.synthetic_acceptance_length, subject.tokens
     if (rates is None) == (length is None):
-        path, why = "rejection_sample_method", "synthetic wants exactly one of the two forms of acceptance"
+        path, message = "rejection_sample_method", "synthetic wants exactly one of the two forms of acceptance"
     elif rates is not None and len(rates) != tokens:
-        path, why = "synthetic_acceptance_rates", f"has {len(rates)} rates for {tokens} tokens"
+        path, message = "synthetic_acceptance_rates", f"has {len(rates)} rates for {tokens} tokens"
     elif rates is not None and rates != sorted(rates, reverse=True):
-        path, why = "synthetic_acceptance_rates", "a rate is larger than the one before it"
+        path, message = "synthetic_acceptance_rates", "a rate is larger than the one before it"
     elif length is not None and length > tokens + 1:
-        path, why = "synthetic_acceptance_length", f"is {length:g}, and {tokens} tokens give at most {tokens + 1}"
+        path, message = "synthetic_acceptance_length", f"is {length:g}, and {tokens} tokens give at most {tokens + 1}"
     else:
         return
-    mend = "give synthetic_acceptance_rates, one falling rate for each token, or synthetic_acceptance_length"
-    yield Found(path=("speculative", path), why=why, mend=mend)
+    fix = "give synthetic_acceptance_rates, one falling rate for each token, or synthetic_acceptance_length"
+    yield Issue(path=("speculative", path), message=message, fix=fix)
 
 
 @rule("GS209", "warning", any_release=True)
-def lossy(subject: Subject) -> Iterator[Found]:
+def lossy(subject: Subject) -> Iterator[Issue]:
     """Acceptance that does not keep the target's own answers."""
     spec = subject.profile.speculative
     method = spec.rejection_sample_method if spec else None
     if method in ("synthetic", "fly"):
         said = "accepts tokens by lot, for measuring" if method == "synthetic" else "accepts tokens loosely"
-        why = f"{method} {said}: answers are not those of the target alone"
-        yield Found(
-            path=("speculative", "rejection_sample_method"), why=why, mend="leave it and its keys out to serve people"
+        message = f"{method} {said}: answers are not those of the target alone"
+        yield Issue(
+            path=("speculative", "rejection_sample_method"),
+            message=message,
+            fix="leave it and its keys out to serve people",
         )
 
 
 @rule("GS210", "error")
-def fly(subject: Subject) -> Iterator[Found]:
+def fly(subject: Subject) -> Iterator[Issue]:
     """FLy looks at the acceptances after a token, so there must be some (SpeculativeConfig._verify_args, 0.33.0)."""
     spec = subject.profile.speculative
     if not spec or spec.rejection_sample_method != "fly":
         return
     tokens = subject.tokens
     if tokens < 2:
-        why = "fly wants at least 2 tokens"
-        yield Found(path=("speculative", "num_speculative_tokens"), why=why, mend="draft 2 tokens or more")
+        message = "fly wants at least 2 tokens"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="draft 2 tokens or more")
     elif spec.fly_window_size and spec.fly_window_size >= tokens:
-        why = f"is {spec.fly_window_size}, and must be smaller than num_speculative_tokens, {tokens}"
-        yield Found(path=("speculative", "fly_window_size"), why=why, mend=f"write {tokens - 1} or less")
+        message = f"is {spec.fly_window_size}, and must be smaller than num_speculative_tokens, {tokens}"
+        yield Issue(path=("speculative", "fly_window_size"), message=message, fix=f"write {tokens - 1} or less")
 
 
 @rule("GS211", "error")
-def different_vocabularies(subject: Subject) -> Iterator[Found]:
+def different_vocabularies(subject: Subject) -> Iterator[Issue]:
     """Drafting over two vocabularies is greedy."""
     spec = subject.profile.speculative
     if not spec or not spec.use_heterogeneous_vocab:
@@ -94,23 +98,23 @@ def different_vocabularies(subject: Subject) -> Iterator[Found]:
         ("use_local_argmax_reduction", bool(spec.use_local_argmax_reduction) and subject.runs(">=0.33")),
     ):
         if wrong:
-            why = f"vLLM {subject.vllm} does not take it together with use_heterogeneous_vocab"
-            yield Found(path=("speculative", key), why=why, mend="leave it out")
+            message = f"vLLM {subject.vllm} does not take it together with use_heterogeneous_vocab"
+            yield Issue(path=("speculative", key), message=message, fix="leave it out")
 
 
 @rule("GS215", "error")
-def adaptive_verification(subject: Subject) -> Iterator[Found]:
+def adaptive_verification(subject: Subject) -> Iterator[Issue]:
     """Adaptive verification is for DSpark in 0.28 and 0.29, and needs the draft's logits from 0.30 on."""
     spec = subject.profile.speculative
     if not spec or not spec.enable_adaptive_verification or spec.method == "dspark":
         return
     if subject.runs(">=0.28,<0.30"):
-        why = f"vLLM {subject.vllm} verifies adaptively with dspark alone"
+        message = f"vLLM {subject.vllm} verifies adaptively with dspark alone"
     elif subject.runs(">=0.30") and spec.use_local_argmax_reduction:
-        why = "it needs the draft's logits, which use_local_argmax_reduction never gathers"
+        message = "it needs the draft's logits, which use_local_argmax_reduction never gathers"
     else:
         return
-    yield Found(path=("speculative", "enable_adaptive_verification"), why=why, mend="leave it out")
+    yield Issue(path=("speculative", "enable_adaptive_verification"), message=message, fix="leave it out")
 
 
 RULES: Final = (

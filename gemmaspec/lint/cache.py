@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, Path, rule
+from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.releases.media import largest_item
 
@@ -24,35 +24,35 @@ vllm/v1/worker/gpu/spec_decode/draft_model/ (0.31) and standalone_ar/ (0.32, 0.3
 
 
 @rule("GS301", "error")
-def several_groups(subject: Subject) -> Iterator[Found]:
+def several_groups(subject: Subject) -> Iterator[Issue]:
     """A draft model in several KV cache groups: model runner v1 asserts one."""
     if subject.method != "draft_model" or subject.hybrid_manager == "off" or subject.runner == "v2":
         return
     if subject.runs("<0.20") or _one_kind_of_layer(subject):
         return  # a patch does it there, see GS401; or there is one group anyway
-    why = (
+    message = (
         "with the hybrid KV cache manager on, the draft's sliding and full layers lie in several KV cache groups, "
         f"and model runner v1, which vLLM {subject.vllm} uses here, stops there"
     )
     known = subject.windows("draft") is not None  # another draft may have one kind of layers
-    mend = "write serve.disable_hybrid_kv_cache_manager: true"
-    yield Found(path=_HYBRID, why=why, mend=mend, severity=None if known else "warning")
+    fix = "write serve.disable_hybrid_kv_cache_manager: true"
+    yield Issue(path=_HYBRID, message=message, fix=fix, severity=None if known else "warning")
 
 
 @rule("GS302", "warning")
-def many_groups(subject: Subject) -> Iterator[Found]:
+def many_groups(subject: Subject) -> Iterator[Issue]:
     """An EAGLE-3 head beside a Gemma 4 with the hybrid manager on: one KV cache group for every layer."""
     if subject.method == "eagle3" and subject.hybrid_manager == "on":
-        why = (
+        message = (
             "with the hybrid KV cache manager on, the head's layer makes vLLM put every layer into a KV cache group of "
             "its own (61 for a 31B), and it builds metadata for each of them at every step"
         )
-        mend = "write serve.disable_hybrid_kv_cache_manager: true, and compare: it takes more KV cache"
-        yield Found(path=_HYBRID, why=why, mend=mend)
+        fix = "write serve.disable_hybrid_kv_cache_manager: true, and compare: it takes more KV cache"
+        yield Issue(path=_HYBRID, message=message, fix=fix)
 
 
 @rule("GS303", "warning")
-def fp8_with_mtp(subject: Subject) -> Iterator[Found]:
+def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
     """An MTP head reads the target's FP8 cache without its scales."""
     if subject.method != "mtp" or (subject.runs(">=0.31") and subject.runner == "v2"):
         return
@@ -61,30 +61,32 @@ def fp8_with_mtp(subject: Subject) -> Iterator[Found]:
     dtype = subject.value("--kv-cache-dtype") or "auto"
     if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.target and not declared):
         return
-    why = (
+    message = (
         f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
         "without the scales that a calibrated checkpoint brings, and drafts badly"
     )
     given = subject.argument("--kv-cache-dtype")
-    mend = "write serve.kv_cache_dtype: bfloat16, or run vLLM 0.31 or later with model runner v2"
-    yield Found(path=given.path if given else ("serve", "kv_cache_dtype"), why=why, mend=mend)
+    fix = "write serve.kv_cache_dtype: bfloat16, or run vLLM 0.31 or later with model runner v2"
+    yield Issue(path=given.path if given else ("serve", "kv_cache_dtype"), message=message, fix=fix)
 
 
 @rule("GS304", "warning")
-def window_of_one_layer(subject: Subject) -> Iterator[Found]:
+def window_of_one_layer(subject: Subject) -> Iterator[Issue]:
     """FlashAttention of 0.25 to 0.27 gives all layers of a draft model one layer's sliding window."""
     if subject.method != "draft_model" or not subject.runs(">=0.25,<0.28") or not subject.machine.gpus:
         return
     backend = attention_backend(subject, "draft")
     if backend in ("FLASH_ATTN", None):
         doubt = "" if backend else ", where vLLM chooses it"
-        why = f"FlashAttention of vLLM {subject.vllm} gives all of the draft's layers the window of one of them{doubt}"
-        mend = "write speculative.attention_backend: TRITON_ATTN, or run vLLM 0.28 or later"
-        yield Found(path=("speculative",), why=why + ", and it drafts badly", mend=mend)
+        message = (
+            f"FlashAttention of vLLM {subject.vllm} gives all of the draft's layers the window of one of them{doubt}"
+        )
+        fix = "write speculative.attention_backend: TRITON_ATTN, or run vLLM 0.28 or later"
+        yield Issue(path=("speculative",), message=message + ", and it drafts badly", fix=fix)
 
 
 @rule("GS305", "warning")
-def backend_not_inherited(subject: Subject) -> Iterator[Found]:
+def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
     """From 0.21 the draft of model runner v1 does not take over the target's attention backend."""
     spec, wanted = subject.profile.speculative, subject.value("--attention-backend")
     if not spec or not wanted or spec.attention_backend or not subject.machine.gpus:
@@ -94,48 +96,50 @@ def backend_not_inherited(subject: Subject) -> Iterator[Found]:
     chosen = attention_backend(subject, "draft")
     if chosen != wanted.upper():
         what = f"takes {chosen}" if chosen else "chooses one by itself"
-        why = f"the draft does not take over serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
-        mend = f"write speculative.attention_backend: {wanted}"
-        yield Found(path=("speculative",), why=why, mend=mend)
+        message = f"the draft does not take over serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
+        fix = f"write speculative.attention_backend: {wanted}"
+        yield Issue(path=("speculative",), message=message, fix=fix)
 
 
 @rule("GS306", "warning")
-def key_without_effect(subject: Subject) -> Iterator[Found]:
+def key_without_effect(subject: Subject) -> Iterator[Issue]:
     """Speculative keys that are accepted, and that model runner v2 then does not hand to the draft."""
     spec = subject.profile.speculative
     if not spec or subject.runner == "v1":
         return
     for key, methods, versions in _UNUSED_UNDER_V2:
         if subject.method in methods and getattr(spec, key) is not None and subject.runs(versions):
-            why = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
-            yield Found(path=("speculative", key), why=why, mend=f"set serve.{key} for both, or leave it out")
+            message = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
+            yield Issue(path=("speculative", key), message=message, fix=f"set serve.{key} for both, or leave it out")
 
 
 @rule("GS307", "error")
-def wide_heads(subject: Subject) -> Iterator[Found]:
+def wide_heads(subject: Subject) -> Iterator[Issue]:
     """A backend that cannot do heads of 512 (supports_head_size of each, and fa_utils.is_fa_version_supported)."""
     if not subject.machine.gpus:
         return
     for role in _attending(subject):
         asked = _asked(subject, role)
-        why = asked and _cannot(subject, asked.upper())
-        if asked and why and not (role == "draft" and subject.method != "draft_model"):
-            why = f"{asked} cannot do Gemma 4's heads of {_WIDE} {why}"
-            yield Found(path=_backend_path(subject, role), why=why, mend="write TRITON_ATTN, or leave it to vLLM")
+        message = asked and _cannot(subject, asked.upper())
+        if asked and message and not (role == "draft" and subject.method != "draft_model"):
+            message = f"{asked} cannot do Gemma 4's heads of {_WIDE} {message}"
+            yield Issue(
+                path=_backend_path(subject, role), message=message, fix="write TRITON_ATTN, or leave it to vLLM"
+            )
 
 
 @rule("GS308", "error")
-def fast_prefill(subject: Subject) -> Iterator[Found]:
+def fast_prefill(subject: Subject) -> Iterator[Issue]:
     """Fast prefill gives wrong logits for prompt tokens, and heads need them (vllm/config/vllm.py, every release)."""
     given = subject.argument("--kv-sharing-fast-prefill")
     heads = ("eagle", "eagle3", "mtp", *(("dflash",) if subject.runs(">=0.20") else ()))
     if given and not given.negated and subject.method in (*heads, "dspark"):
-        why = f"vLLM refuses kv_sharing_fast_prefill together with {subject.method}"
-        yield Found(path=given.path, why=why, mend="take it out")
+        message = f"vLLM refuses kv_sharing_fast_prefill together with {subject.method}"
+        yield Issue(path=given.path, message=message, fix="take it out")
 
 
 @rule("GS309", "error")
-def batch_below_one_item(subject: Subject) -> Iterator[Found]:
+def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
     """A target that attends to images both ways, and a batch that cannot hold the largest of them."""
     limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
     if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
@@ -146,10 +150,10 @@ def batch_below_one_item(subject: Subject) -> Iterator[Found]:
     if item and batch < item.tokens:
         given = subject.argument("--max-num-batched-tokens")
         what = "is" if given else "comes to"
-        why = f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not cut"
-        mend = f"write {item.tokens} or more, or serve.language_model_only: true where only text is asked"
+        message = f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not cut"
+        fix = f"write {item.tokens} or more, or serve.language_model_only: true where only text is asked"
         path = given.path if given else ("serve", "max_num_batched_tokens")
-        yield Found(path=path, why=why, mend=mend, severity="error" if subject.wants_whole_items else "warning")
+        yield Issue(path=path, message=message, fix=fix, severity="error" if subject.wants_whole_items else "warning")
 
 
 def attention_backend(subject: Subject, role: Role) -> str | None:

@@ -5,46 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 
 
 @rule("GS601", "warning", any_release=True)
-def thoughts_leak(subject: Subject) -> Iterator[Found]:
+def thoughts_leak(subject: Subject) -> Iterator[Issue]:
     """Thinking is on and nothing takes the thought out of the answer."""
     chat = subject.profile.chat
     if chat.template_kwargs.get("enable_thinking") is True and not subject.value("--reasoning-parser"):
-        why = "thinking is on and there is no reasoning parser: answers hold the thought and its <|channel> markers"
-        mend = "add chat.reasoning_parser: gemma4"
-        yield Found(path=("chat", "template_kwargs", "enable_thinking"), why=why, mend=mend)
+        message = "thinking is on and there is no reasoning parser: answers hold the thought and its <|channel> markers"
+        fix = "add chat.reasoning_parser: gemma4"
+        yield Issue(path=("chat", "template_kwargs", "enable_thinking"), message=message, fix=fix)
 
 
 @rule("GS602", "note", any_release=True)
-def thoughts_on_request(subject: Subject) -> Iterator[Found]:
+def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
     """Thinking is off unless a request turns it on, and then nothing takes the thought out."""
     if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.value("--reasoning-parser"):
-        why = "there is no reasoning parser: a request that turns thinking on gets thought and markers in its answer"
-        mend = "add chat.reasoning_parser: gemma4, or say chat.template_kwargs: {enable_thinking: false}"
-        yield Found(path=("chat",), why=why, mend=mend)
+        message = (
+            "there is no reasoning parser: a request that turns thinking on gets thought and markers in its answer"
+        )
+        fix = "add chat.reasoning_parser: gemma4, or say chat.template_kwargs: {enable_thinking: false}"
+        yield Issue(path=("chat",), message=message, fix=fix)
 
 
 @rule("GS603", "warning", any_release=True)
-def foreign_parser(subject: Subject) -> Iterator[Found]:
+def foreign_parser(subject: Subject) -> Iterator[Issue]:
     """Parsers that read another model's marks."""
     for flag in ("--reasoning-parser", "--tool-call-parser"):
         given = subject.argument(flag)
         if given and given.value and given.value != "gemma4":
-            why = f"{given.value!r} does not read the marks that Gemma 4 writes"
-            yield Found(path=given.path, why=why, mend="write gemma4")
+            message = f"{given.value!r} does not read the marks that Gemma 4 writes"
+            yield Issue(path=given.path, message=message, fix="write gemma4")
 
 
 @rule("GS604", "note", any_release=True)
-def tools_without_template(subject: Subject) -> Iterator[Found]:
+def tools_without_template(subject: Subject) -> Iterator[Issue]:
     """Tool calls with a template that is not known to write tools as Gemma 4 knows them."""
     chat = subject.profile.chat
     if chat.tool_call_parser == "gemma4" and not chat.template:
-        why = "tool calls depend on the template, and the checkpoint's own is used, which nobody has looked at"
-        yield Found(path=_TOOLS, why=why, mend="add chat.template: gemma4, the one that goes with the vLLM")
+        message = "tool calls depend on the template, and the checkpoint's own is used, which nobody has looked at"
+        yield Issue(path=_TOOLS, message=message, fix="add chat.template: gemma4, the one that goes with the vLLM")
 
 
 _TOOLS: Final = ("chat", "tool_call_parser")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from packaging.version import Version
 
 from gemmaspec.data import TEMPLATES
+from gemmaspec.finding import SEVERITIES, Finding, Severity
 from gemmaspec.lint import (
     acceptance,
     cache,
@@ -23,7 +24,7 @@ from gemmaspec.lint import (
     runtime,
     sizes,
 )
-from gemmaspec.lint.finding import SEVERITIES, Finding, Found, Path, Rule, Severity, rule
+from gemmaspec.lint.rule import Issue, Path, Rule, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.runs import vllm_of
@@ -56,27 +57,27 @@ def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
 
 
 @rule("GS701", "note")
-def _assumed(subject: Subject) -> Iterator[Found]:
+def _assumed(subject: Subject) -> Iterator[Issue]:
     """Nothing says which vLLM will run."""
-    why = f"nothing says which vLLM this runs; it was checked against {subject.vllm}, the newest one known here"
+    message = f"nothing says which vLLM this runs; it was checked against {subject.vllm}, the newest one known here"
     pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "name it in runtime.vllm"
-    mend = f"{pin} or with gemmaspec lock, or ask with --for RELEASE"
-    yield Found(path=_says_so(subject), why=why, mend=mend)
+    fix = f"{pin} or with gemmaspec lock, or ask with --for RELEASE"
+    yield Issue(path=_says_so(subject), message=message, fix=fix)
 
 
 @rule("GS703", "error")
-def _too_old(subject: Subject) -> Iterator[Found]:
+def _too_old(subject: Subject) -> Iterator[Issue]:
     """A vLLM without Gemma 4."""
-    yield Found(path=_says_so(subject), why=f"vLLM {subject.vllm} has no Gemma 4", mend="run 0.19.0 or later")
+    yield Issue(path=_says_so(subject), message=f"vLLM {subject.vllm} has no Gemma 4", fix="run 0.19.0 or later")
 
 
 @rule("GS708", "note")
-def _not_in_table(subject: Subject) -> Iterator[Found]:
+def _not_in_table(subject: Subject) -> Iterator[Issue]:
     """A vLLM that the table does not have."""
-    why = f"vLLM {subject.vllm} is not in the table; it was checked with the facts of {subject.facts.vllm}"
+    message = f"vLLM {subject.vllm} is not in the table; it was checked with the facts of {subject.facts.vllm}"
     beyond: Severity | None = "warning" if Version(subject.vllm) > Version(newest()) else None
-    yield Found(
-        path=_says_so(subject), why=why, mend="use a newer gemmaspec, or a release of the table", severity=beyond
+    yield Issue(
+        path=_says_so(subject), message=message, fix="use a newer gemmaspec, or a release of the table", severity=beyond
     )
 
 
@@ -86,6 +87,7 @@ def _says_so(subject: Subject) -> Path:
     return ("image",) if profile.image and not profile.runtime.vllm else ("runtime", "vllm")
 
 
+_LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
     *names.RULES,
@@ -141,7 +143,7 @@ def check(
     return tuple(one for one in _placed(loaded, found) if notes or one.severity != "note")
 
 
-def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Found]]:
+def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Issue]]:
     oldest = releases()[0]
     if Version(vllm.version) < Version(oldest):
         wrong = _too_old
@@ -154,11 +156,11 @@ def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Fou
     yield from ((wrong, found) for found in wrong.check(subject))
 
 
-def _found(subject: Subject, rules: Iterable[Rule]) -> list[tuple[Rule, Found]]:
+def _found(subject: Subject, rules: Iterable[Rule]) -> list[tuple[Rule, Issue]]:
     return [(one, found) for one in rules for found in one.check(subject)]
 
 
-def _doubted(subject: Subject, found: Sequence[tuple[Rule, Found]]) -> list[tuple[Rule, Found]]:
+def _doubted(subject: Subject, found: Sequence[tuple[Rule, Issue]]) -> list[tuple[Rule, Issue]]:
     """Findings that not every release would give, one severity lower: it may be another one that runs."""
     doubtful = {_key(one): one for one in found if not one[0].any_release and _severity(one) != "note"}
     everywhere = dict(doubtful)
@@ -173,33 +175,24 @@ def _doubted(subject: Subject, found: Sequence[tuple[Rule, Found]]) -> list[tupl
     return [_lower(one) if _key(one) in doubtful and _key(one) not in everywhere else one for one in found]
 
 
-def _key(one: tuple[Rule, Found]) -> tuple[str, Path]:
+def _key(one: tuple[Rule, Issue]) -> tuple[str, Path]:
     return one[0].code, one[1].path
 
 
-def _severity(one: tuple[Rule, Found]) -> Severity:
+def _severity(one: tuple[Rule, Issue]) -> Severity:
     return one[1].severity or one[0].severity
 
 
-def _lower(one: tuple[Rule, Found]) -> tuple[Rule, Found]:
-    step = SEVERITIES[SEVERITIES.index(_severity(one)) + 1]
-    return one[0], replace(one[1], severity=step)
+def _lower(one: tuple[Rule, Issue]) -> tuple[Rule, Issue]:
+    return one[0], replace(one[1], severity=_LOWER[_severity(one)])
 
 
-def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Found]]) -> tuple[Finding, ...]:
-    """With file and line, in their order, the worst first where a line has several."""
+def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Issue]]) -> tuple[Finding, ...]:
+    """Return the findings with file and line, in the order of the file, the worst first where a line has several."""
     placed = []
     for rule_, one in found:
-        place = loaded.place(*one.path)
-        placed.append(
-            Finding(
-                code=rule_.code,
-                severity=_severity((rule_, one)),
-                file=place.file,
-                line=place.line,
-                key=".".join(map(str, one.path)),
-                why=one.why,
-                mend=one.mend,
-            )
-        )
-    return tuple(sorted(placed, key=lambda one: (one.file, one.line, SEVERITIES.index(one.severity), one.code)))
+        place, severity = loaded.place(*one.path), _severity((rule_, one))
+        key = ".".join(map(str, one.path))
+        finding = Finding(code=rule_.code, severity=severity, message=one.message, fix=one.fix, place=place, key=key)
+        placed.append(((place.file, place.line, SEVERITIES.index(severity), rule_.code), finding))
+    return tuple(finding for _, finding in sorted(placed, key=lambda one: one[0]))

@@ -7,38 +7,34 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Role, Subject
+from gemmaspec.releases.drafting import HEAD_FORMATS
 
 HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head that was taught by one target."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(e2b|e4b|12b|26b[-_]?a4b|31b)(?![a-z0-9])", re.IGNORECASE)
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
-_FORMATS: Final = (
-    ("dflash2", "speculator.dflash2", ">=0.30.0"),
-    ("dspark", "speculator.dspark", ">=0.26.0"),
-    ("peagle", "speculator.peagle", ">=0.24.0"),
-)
-"""`speculators_model_type`, how such a head is called, and the vLLM that reads it for a Gemma 4
-(vllm/transformers_utils/configs/speculators/algos.py)."""
 
 
 @rule("GS801", "warning", any_release=True)
-def instruct_head_on_base(subject: Subject) -> Iterator[Found]:
+def instruct_head_on_base(subject: Subject) -> Iterator[Issue]:
     """A head that was taught by the -it model, beside the base model."""
     if subject.method not in HEADS or not _INSTRUCT.search(subject.called("draft")):
         return
     if _is_base(subject):
-        why = (
+        message = (
             f"{subject.called('draft')} was made for the -it model, and {subject.name('target')} looks like the base "
             "one. Published for such a pair on a DGX Spark: 25 tokens/s, 41 without a draft"
         )
-        yield Found(path=("draft", "model"), why=why, mend="serve the -it target, or leave the draft out (--no-spec)")
+        yield Issue(
+            path=("draft", "model"), message=message, fix="serve the -it target, or leave the draft out (--no-spec)"
+        )
 
 
 @rule("GS802", "error", any_release=True)
-def head_of_another_size(subject: Subject) -> Iterator[Found]:
+def head_of_another_size(subject: Subject) -> Iterator[Issue]:
     """A head reads hidden states, or the KV cache, of one size of Gemma 4."""
     if subject.method not in HEADS:
         return
@@ -46,87 +42,95 @@ def head_of_another_size(subject: Subject) -> Iterator[Found]:
     width = draft.speculator.target_hidden_size if draft and draft.speculator else None
     if target and width:
         if width != target.text.hidden_size:
-            why = f"is made for hidden states of {width}, and the target's have {target.text.hidden_size}"
-            yield Found(path=("draft", "model"), why=why, mend="use the head that was made for this target")
+            message = f"is made for hidden states of {width}, and the target's have {target.text.hidden_size}"
+            yield Issue(path=("draft", "model"), message=message, fix="use the head that was made for this target")
         return
     mine, other = _size(subject, "target"), _size(subject, "draft")
     if mine and other and mine != other:
-        why = f"is called a head for {other.upper()}, and the target is {mine.upper()}"
-        yield Found(path=("draft", "model"), why=why, mend=f"use the head for {mine.upper()}", severity="warning")
+        message = f"is called a head for {other.upper()}, and the target is {mine.upper()}"
+        yield Issue(
+            path=("draft", "model"), message=message, fix=f"use the head for {mine.upper()}", severity="warning"
+        )
 
 
 @rule("GS803", "error", any_release=True)
-def sampling_refused(subject: Subject) -> Iterator[Found]:
+def sampling_refused(subject: Subject) -> Iterator[Issue]:
     """Defaults that vLLM refuses under speculation (SamplingParams._validate_spec_decode, 0.19.1-0.33.0)."""
     given = subject.argument("--override-generation-config") if subject.method else None
     defaults = _json(given.value if given else None)
     refused = [key for key in ("min_p", "logit_bias") if defaults.get(key)]
     if given and refused:
-        why = f"sets {' and '.join(refused)} for every request, and under speculation vLLM answers those with HTTP 400"
-        yield Found(path=given.path, why=why, mend="take it out, or leave the draft out (--no-spec)")
+        message = (
+            f"sets {' and '.join(refused)} for every request, and under speculation vLLM answers those with HTTP 400"
+        )
+        yield Issue(path=given.path, message=message, fix="take it out, or leave the draft out (--no-spec)")
 
 
 @rule("GS804", "warning")
-def json_under_concurrency(subject: Subject) -> Iterator[Found]:
+def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
     """JSON of concurrent requests under MTP (vLLM pull request 44993, whose fix is in 0.26.0 and not in 0.24.0)."""
     if subject.method != "mtp" or subject.runs(">=0.26") or subject.number("--max-num-seqs") == 1:
         return
-    why = (
+    message = (
         f"with vLLM {subject.vllm} JSON by schema comes out broken when several requests draft at once: measured with "
         "an E2B and its assistant 75 to 100 % of answers for 8 to 32 requests"
     )
-    mend = "run vLLM 0.26 or later, or write serve.max_num_seqs: 1 where JSON is asked for"
-    yield Found(path=("speculative", "method"), why=why, mend=mend)
+    fix = "run vLLM 0.26 or later, or write serve.max_num_seqs: 1 where JSON is asked for"
+    yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
 @rule("GS805", "warning")
-def streamed_tool_calls(subject: Subject) -> Iterator[Found]:
+def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
     """Streamed tool calls under MTP with the parsers of 0.23 and before (vLLM issues 41967 and 42696)."""
     given = subject.argument("--tool-call-parser")
     if subject.method == "mtp" and given and subject.runs("<0.24"):
-        why = (
+        message = (
             f"with vLLM {subject.vllm} a streamed answer of several tool calls loses arguments when tokens are drafted"
         )
-        yield Found(path=given.path, why=why, mend="run vLLM 0.24 or later, or ask for tools without streaming")
+        yield Issue(path=given.path, message=message, fix="run vLLM 0.24 or later, or ask for tools without streaming")
 
 
 @rule("GS806", "warning")
-def fp8_cache_on_hopper(subject: Subject) -> Iterator[Found]:
+def fp8_cache_on_hopper(subject: Subject) -> Iterator[Issue]:
     """MTP with an FP8 cache on Hopper: the head alone takes FlashInfer (vLLM issues 48495 and 48848)."""
     dtype = subject.value("--kv-cache-dtype") or ""
     hopper = (subject.machine.compute_capability or "").startswith("9.")
     if subject.method != "mtp" or not hopper or not dtype.startswith("fp8") or subject.runs("<0.24"):
         return
     if not subject.value("--attention-backend"):
-        why = (
+        message = (
             "with an FP8 KV cache on this machine target and head take different attention backends, and the head's, "
             "FlashInfer, dies while the engine starts"
         )
         given = subject.argument("--kv-cache-dtype")
         path = given.path if given else ("serve", "kv_cache_dtype")
-        yield Found(path=path, why=why, mend="write serve.attention_backend: TRITON_ATTN, which the head takes over")
+        yield Issue(
+            path=path, message=message, fix="write serve.attention_backend: TRITON_ATTN, which the head takes over"
+        )
 
 
 @rule("GS807", "error")
-def unknown_format(subject: Subject) -> Iterator[Found]:
+def unknown_format(subject: Subject) -> Iterator[Issue]:
     """A head whose format this vLLM does not read yet."""
     declared = subject.draft.config.get("speculators_model_type") if subject.draft else None
     name = subject.called("draft").lower()
-    for kind, called, versions in _FORMATS:
-        if (declared == kind if declared else name.endswith(called)) and not subject.runs(versions):
-            why = f"is a head in the format {kind}, which vLLM {subject.vllm} does not read"
-            yield Found(path=("draft", "model"), why=why, mend=f"run vLLM {versions[2:]} or later")
+    for kind, called, since in HEAD_FORMATS:
+        if (declared == kind if declared else name.endswith(called)) and not subject.runs(f">={since}"):
+            message = f"is a head in the format {kind}, which vLLM {subject.vllm} does not read"
+            yield Issue(path=("draft", "model"), message=message, fix=f"run vLLM {since} or later")
 
 
 @rule("GS808", "error")
-def one_way_attention(subject: Subject) -> Iterator[Found]:
+def one_way_attention(subject: Subject) -> Iterator[Issue]:
     """A DFlash head attends both ways, and Triton's kernels could not before 0.26 (vLLM issues 40382 and 42068)."""
     spec = subject.profile.speculative
     asked = (spec.attention_backend or "").upper() if spec else ""
     if subject.method == "dflash" and asked == "TRITON_ATTN" and subject.runs("<0.26"):
-        why = f"a DFlash head attends both ways, and TRITON_ATTN of vLLM {subject.vllm} cannot"
-        yield Found(
-            path=("speculative", "attention_backend"), why=why, mend="write FLASH_ATTN, or run vLLM 0.26 or later"
+        message = f"a DFlash head attends both ways, and TRITON_ATTN of vLLM {subject.vllm} cannot"
+        yield Issue(
+            path=("speculative", "attention_backend"),
+            message=message,
+            fix="write FLASH_ATTN, or run vLLM 0.26 or later",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 
 FAST: Final = 1000.0
@@ -16,7 +16,7 @@ _MEASURED: Final = "on an H200, vLLM 0.26.0, NVFP4, 0.7 accepted at each positio
 
 
 @rule("GS501", "warning")
-def eager_drafter(subject: Subject) -> Iterator[Found]:
+def eager_drafter(subject: Subject) -> Iterator[Issue]:
     """`enforce_eager` leaves the drafter without CUDA graphs."""
     spec = subject.profile.speculative
     if not spec or not subject.machine.gpus or not subject.profile.draft:
@@ -27,46 +27,48 @@ def eager_drafter(subject: Subject) -> Iterator[Found]:
         (("speculative", "enforce_eager"), spec.enforce_eager),
     ):
         if on:
-            why = f"leaves the draft without CUDA graphs; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
-            yield Found(path=path, why=why, mend="take it out, or leave the draft out")
+            message = (
+                f"leaves the draft without CUDA graphs; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
+            )
+            yield Issue(path=path, message=message, fix="take it out, or leave the draft out")
 
 
 @rule("GS502", "note")
-def drafter_without_graphs(subject: Subject) -> Iterator[Found]:
+def drafter_without_graphs(subject: Subject) -> Iterator[Issue]:
     """Releases whose draft model runs without CUDA graphs, whatever is set."""
     if subject.method != "draft_model" or not subject.machine.gpus or subject.switched("--enforce-eager"):
         return
     if subject.runs("<0.26"):
-        mend = "vLLM 0.26 to 0.30 capture graphs for it"
+        fix = "vLLM 0.26 to 0.30 capture graphs for it"
     elif subject.runs(">=0.31") and subject.runner == "v2":
-        mend = "vLLM 0.26 to 0.30 capture graphs for it, and so does env: {VLLM_USE_V2_MODEL_RUNNER: '0'} here"
+        fix = "vLLM 0.26 to 0.30 capture graphs for it, and so does env: {VLLM_USE_V2_MODEL_RUNNER: '0'} here"
     else:
         return
-    why = f"the draft model runs without CUDA graphs in vLLM {subject.vllm} (model runner {subject.runner})"
+    message = f"the draft model runs without CUDA graphs in vLLM {subject.vllm} (model runner {subject.runner})"
     loses = ", and on memory this fast that makes speculation a loss"
-    yield Found(
+    yield Issue(
         path=("speculative", "method"),
-        why=why + loses if _is_fast(subject) else why,
-        mend=mend,
+        message=message + loses if _is_fast(subject) else message,
+        fix=fix,
         severity="warning" if _is_fast(subject) else None,
     )
 
 
 @rule("GS503", "note")
-def many_tokens(subject: Subject) -> Iterator[Found]:
+def many_tokens(subject: Subject) -> Iterator[Issue]:
     """More tokens than a machine with fast memory earns back."""
     if subject.method == "draft_model" and subject.tokens > 2 and _is_fast(subject):
-        why = f"is {subject.tokens}; {_MEASURED}: 1.06 times the speed of no draft with 2 tokens, 0.90 with 4"
-        yield Found(path=("speculative", "num_speculative_tokens"), why=why, mend="try 2, and measure")
+        message = f"is {subject.tokens}; {_MEASURED}: 1.06 times the speed of no draft with 2 tokens, 0.90 with 4"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="try 2, and measure")
 
 
 @rule("GS504", "warning", any_release=True)
-def unified_memory(subject: Subject) -> Iterator[Found]:
+def unified_memory(subject: Subject) -> Iterator[Issue]:
     """A share of unified memory that leaves the operating system too little."""
     share = subject.profile.serve.gpu_memory_utilization
     if subject.machine.name == "dgx-spark" and share and share > 0.85:
-        why = f"is {share:g} of 121.69 GiB, and a DGX Spark that does nothing else has about 102 GiB free"
-        yield Found(path=("serve", "gpu_memory_utilization"), why=why, mend="write 0.85 or less")
+        message = f"is {share:g} of 121.69 GiB, and a DGX Spark that does nothing else has about 102 GiB free"
+        yield Issue(path=("serve", "gpu_memory_utilization"), message=message, fix="write 0.85 or less")
 
 
 def _is_fast(subject: Subject) -> bool:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.releases.facts import spans
 
@@ -28,74 +28,78 @@ _REPLACED: Final = {
 
 
 @rule("GS101", "error")
-def flag(subject: Subject) -> Iterator[Found]:
+def flag(subject: Subject) -> Iterator[Issue]:
     """A flag that this vLLM does not have: its parser refuses the command line."""
     for given in subject.arguments:
         known = subject.facts.flags.get(given.flag)
         if known and (known.negatable or not given.negated):
             continue
         shown = f"--no-{given.flag.removeprefix('--')}" if given.negated else given.flag
-        why = f"vLLM {subject.vllm} has no flag {shown}; the table has it {spans('flag', given.flag)}"
-        mend = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "take it out"
-        yield Found(path=given.path, why=why, mend=mend)
+        message = f"vLLM {subject.vllm} has no flag {shown}; the table has it {spans('flag', given.flag)}"
+        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "take it out"
+        yield Issue(path=given.path, message=message, fix=fix)
 
 
 @rule("GS102", "error")
-def flag_value(subject: Subject) -> Iterator[Found]:
+def flag_value(subject: Subject) -> Iterator[Issue]:
     """A value that is not among a flag's choices."""
     for given in subject.arguments:
         known = subject.facts.flags.get(given.flag)
         if known and known.choices and given.value is not None and not known.takes(given.value):
-            why = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
-            yield Found(path=given.path, why=why, mend=_one_of(given.value, known.choices))
+            message = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
+            yield Issue(path=given.path, message=message, fix=_one_of(given.value, known.choices))
 
 
 @rule("GS103", "error")
-def speculative_key(subject: Subject) -> Iterator[Found]:
+def speculative_key(subject: Subject) -> Iterator[Issue]:
     """A key that this vLLM's SpeculativeConfig forbids."""
     for key in _speculative(subject):
         if key not in subject.facts.speculative_keys:
-            why = f"vLLM {subject.vllm} has no speculative key {key}; the table has it {spans('speculative key', key)}"
-            yield Found(path=("speculative", key), why=why, mend="take it out, or run a vLLM that has it")
+            message = (
+                f"vLLM {subject.vllm} has no speculative key {key}; the table has it {spans('speculative key', key)}"
+            )
+            yield Issue(path=("speculative", key), message=message, fix="take it out, or run a vLLM that has it")
 
 
 @rule("GS104", "error")
-def speculative_value(subject: Subject) -> Iterator[Found]:
+def speculative_value(subject: Subject) -> Iterator[Issue]:
     """A value that is not among a speculative key's."""
     for key, value in _speculative(subject).items():
         if key == "method":
             continue  # GS203 says what drafts for Gemma 4
         known = subject.facts.speculative_values.get(key)
         if known and isinstance(value, str) and value not in known:
-            why = f"vLLM {subject.vllm} does not take {value!r} for {key}"
-            yield Found(path=("speculative", key), why=why, mend=_one_of(value, known))
+            message = f"vLLM {subject.vllm} does not take {value!r} for {key}"
+            yield Issue(path=("speculative", key), message=message, fix=_one_of(value, known))
 
 
 @rule("GS105", "warning")
-def variable(subject: Subject) -> Iterator[Found]:
+def variable(subject: Subject) -> Iterator[Issue]:
     """A VLLM_ variable that this vLLM does not read: it says so in its log and goes on without it."""
     strict = subject.switched("--fail-on-environ-validation")
     for name in _variables(subject):
         if name in subject.facts.environment:
             continue
         said = "and --fail-on-environ-validation makes that fatal" if strict else "and ignores it"
-        why = f"vLLM {subject.vllm} does not know the variable {name} (the table: {spans('variable', name)}), {said}"
-        mend = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "take it out"
-        yield Found(path=_env_path(subject, name), why=why, mend=mend, severity="error" if strict else None)
+        message = (
+            f"vLLM {subject.vllm} does not know the variable {name} (the table: {spans('variable', name)}), {said}"
+        )
+        fix = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "take it out"
+        yield Issue(path=_env_path(subject, name), message=message, fix=fix, severity="error" if strict else None)
 
 
 @rule("GS106", "error")
-def variable_value(subject: Subject) -> Iterator[Found]:
+def variable_value(subject: Subject) -> Iterator[Issue]:
     """A value that vLLM refuses when it reads the variable (env_with_choices in vllm/envs.py)."""
     for name, value in subject.profile.env.items():
         known = subject.facts.environment_values.get(name)
         if known and name.startswith("VLLM_") and value.lower() not in {one.lower() for one in known}:
-            why = f"vLLM {subject.vllm} does not take {value!r} for {name}"
-            yield Found(path=("env", name), why=why, mend=_one_of(value, known))
+            message = f"vLLM {subject.vllm} does not take {value!r} for {name}"
+            yield Issue(path=("env", name), message=message, fix=_one_of(value, known))
 
 
 @rule("GS107", "error")
-def parser(subject: Subject) -> Iterator[Found]:
+def parser(subject: Subject) -> Iterator[Issue]:
     """A parser that is not registered in this vLLM."""
     for flag_, plugin, known in (
         ("--reasoning-parser", "--reasoning-parser-plugin", subject.facts.reasoning_parsers),
@@ -103,49 +107,49 @@ def parser(subject: Subject) -> Iterator[Found]:
     ):
         given = subject.argument(flag_)
         if given and given.value and given.value not in known and not subject.argument(plugin):
-            why = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
-            yield Found(path=given.path, why=why, mend=_one_of(given.value, known))
+            message = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
+            yield Issue(path=given.path, message=message, fix=_one_of(given.value, known))
 
 
 @rule("GS108", "error")
-def attention_backend(subject: Subject) -> Iterator[Found]:
+def attention_backend(subject: Subject) -> Iterator[Issue]:
     """An attention backend that is not in vLLM's registry."""
     for path, name in _attention_backends(subject):
         if name.upper() not in subject.facts.attention_backends and name.lower() != "auto":
-            why = f"vLLM {subject.vllm} has no attention backend {name!r}"
-            yield Found(path=path, why=why, mend=_one_of(name.upper(), subject.facts.attention_backends))
+            message = f"vLLM {subject.vllm} has no attention backend {name!r}"
+            yield Issue(path=path, message=message, fix=_one_of(name.upper(), subject.facts.attention_backends))
 
 
 @rule("GS109", "error")
-def quantization(subject: Subject) -> Iterator[Found]:
+def quantization(subject: Subject) -> Iterator[Issue]:
     """A quantization that vLLM does not know by that name."""
     known = subject.facts.quantizations
     for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
         if model and model.quantization and model.quantization not in known:
-            why = f"vLLM {subject.vllm} does not know the quantization {model.quantization!r}"
-            mend = _one_of(model.quantization, known) + "; or leave it out: the checkpoint says it"
-            yield Found(path=(role, "quantization"), why=why, mend=mend)
+            message = f"vLLM {subject.vllm} does not know the quantization {model.quantization!r}"
+            fix = _one_of(model.quantization, known) + "; or leave it out: the checkpoint says it"
+            yield Issue(path=(role, "quantization"), message=message, fix=fix)
 
 
 @rule("GS110", "error")
-def cache_dtype(subject: Subject) -> Iterator[Found]:
+def cache_dtype(subject: Subject) -> Iterator[Issue]:
     """A KV cache format that vLLM does not know, where its parser takes any text."""
     known = subject.facts.kv_cache_dtypes
     for path, dtype in _cache_dtypes(subject):
         if known and dtype not in known:
-            why = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
-            yield Found(path=path, why=why, mend=_one_of(dtype, known))
+            message = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
+            yield Issue(path=path, message=message, fix=_one_of(dtype, known))
 
 
 @rule("GS111", "warning", any_release=True)
-def given_twice(subject: Subject) -> Iterator[Found]:
+def given_twice(subject: Subject) -> Iterator[Issue]:
     """A flag of `extra_args` that a key sets too: the last one wins, silently."""
     typed = {one.flag: one.path for one in subject.arguments if "extra_args" not in one.path}
     for one in subject.arguments:
         if "extra_args" in one.path and one.flag in typed:
             key = ".".join(map(str, typed[one.flag]))
-            why = f"{one.flag} is given by {key} as well; vLLM uses the last one, this"
-            yield Found(path=one.path, why=why, mend=f"say it once, in {key}")
+            message = f"{one.flag} is given by {key} as well; vLLM uses the last one, this"
+            yield Issue(path=one.path, message=message, fix=f"say it once, in {key}")
 
 
 def _speculative(subject: Subject) -> dict[str, object]:

@@ -5,140 +5,132 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from gemmaspec.lint.finding import Found, Severity, rule
+from gemmaspec.finding import Severity
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.speculation import Speculative
-
-_DETECTED: Final = (
-    ("eagle-", "eagle", ">=0.19.0"),
-    ("eagle3", "eagle3", ">=0.19.0"),
-    ("dflash", "dflash", ">=0.20.0"),
-    ("dspark", "dspark", ">=0.25.0"),
-)
-"""Parts of a draft's path, in vLLM's order, the method it takes them for, and since when ("Automatically detect the
-method" in SpeculativeConfig.__post_init__, vllm/config/speculative.py)."""
-
-_HEADS: Final = {"eagle", "eagle3", "dflash", "dspark"}
-"""Methods that vLLM leaves as they are, whatever the path."""
+from gemmaspec.releases.drafting import found_in_path, keeps_method
 
 _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
 """What a profile can name."""
 
 
 @rule("GS201", "error")
-def detected_method(subject: Subject) -> Iterator[Found]:
+def detected_method(subject: Subject) -> Iterator[Issue]:
     """vLLM takes the method from the draft's path, even against one that is given."""
     path, method = subject.name("draft"), subject.asked_method
-    if not path or not method or (method in _HEADS and subject.runs(_since(method))):
+    if not path or not method or keeps_method(method, subject.vllm):
         return
-    for part, taken, versions in _DETECTED:
-        if part in path.lower() and subject.runs(versions):
-            if taken not in (method, subject.method):
-                why = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
-                local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
-                mend = "rename the folder" if local else "give the draft as a folder of another name"
-                yield Found(path=("draft", "model"), why=why, mend=mend, severity="warning" if local else None)
-            return
+    part, taken, _ = found_in_path(path, subject.vllm) or (None, None, None)
+    if taken and taken not in (method, subject.method):
+        message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
+        local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
+        fix = "rename the folder" if local else "give the draft as a folder of another name"
+        yield Issue(path=("draft", "model"), message=message, fix=fix, severity="warning" if local else None)
 
 
 @rule("GS202", "warning")
-def made_for_another_method(subject: Subject) -> Iterator[Found]:
+def made_for_another_method(subject: Subject) -> Iterator[Issue]:
     """A head is drafted with as it was made to; Google's -assistant checkpoints are MTP heads."""
     asked, path = subject.asked_method, ("speculative", "method")
     head = subject.draft.speculator if subject.draft else None
     runs_anyway = subject.method != asked
     if head and asked != head.method:
         does = f"; vLLM {subject.vllm} drafts with {head.method} all the same" if runs_anyway else ""
-        why = f"{subject.name('draft')} is made for {head.method}{does}"
+        message = f"{subject.name('draft')} is made for {head.method}{does}"
         severity: Severity = "note" if runs_anyway else "error"
-        yield Found(path=path, why=why, mend=f"write method: {head.method}", severity=severity)
+        yield Issue(path=path, message=message, fix=f"write method: {head.method}", severity=severity)
     elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
         does = "drafts with mtp all the same" if runs_anyway else "has no model for it and stops"
-        why = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
-        mend = "write method: mtp, with vLLM 0.21 or later"
-        yield Found(path=path, why=why, mend=mend, severity="note" if runs_anyway else None)
+        message = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
+        fix = "write method: mtp, with vLLM 0.21 or later"
+        yield Issue(path=path, message=message, fix=fix, severity="note" if runs_anyway else None)
 
 
 @rule("GS203", "error")
-def method_for_gemma(subject: Subject) -> Iterator[Found]:
+def method_for_gemma(subject: Subject) -> Iterator[Issue]:
     """A method that does not work for a Gemma 4 target in this release."""
     method = subject.method
     if method and method != "eagle" and not subject.facts.methods_named(method):
         known = ", ".join(sorted({row.method for row in subject.facts.methods} & _METHODS))
-        why = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
-        yield Found(path=("speculative", "method"), why=why, mend=f"use another vLLM, or one of {known}")
+        message = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
+        yield Issue(path=("speculative", "method"), message=message, fix=f"use another vLLM, or one of {known}")
 
 
 @rule("GS204", "error")
-def head_missing(subject: Subject) -> Iterator[Found]:
+def head_missing(subject: Subject) -> Iterator[Issue]:
     """mtp without a draft looks for the head in the target, and Gemma 4's targets have none."""
     if subject.method == "mtp" and not subject.profile.draft:
-        why = "without a draft vLLM looks for MTP layers in the target, and Gemma 4 has them in a checkpoint of its own"
-        mend = "add draft: {model: google/gemma-4-…-it-assistant}, the one of this target's size"
-        yield Found(path=("speculative", "method"), why=why, mend=mend)
+        message = (
+            "without a draft vLLM looks for MTP layers in the target, and Gemma 4 has them in a checkpoint of its own"
+        )
+        fix = "add draft: {model: google/gemma-4-…-it-assistant}, the one of this target's size"
+        yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
 @rule("GS212", "error")
-def vocabulary(subject: Subject) -> Iterator[Found]:
+def vocabulary(subject: Subject) -> Iterator[Issue]:
     """A draft model with another vocabulary than the target's."""
     spec, target, draft = subject.profile.speculative, subject.target, subject.draft
     if not spec or subject.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
         return
     if target.text.vocab_size != draft.text.vocab_size:
-        why = f"its vocabulary has {draft.text.vocab_size} tokens, the target's {target.text.vocab_size}"
-        mend = "use a draft of the same family, or use_heterogeneous_vocab: true (vLLM 0.25 and later)"
-        yield Found(path=("draft", "model"), why=why, mend=mend)
+        message = f"its vocabulary has {draft.text.vocab_size} tokens, the target's {target.text.vocab_size}"
+        fix = "use a draft of the same family, or use_heterogeneous_vocab: true (vLLM 0.25 and later)"
+        yield Issue(path=("draft", "model"), message=message, fix=fix)
 
 
 @rule("GS213", "error")
-def trained_steps(subject: Subject) -> Iterator[Found]:
+def trained_steps(subject: Subject) -> Iterator[Issue]:
     """A head that was trained for n tokens drafts n, or a multiple of them."""
     tokens, steps = subject.tokens, _number(subject, "n_predict")
     if steps and subject.method in ("eagle", "eagle3", "mtp", "dflash") and tokens > steps and tokens % steps:
-        why = f"is {tokens}; the draft was made for {steps} (n_predict), and vLLM takes multiples of that"
+        message = f"is {tokens}; the draft was made for {steps} (n_predict), and vLLM takes multiples of that"
         path = ("speculative", "num_speculative_tokens")
-        yield Found(path=path, why=why, mend=f"write {tokens // steps * steps} or {(tokens // steps + 1) * steps}")
+        yield Issue(
+            path=path, message=message, fix=f"write {tokens // steps * steps} or {(tokens // steps + 1) * steps}"
+        )
 
 
 @rule("GS214", "error")
-def block_size(subject: Subject) -> Iterator[Found]:
+def block_size(subject: Subject) -> Iterator[Issue]:
     """DSpark heads draft a whole block; 0.26 and 0.27 refuse fewer tokens, since the text then is garbled."""
     size, tokens = _number(subject, "dspark_block_size"), subject.tokens
     if size and subject.method == "dspark" and subject.runs(">=0.26,<0.28") and tokens < size:
-        why = f"is {tokens}, and the head's block has {size} tokens"
-        yield Found(path=("speculative", "num_speculative_tokens"), why=why, mend=f"write {size}")
+        message = f"is {tokens}, and the head's block has {size} tokens"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix=f"write {size}")
 
 
 @rule("GS216", "error")
-def context(subject: Subject) -> Iterator[Found]:
+def context(subject: Subject) -> Iterator[Issue]:
     """Contexts that are longer than a checkpoint was made for."""
     spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
     longest = subject.target.text.max_position_embeddings if subject.target else None
     if longest and limit > longest and subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
-        why = f"is {limit}, and the target was made for {longest} tokens"
-        yield Found(path=("serve", "max_model_len"), why=why, mend=f"write {longest} or less")
+        message = f"is {limit}, and the target was made for {longest} tokens"
+        yield Issue(path=("serve", "max_model_len"), message=message, fix=f"write {longest} or less")
     drafted = subject.draft.text.max_position_embeddings if subject.draft else None
     if drafted and spec and spec.max_model_len and spec.max_model_len > drafted:
-        why = f"is {spec.max_model_len}, and the draft was made for {drafted} tokens"
-        yield Found(path=("speculative", "max_model_len"), why=why, mend=f"write {drafted} or less")
+        message = f"is {spec.max_model_len}, and the draft was made for {drafted} tokens"
+        yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"write {drafted} or less")
 
 
 @rule("GS217", "warning")
-def shortened_context(subject: Subject) -> Iterator[Found]:
+def shortened_context(subject: Subject) -> Iterator[Issue]:
     """0.33 lowers the target's context to the draft's (VllmConfig._limit_max_model_len_to_draft)."""
     spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
     if not spec or subject.method != "draft_model" or subject.runner == "v1" or subject.runs("<0.33"):
         return
     drafted = spec.max_model_len or (subject.draft.text.max_position_embeddings if subject.draft else None)
     if drafted and limit > drafted:
-        why = f"the draft goes to {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
+        message = (
+            f"the draft goes to {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
+        )
         key = ("speculative", "max_model_len") if spec.max_model_len else ("draft", "model")
-        yield Found(path=key, why=why, mend=f"write serve.max_model_len: {drafted}, so that the profile says what runs")
-
-
-def _since(method: str) -> str:
-    return next(versions for _, taken, versions in _DETECTED if taken == method)
+        yield Issue(
+            path=key, message=message, fix=f"write serve.max_model_len: {drafted}, so that the profile says what runs"
+        )
 
 
 def _number(subject: Subject, key: str) -> int | None:

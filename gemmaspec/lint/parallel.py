@@ -5,45 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, rule
+from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 
 
 @rule("GS205", "error")
-def draft_parallelism(subject: Subject) -> Iterator[Found]:
+def draft_parallelism(subject: Subject) -> Iterator[Issue]:
     """Under model runner v1 a draft model is spread over as many GPUs as the target."""
     spec = subject.profile.speculative
     target = subject.number("--tensor-parallel-size") or 1
     if not spec or subject.method != "draft_model" or subject.runner == "v2":
         return
     if spec.draft_tensor_parallel_size not in (None, target):
-        why = (
+        message = (
             f"is {spec.draft_tensor_parallel_size} and the target's is {target}: model runner v1, which vLLM "
             f"{subject.vllm} uses here, wants them equal for draft_model"
         )
-        yield Found(
-            path=("speculative", "draft_tensor_parallel_size"), why=why, mend=f"write {target}, or leave it out"
+        yield Issue(
+            path=("speculative", "draft_tensor_parallel_size"), message=message, fix=f"write {target}, or leave it out"
         )
 
 
 @rule("GS221", "error")
-def heads(subject: Subject) -> Iterator[Found]:
+def heads(subject: Subject) -> Iterator[Issue]:
     """Attention heads are dealt out evenly (ModelConfig.verify_with_parallel_config, every release)."""
     given, spec = subject.argument("--tensor-parallel-size"), subject.profile.speculative
     gpus = subject.number("--tensor-parallel-size") or 1
     if given and subject.target and subject.target.text.layers[0].heads % gpus:
         count = subject.target.text.layers[0].heads
-        why = f"is {gpus}, and the target has {count} attention heads, which do not divide by it"
-        yield Found(path=given.path, why=why, mend="write a number that divides both models' attention heads")
+        message = f"is {gpus}, and the target has {count} attention heads, which do not divide by it"
+        yield Issue(path=given.path, message=message, fix="write a number that divides both models' attention heads")
     drafts = (spec.draft_tensor_parallel_size if spec else None) or gpus
     if subject.draft and subject.draft.text.layers[0].heads % drafts:
         count = subject.draft.text.layers[0].heads
-        why = f"has {count} attention heads, which do not divide by its tensor parallel size, {drafts}"
-        yield Found(path=("draft", "model"), why=why, mend="use a tensor parallel size that divides them")
+        message = f"has {count} attention heads, which do not divide by its tensor parallel size, {drafts}"
+        yield Issue(path=("draft", "model"), message=message, fix="use a tensor parallel size that divides them")
 
 
 @rule("GS218", "error")
-def pipeline(subject: Subject) -> Iterator[Found]:
+def pipeline(subject: Subject) -> Iterator[Issue]:
     """Pipeline parallelism and speculation, up to 0.29."""
     stages, method = (subject.number("--pipeline-parallel-size") or 1), subject.method
     if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix"):
@@ -51,34 +51,37 @@ def pipeline(subject: Subject) -> Iterator[Found]:
     given = subject.argument("--pipeline-parallel-size")
     path = given.path if given else ("serve",)
     if method == "mtp":
-        why = f"vLLM {subject.vllm} gives the draft the same stages, and the MTP head cannot be cut into stages"
+        message = f"vLLM {subject.vllm} gives the draft the same stages, and the MTP head cannot be cut into stages"
     elif method == "dflash" and subject.runner == "v2":
-        why = f"vLLM {subject.vllm} refuses dflash with pipeline parallelism"
+        message = f"vLLM {subject.vllm} refuses dflash with pipeline parallelism"
     else:
-        why = f"vLLM {subject.vllm} gives the draft the same stages, while only the last one drafts"
-        yield Found(path=path, why=why, mend="use tensor_parallel_size, or vLLM 0.30 or later", severity="warning")
+        message = f"vLLM {subject.vllm} gives the draft the same stages, while only the last one drafts"
+        yield Issue(
+            path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later", severity="warning"
+        )
         return
-    yield Found(path=path, why=why, mend="use tensor_parallel_size, or vLLM 0.30 or later")
+    yield Issue(path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later")
 
 
 @rule("GS219", "error")
-def expert_parallelism(subject: Subject) -> Iterator[Found]:
+def expert_parallelism(subject: Subject) -> Iterator[Issue]:
     """0.30.0 gives a draft without experts the target's expert parallelism (create_draft_parallel_config)."""
     given = subject.argument("--enable-expert-parallel")
     if given and not given.negated and subject.profile.draft and subject.runs(">=0.30,<0.31"):
-        why = f"vLLM {subject.vllm} asks the draft for experts as well, and it has none"
-        yield Found(path=given.path, why=why, mend="take it out, or run another release than 0.30.0")
+        message = f"vLLM {subject.vllm} asks the draft for experts as well, and it has none"
+        yield Issue(path=given.path, message=message, fix="take it out, or run another release than 0.30.0")
 
 
 @rule("GS220", "error")
-def forced_runner(subject: Subject) -> Iterator[Found]:
+def forced_runner(subject: Subject) -> Iterator[Issue]:
     """VLLM_USE_V2_MODEL_RUNNER asks for a runner that cannot do it."""
     path = ("env", "VLLM_USE_V2_MODEL_RUNNER")
-    if subject.forced_runner == "v2" and subject.runs(">=0.25") and subject.gives_way:
-        why = f"asks for model runner v2, and {subject.gives_way}"
-        yield Found(path=path, why=why, mend="take it out; vLLM then takes v1 by itself")
-    if subject.forced_runner == "v1" and subject.method == "dspark":
-        yield Found(path=path, why="asks for model runner v1, which has no dspark", mend="take it out")
+    forced = subject.runner_input.forced
+    if forced == "v2" and subject.runs(">=0.25") and subject.falls_back:
+        message = f"asks for model runner v2, and {subject.falls_back}"
+        yield Issue(path=path, message=message, fix="take it out; vLLM then takes v1 by itself")
+    if forced == "v1" and subject.method == "dspark":
+        yield Issue(path=path, message="asks for model runner v1, which has no dspark", fix="take it out")
 
 
 RULES: Final = (

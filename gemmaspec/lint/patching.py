@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.lint.finding import Found, Path, rule
+from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.patching.bugs import bug_of
 
@@ -23,7 +23,7 @@ class Need:
     """A patch that a profile needs under one vLLM."""
 
     patch: str
-    why: str
+    message: str
     certain: bool
     """Whether that is known, rather than likely: the models' layers tell, and nobody may have looked."""
     fatal: bool = True
@@ -41,31 +41,31 @@ def needs(subject: Subject) -> Iterator[Need]:
 
 
 @rule("GS401", "error")
-def missing(subject: Subject) -> Iterator[Found]:
+def missing(subject: Subject) -> Iterator[Issue]:
     """A needed patch that the profile does not list."""
     listed = {*_listed(subject), *_misspelt(subject).values()}
     for need in needs(subject):
         if need.patch not in listed:
             sure = need.certain and need.fatal
             doubt = "" if need.certain else " (as far as the models' names tell)"
-            why = f"the patch {need.patch} is missing{doubt}: {need.why}"
-            mend = f"add {need.patch} to patches.required"
-            yield Found(path=("patches",), why=why, mend=mend, severity=None if sure else "warning")
+            message = f"the patch {need.patch} is missing{doubt}: {need.message}"
+            fix = f"add {need.patch} to patches.required"
+            yield Issue(path=("patches",), message=message, fix=fix, severity=None if sure else "warning")
 
 
 @rule("GS402", "warning")
-def only_optional(subject: Subject) -> Iterator[Found]:
+def only_optional(subject: Subject) -> Iterator[Issue]:
     """A needed patch that is only optional: where it does not fit, the server starts without it and fails later."""
     optional = subject.profile.patches.optional
     for need in needs(subject):
         if need.patch in optional and need.certain and need.fatal:
-            why = f"{need.patch} is optional, and this pairing cannot do without it: {need.why}"
-            mend = "move it to patches.required"
-            yield Found(path=("patches", "optional", optional.index(need.patch)), why=why, mend=mend)
+            message = f"{need.patch} is optional, and this pairing cannot do without it: {need.message}"
+            fix = "move it to patches.required"
+            yield Issue(path=("patches", "optional", optional.index(need.patch)), message=message, fix=fix)
 
 
 @rule("GS403", "note")
-def needless(subject: Subject) -> Iterator[Found]:
+def needless(subject: Subject) -> Iterator[Issue]:
     """A listed patch that does nothing under this vLLM."""
     for path, name in _places(subject):
         patch = subject.patches.get(name)
@@ -73,22 +73,24 @@ def needless(subject: Subject) -> Iterator[Found]:
             continue
         ranges = [variant.specifier for variant in patch.variants]
         if not any(subject.runs(versions) for versions in ranges):
-            why = f"{name} is not for vLLM {subject.vllm}, only for {' and '.join(ranges)}"
+            message = f"{name} is not for vLLM {subject.vllm}, only for {' and '.join(ranges)}"
         elif patch.text.runner not in ("any", subject.runner):
-            why = f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {subject.runner} here"
+            message = (
+                f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {subject.runner} here"
+            )
         else:
             continue
-        yield Found(path=path, why=why, mend="it does no harm; take it out once no other vLLM is meant")
+        yield Issue(path=path, message=message, fix="it does no harm; take it out once no other vLLM is meant")
 
 
 @rule("GS404", "error", any_release=True)
-def unknown(subject: Subject) -> Iterator[Found]:
+def unknown(subject: Subject) -> Iterator[Issue]:
     """A listed patch that does not exist."""
     meant = _misspelt(subject)
     for path, name in _places(subject):
         if name not in subject.patches:
-            mend = f"did you mean {meant[name]}?" if name in meant else "gemmaspec patch list names those that exist"
-            yield Found(path=path, why=f"there is no patch {name}", mend=mend)
+            fix = f"did you mean {meant[name]}?" if name in meant else "gemmaspec patch list names those that exist"
+            yield Issue(path=path, message=f"there is no patch {name}", fix=fix)
 
 
 def _for_method(subject: Subject) -> Iterator[Need]:
@@ -101,43 +103,43 @@ def _for_method(subject: Subject) -> Iterator[Need]:
                 elif name == _WINDOWS:
                     yield from _for_windows(subject)
                 else:
-                    yield Need(patch=name, why=_symptom(subject, name), certain=True)
+                    yield Need(patch=name, message=_symptom(subject, name), certain=True)
 
 
 def _for_sharing(subject: Subject) -> Iterator[Need]:
     shares = (subject.shares_kv("draft"), subject.shares_kv("target"))
     if any(shares) or None in shares:
-        yield Need(patch=_SHARING, why=_symptom(subject, _SHARING), certain=any(shares))
+        yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=any(shares))
 
 
 def _for_windows(subject: Subject) -> Iterator[Need]:
     windows = (subject.windows("target"), subject.windows("draft"))
     known = None not in windows
     if not known or len(frozenset().union(*(one or () for one in windows))) > 1:
-        yield Need(patch=_WINDOWS, why=_symptom(subject, _WINDOWS), certain=known)
+        yield Need(patch=_WINDOWS, message=_symptom(subject, _WINDOWS), certain=known)
 
 
 def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
     """E2B and E4B by themselves stumble over it as well."""
     if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
-        yield Need(patch=_SHARING, why=_symptom(subject, _SHARING), certain=True)
+        yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
 
 
 def _for_text_only(subject: Subject) -> Iterator[Need]:
     spec = subject.profile.speculative
     drafts = spec is not None and (subject.method == "draft_model" or bool(spec.parallel_drafting))
     if drafts and subject.runner == "v1" and subject.takes_images is not False:
-        yield Need(patch=_TEXT_ONLY, why=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
+        yield Need(patch=_TEXT_ONLY, message=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
 
 
 def _for_embeddings(subject: Subject) -> Iterator[Need]:
     if subject.method == "mtp" and subject.runner == "v1" and subject.runs(">=0.25,<0.27"):
-        yield Need(patch=_EMBEDDINGS, why=_symptom(subject, _EMBEDDINGS), certain=True)
+        yield Need(patch=_EMBEDDINGS, message=_symptom(subject, _EMBEDDINGS), certain=True)
 
 
 def _for_thoughts(subject: Subject) -> Iterator[Need]:
     if subject.value("--reasoning-parser") == "gemma4" and subject.runs("<0.19.1"):
-        yield Need(patch=_THOUGHTS, why=_symptom(subject, _THOUGHTS), certain=True, fatal=False)
+        yield Need(patch=_THOUGHTS, message=_symptom(subject, _THOUGHTS), certain=True, fatal=False)
 
 
 def _for_awq(subject: Subject) -> Iterator[Need]:
@@ -145,7 +147,7 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
         checkpoint = subject.checkpoint(role)
         quantization = checkpoint.quantization if checkpoint else None
         if quantization and quantization.algorithm == "NVFP4_AWQ":
-            yield Need(patch="nvfp4-awq", why=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
+            yield Need(patch="nvfp4-awq", message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
 
 
 def _symptom(subject: Subject, name: str) -> str:

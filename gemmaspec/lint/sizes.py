@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.finding import Found, Path, Severity, rule
+from gemmaspec.finding import Severity
+from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 
 _FROM_FILE: Final = frozenset(
@@ -30,55 +31,55 @@ _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING",
 
 
 @rule("GS112", "error", any_release=True)
-def partner(subject: Subject) -> Iterator[Found]:
+def partner(subject: Subject) -> Iterator[Issue]:
     """A flag that vLLM takes only beside another."""
-    for flag, (wanted, mend) in _PARTNERS.items():
+    for flag, (wanted, fix) in _PARTNERS.items():
         given = subject.argument(flag)
         if given and not given.negated and not subject.switched(wanted):
-            why = f"{flag} requires {wanted}, and vLLM stops without it"
-            yield Found(path=given.path, why=why, mend=f"add {mend}, or take it out")
+            message = f"{flag} requires {wanted}, and vLLM stops without it"
+            yield Issue(path=given.path, message=message, fix=f"add {fix}, or take it out")
     counted = subject.argument("--per-request-spec-decode-metrics")
     if counted and not counted.negated and not subject.asked_method:
-        why = "it counts drafted tokens, and vLLM stops where nothing drafts"
-        yield Found(path=counted.path, why=why, mend="take it out, or add speculative")
+        message = "it counts drafted tokens, and vLLM stops where nothing drafts"
+        yield Issue(path=counted.path, message=message, fix="take it out, or add speculative")
 
 
 @rule("GS113", "error", any_release=True)
-def small_values(subject: Subject) -> Iterator[Found]:
+def small_values(subject: Subject) -> Iterator[Issue]:
     """Values that only the engine's own configuration refuses."""
     most, kept = subject.argument("--max-loras"), subject.argument("--max-cpu-loras")
     loras, cpu = subject.number("--max-loras") or 1, subject.number("--max-cpu-loras")
     if kept and cpu is not None and cpu < loras and subject.switched("--enable-lora"):
-        why = f"max_cpu_loras is {cpu}, and max_loras {loras}"
-        yield Found(path=(most or kept).path, why=why, mend=f"write --max-cpu-loras={loras} or more")
+        message = f"max_cpu_loras is {cpu}, and max_loras {loras}"
+        yield Issue(path=(most or kept).path, message=message, fix=f"write --max-cpu-loras={loras} or more")
     level = subject.profile.env.get("VLLM_LOGGING_LEVEL")
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
-        yield Found(path=path, why=f"Python's logging has no level {level!r}", mend="write INFO, DEBUG or WARNING")
+        yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="write INFO, DEBUG or WARNING")
     for index, word in enumerate(subject.profile.serve.extra_args):
         if word.startswith("-O") and word[2:].isdigit() and int(word[2:]) > 3:
-            yield Found(
+            yield Issue(
                 path=("serve", "extra_args", index),
-                why="vLLM's optimization levels are 0 to 3",
-                mend="write -O2 or less",
+                message="vLLM's optimization levels are 0 to 3",
+                fix="write -O2 or less",
             )
 
 
 @rule("GS222", "error")
-def head_wanted(subject: Subject) -> Iterator[Found]:
+def head_wanted(subject: Subject) -> Iterator[Issue]:
     """A model that drafts by itself, given to a method that drafts with a head."""
     method, name = subject.asked_method, subject.name("draft")
     if method not in _HEADS or not name or subject.draft_is_head is not False:
         return
-    why = f"{name} is a model of its own, and {method} drafts with a head made for it"
+    message = f"{name} is a model of its own, and {method} drafts with a head made for it"
     said = _PLAIN_STOPS.get(method)
-    why += f": vLLM stops with {said}" if said else ": vLLM stops while it reads the draft's configuration"
-    mend = "write method: draft_model, or name a head"
-    yield Found(path=("speculative", "method"), why=why, mend=mend, severity=None if subject.draft else "warning")
+    message += f": vLLM stops with {said}" if said else ": vLLM stops while it reads the draft's configuration"
+    fix = "write method: draft_model, or name a head"
+    yield Issue(path=("speculative", "method"), message=message, fix=fix, severity=None if subject.draft else "warning")
 
 
 @rule("GS223", "error")
-def quantization_not_there(subject: Subject) -> Iterator[Found]:
+def quantization_not_there(subject: Subject) -> Iterator[Issue]:
     """A quantization that the checkpoint has not, or has by another tool."""
     for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
         checkpoint = subject.checkpoint("target" if role == "target" else "draft")
@@ -86,16 +87,16 @@ def quantization_not_there(subject: Subject) -> Iterator[Found]:
             continue
         own = checkpoint.quantization.method if checkpoint.quantization else None
         if own is None:
-            why = f"is {model.quantization}, and the checkpoint is not quantized: Cannot find the config file"
+            message = f"is {model.quantization}, and the checkpoint is not quantized: Cannot find the config file"
         elif own.partition("_")[0] != model.quantization.partition("_")[0] and own in _FROM_FILE:
-            why = f"is {model.quantization}, and the checkpoint says {own}: vLLM refuses two names"
+            message = f"is {model.quantization}, and the checkpoint says {own}: vLLM refuses two names"
         else:
             continue
-        yield Found(path=(role, "quantization"), why=why, mend="leave it out: the checkpoint says it")
+        yield Issue(path=(role, "quantization"), message=message, fix="leave it out: the checkpoint says it")
 
 
 @rule("GS224", "error")
-def experts_of_a_dense_model(subject: Subject) -> Iterator[Found]:
+def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
     """Expert parallelism without experts (ModelConfig._verify_with_expert_parallelism, every release), and more."""
     yield from _for_experts(
         subject, "--enable-expert-parallel", "Number of experts in the model must be greater than 0"
@@ -106,17 +107,17 @@ def experts_of_a_dense_model(subject: Subject) -> Iterator[Found]:
         )
 
 
-def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Found]:
+def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Issue]:
     given = subject.argument(flag)
     if not given or given.negated or subject.has_experts is not False:
         return
-    why = f"the target has no experts: {words}"
+    message = f"the target has no experts: {words}"
     severity: Severity | None = None if subject.target else "warning"
-    yield Found(path=given.path, why=why, mend="take it out", severity=severity)
+    yield Issue(path=given.path, message=message, fix="take it out", severity=severity)
 
 
 @rule("GS225", "error", any_release=True)
-def too_few_gpus(subject: Subject) -> Iterator[Found]:
+def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     """More GPUs than the machine has (ParallelConfig in vllm/config/parallel.py, every release)."""
     each, nodes = subject.machine.most_gpus, subject.number("--nnodes") or 1
     given = subject.argument("--tensor-parallel-size") or subject.argument("--pipeline-parallel-size")
@@ -125,57 +126,63 @@ def too_few_gpus(subject: Subject) -> Iterator[Found]:
     if nodes > 1 and wanted % nodes:
         several = subject.argument("--nnodes")
         path = several.path if several else ("serve", "extra_args")
-        why = f"{nodes} machines do not divide {wanted} GPUs evenly, and vLLM refuses that"
-        yield Found(path=path, why=why, mend="make tensor times pipeline parallel size a multiple of --nnodes")
+        message = f"{nodes} machines do not divide {wanted} GPUs evenly, and vLLM refuses that"
+        yield Issue(path=path, message=message, fix="make tensor times pipeline parallel size a multiple of --nnodes")
     if not given or each is None or subject.value("--distributed-executor-backend") in ("ray", "external_launcher"):
         return
     if wanted > each * nodes:
         has = f"{each} GPU{'s' if each > 1 else ''}"
-        why = f"needs {wanted} GPUs, and a {subject.machine.name} has {has}: World size ({wanted}) is larger than the "
-        why += f"number of available GPUs ({each}) in this node"
-        mend = "write a smaller one, or name the machines: --nnodes, --node-rank, --master-addr"
-        yield Found(path=given.path, why=why, mend=mend)
+        message = (
+            f"needs {wanted} GPUs, and a {subject.machine.name} has {has}: World size ({wanted}) is larger than the "
+        )
+        message += f"number of available GPUs ({each}) in this node"
+        fix = "write a smaller one, or name the machines: --nnodes, --node-rank, --master-addr"
+        yield Issue(path=given.path, message=message, fix=fix)
 
 
 @rule("GS310", "error")
-def batch_below_sequences(subject: Subject) -> Iterator[Found]:
+def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     """Fewer tokens in a batch than requests (SchedulerConfig.verify_max_model_len, every release)."""
     sequences, batch = subject.number("--max-num-seqs"), subject.batch
     if sequences is None or batch is None or batch >= sequences:
         return
     given = subject.argument("--max-num-batched-tokens") or subject.argument("--max-num-seqs")
-    why = f"max_num_batched_tokens ({batch}) must be greater than or equal to max_num_seqs ({sequences})"
+    message = f"max_num_batched_tokens ({batch}) must be greater than or equal to max_num_seqs ({sequences})"
     path = given.path if given else ("serve",)
-    yield Found(path=path, why=why, mend=f"write max_num_batched_tokens: {sequences} or more, or fewer sequences")
+    yield Issue(
+        path=path, message=message, fix=f"write max_num_batched_tokens: {sequences} or more, or fewer sequences"
+    )
 
 
 @rule("GS311", "error")
-def batch_below_context(subject: Subject) -> Iterator[Found]:
+def batch_below_context(subject: Subject) -> Iterator[Issue]:
     """Without chunked prefill a batch holds the longest prompt (SchedulerConfig.verify_max_model_len)."""
     given, batch = subject.argument("--max-num-batched-tokens"), subject.number("--max-num-batched-tokens")
     length = subject.length
     if not given or batch is None or length is None or subject.switched("--enable-chunked-prefill") is not False:
         return
     if batch < length:
-        why = f"is {batch}, and without chunked prefill a batch must hold max_model_len, {length}"
-        mend = f"write {length} or more, or leave enable_chunked_prefill out"
-        yield Found(path=given.path, why=why, mend=mend)
+        message = f"is {batch}, and without chunked prefill a batch must hold max_model_len, {length}"
+        fix = f"write {length} or more, or leave enable_chunked_prefill out"
+        yield Issue(path=given.path, message=message, fix=fix)
 
 
 @rule("GS314", "error")
-def no_window(subject: Subject) -> Iterator[Found]:
+def no_window(subject: Subject) -> Iterator[Issue]:
     """Without sliding windows the longest context is one window (ModelConfig.get_and_verify_max_len, every release)."""
     given, windows, length = subject.argument("--disable-sliding-window"), subject.windows("target"), subject.length
     if not given or given.negated or not windows or subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         return
     window = min(windows)
     if subject.argument("--max-model-len") and length and length > window:
-        why = f"max_model_len is {length}, and without the sliding window vLLM takes {window} for the longest context"
-        yield Found(path=given.path, why=why, mend=f"take it out, or write serve.max_model_len: {window}")
+        message = (
+            f"max_model_len is {length}, and without the sliding window vLLM takes {window} for the longest context"
+        )
+        yield Issue(path=given.path, message=message, fix=f"take it out, or write serve.max_model_len: {window}")
 
 
 @rule("GS312", "warning")
-def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Found]:
+def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
     """FP8 KV cache beside an MTP head on Hopper: the head takes FlashInfer, and dies (vllm-project/vllm #48495)."""
     if subject.method != "mtp" or not (subject.machine.compute_capability or "").startswith("9."):
         return
@@ -185,42 +192,44 @@ def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Found]:
     if not (declared if dtype == "auto" else dtype).startswith("fp8"):
         return
     given = subject.argument("--kv-cache-dtype")
-    why = (
+    message = (
         "on Hopper an MTP head beside an FP8 KV cache takes FlashInfer, and such servers were seen to die (vLLM #48495)"
     )
     path = given.path if given else ("serve", "kv_cache_dtype")
-    yield Found(path=path, why=why, mend="write serve.kv_cache_dtype: bfloat16")
+    yield Issue(path=path, message=message, fix="write serve.kv_cache_dtype: bfloat16")
 
 
 @rule("GS313", "error")
-def dflash_attention(subject: Subject) -> Iterator[Found]:
+def dflash_attention(subject: Subject) -> Iterator[Issue]:
     """DFlash drafts without a causal mask, which Triton's kernels do from 0.24 on (supports_non_causal)."""
     spec = subject.profile.speculative
     backend = (spec.attention_backend or "").upper() if spec else ""
     if subject.method == "dflash" and backend == "TRITON_ATTN" and subject.runs("<0.24"):
-        why = f"TRITON_ATTN of vLLM {subject.vllm} has no kernels for attention that is not causal, which dflash needs"
+        message = (
+            f"TRITON_ATTN of vLLM {subject.vllm} has no kernels for attention that is not causal, which dflash needs"
+        )
         path = ("speculative", "attention_backend")
-        yield Found(path=path, why=why, mend="write FLASH_ATTN, or run vLLM 0.24 or later")
+        yield Issue(path=path, message=message, fix="write FLASH_ATTN, or run vLLM 0.24 or later")
 
 
 @rule("GS505", "note")
-def several_requests(subject: Subject) -> Iterator[Found]:
+def several_requests(subject: Subject) -> Iterator[Issue]:
     """Many drafted tokens beside several requests, on a machine whose memory is slow."""
     requests = subject.number("--max-num-seqs") or 0
     if subject.machine.name == "dgx-spark" and subject.tokens > 2 and requests > 1 and subject.name("draft"):
-        why = f"is {subject.tokens}; with several requests on a DGX Spark 2 were seen to be faster than 4"
-        yield Found(path=("speculative", "num_speculative_tokens"), why=why, mend="measure 2 as well")
+        message = f"is {subject.tokens}; with several requests on a DGX Spark 2 were seen to be faster than 4"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="measure 2 as well")
 
 
 @rule("GS605", "warning")
-def streamed_tool_calls(subject: Subject) -> Iterator[Found]:
+def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
     """Up to 0.23 the Gemma 4 tool parser loses arguments where several tokens arrive at once (#41967, #42875)."""
     given = subject.argument("--tool-call-parser")
     if given and given.value == "gemma4" and subject.method and subject.runs("<0.24"):
-        why = (
+        message = (
             f"the parser of vLLM {subject.vllm} loses arguments of streamed tool calls when tokens come several at once"
         )
-        yield Found(path=given.path, why=why, mend="run vLLM 0.24 or later, or do not stream answers with tools")
+        yield Issue(path=given.path, message=message, fix="run vLLM 0.24 or later, or do not stream answers with tools")
 
 
 RULES: Final = (

@@ -12,9 +12,12 @@ from gemmaspec.launcher import launch
 from gemmaspec.lint.command import Argument, arguments
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import batch_defaults
+from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import Facts
 from gemmaspec.releases.media import ITEMS, wants_whole_items
+from gemmaspec.releases.model_runner import RunnerInput, RunnerName
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
@@ -25,7 +28,6 @@ _SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
 _BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
-_ASSISTANT: Final = re.compile(r"assistant", re.IGNORECASE)
 _HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
 _UNITS: Final = {"": 1} | {
@@ -33,7 +35,6 @@ _UNITS: Final = {"": 1} | {
     for power, pair in enumerate(("kK", "mM", "gG", "tT"), start=1)
     for unit, base in zip(pair, (1000, 1024), strict=True)
 }
-_OFF: Final = ("0", "false", "off", "no")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +67,10 @@ class Subject:
 
     @property
     def method(self) -> str | None:
-        """The method that vLLM drafts with. It takes a head for what it is, whatever draft_model and mtp are called:
-
-        an EAGLE-3 or DFlash head from 0.20 on, a Gemma 4 assistant from 0.21 on (SpeculativeConfig.__post_init__).
-        """
-        asked, head = self.asked_method, self.draft.speculator if self.draft else None
-        if asked in ("draft_model", "mtp") and head and self.runs(">=0.21"):
-            return head.method
-        if (
-            asked == "draft_model"
-            and not self.draft
-            and self.runs(">=0.21")
-            and _ASSISTANT.search(self.called("draft"))
-        ):
-            return "mtp"
-        return asked
+        """The method that vLLM drafts with."""
+        head = self.draft.speculator if self.draft else None
+        called = None if self.draft else self.called("draft")
+        return method_run(self.asked_method, self.vllm, head=head.method if head else None, called=called)
 
     @property
     def draft_is_head(self) -> bool | None:
@@ -143,43 +133,32 @@ class Subject:
         return "off" if self.switched("--disable-hybrid-kv-cache-manager") else "on"
 
     @property
-    def forced_runner(self) -> Literal["v1", "v2"] | None:
-        """The model runner that VLLM_USE_V2_MODEL_RUNNER asks for."""
-        asked = self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")
-        if asked is None:
-            return None
-        return "v1" if asked.lower() in _OFF else "v2"
+    def runner(self) -> RunnerName:
+        """The model runner that will run."""
+        return model_runner.runs(self.facts.runner, self.runner_input)
 
     @property
-    def runner(self) -> Literal["v1", "v2"]:
-        """The model runner that will run (VllmConfig.use_v2_model_runner in vllm/config/vllm.py)."""
-        if self.forced_runner:
-            return self.forced_runner
-        if self.method == "dspark":
-            return "v2"
-        rule = self.facts.runner
-        by_default = rule.mixture if self.is_mixture else rule.dense
-        return "v1" if by_default == "v1" or self.gives_way else "v2"
+    def falls_back(self) -> str | None:
+        """Why vLLM takes model runner v1 instead of v2, in words; None if nothing makes it."""
+        return model_runner.falls_back(self.facts.runner, self.runner_input)
 
     @property
-    def gives_way(self) -> str | None:
-        """What makes model runner v2 give way to v1, in words; None when nothing does."""
-        rule, spec = self.facts.runner, self.profile.speculative
-        if not self.machine.gpus:
-            return "without a GPU there is no Triton"
-        if self.switched("--kv-sharing-fast-prefill") and "kv_sharing_fast_prefill" in rule.v1_when:
-            return "it cannot do kv_sharing_fast_prefill"
-        if not spec:
-            return None
-        if self.method in rule.v1_methods:
-            return f"it cannot do {self.method}"
-        stages = self.number("--pipeline-parallel-size") or 1
-        if self.method == "eagle3" and stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
-            return "it cannot do eagle3 with pipeline parallelism"
-        for key in ("parallel_drafting", "use_heterogeneous_vocab"):
-            if getattr(spec, key) and key in rule.v1_when:
-                return f"it cannot do {key}"
-        return None
+    def runner_input(self) -> RunnerInput:
+        """What decides about the model runner."""
+        spec = self.profile.speculative
+        options = {
+            "parallel_drafting": spec and spec.parallel_drafting,
+            "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
+            "kv_sharing_fast_prefill": self.switched("--kv-sharing-fast-prefill"),
+        }
+        return RunnerInput(
+            mixture=self.is_mixture,
+            triton=bool(self.machine.gpus),
+            forced=model_runner.forced_by(self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+            method=self.method,
+            stages=self.number("--pipeline-parallel-size") or 1,
+            options=frozenset(name for name, on in options.items() if on),
+        )
 
     @property
     def is_mixture(self) -> bool:

@@ -74,7 +74,7 @@ def load_profile(
         place = _nearest_place(("name",), document.places)
         raise ProfileError(f"{place}: name: is {profile.name!r}, but the file is called {file.name}")
     loaded = Loaded(profile=profile, file=file, places=document.places, emptied=tuple(sorted(emptied)))
-    _raise_findings(_blamed(finding, loaded) for finding in rules.findings(profile))
+    _raise_findings(_blamed(mistake, loaded) for mistake in rules.mistakes(profile))
     return loaded
 
 
@@ -190,18 +190,18 @@ def _keyed(path: strict_yaml.Path, text: str) -> str:
     return f"{'.'.join(map(str, path)) or 'the profile'}: {text}"
 
 
-def _blamed(finding: rules.Finding, loaded: Loaded) -> tuple[Place, str]:
-    """Return where to put the blame: on a key of the user's own file where one of them causes the finding.
+def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
+    """Return where to put the blame: on a key of the user's own file where one of them causes the mistake.
 
     What an extended profile says is right there, and is not the user's to edit.
     """
-    place, because = loaded.place(*finding.path), loaded.place(*finding.because)
+    place, because = loaded.place(*mistake.path), loaded.place(*mistake.because)
     own = {_shown(loaded.file)}
-    if not finding.because or place.file in own or place.line == 0 or not (because.file in own or because.line == 0):
-        return place, str(finding)
-    key = ".".join(map(str, finding.path))
+    if not mistake.because or place.file in own or place.line == 0 or not (because.file in own or because.line == 0):
+        return place, str(mistake)
+    key = ".".join(map(str, mistake.path))
     return because, _keyed(
-        finding.because, f"{key} {finding.text} ({key} comes from {place}; {key}: null takes it away)"
+        mistake.because, f"{key} {mistake.message} ({key} comes from {place}; {key}: null takes it away)"
     )
 
 

@@ -1,4 +1,4 @@
-"""What several keys of a profile together get wrong: pure checks that yield findings."""
+"""What several keys of a profile together get wrong: pure checks that yield mistakes."""
 
 from __future__ import annotations
 
@@ -62,93 +62,96 @@ _LIMIT: Final = ("serve", "max_model_len")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, and the key to blame."""
+class Mistake:
+    """Keys that are right by themselves and wrong together: the key to blame, and what is wrong in one clause.
+
+    The loader places it, and turns all of a profile's into one ProfileError.
+    """
 
     path: tuple[str | int, ...]
-    text: str
+    message: str
     because: tuple[str | int, ...] = ()
     """The key that makes the value at `path` wrong, where that value is right by itself."""
 
     def __str__(self) -> str:
-        return f"{'.'.join(map(str, self.path))}: {self.text}"
+        return f"{'.'.join(map(str, self.path))}: {self.message}"
 
 
-def findings(profile: Profile) -> Iterator[Finding]:
+def mistakes(profile: Profile) -> Iterator[Mistake]:
     """All that is wrong with a profile whose single fields are right."""
     for rule in _RULES:
         yield from rule(profile)
 
 
-def _machine(profile: Profile) -> Iterator[Finding]:
+def _machine(profile: Profile) -> Iterator[Mistake]:
     if profile.machine not in MACHINES:
-        yield Finding(("machine",), f"{profile.machine!r} is none of {', '.join(MACHINES)}")
+        yield Mistake(("machine",), f"{profile.machine!r} is none of {', '.join(MACHINES)}")
 
 
-def _pairing(profile: Profile) -> Iterator[Finding]:
+def _pairing(profile: Profile) -> Iterator[Mistake]:
     spec, draft = profile.speculative, profile.draft
     if draft and not spec:
-        yield Finding(("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B it is draft_model")
+        yield Mistake(("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B it is draft_model")
     if not spec:
         return
     if spec.method in _NEEDS_DRAFT and not draft:
-        yield Finding(("speculative", "method"), f"{spec.method} needs a `draft: {{model: …}}`")
+        yield Mistake(("speculative", "method"), f"{spec.method} needs a `draft: {{model: …}}`")
     if spec.method in _NO_DRAFT and draft:
-        yield Finding(("draft",), f"{spec.method} drafts from the text itself; take the draft away", _METHOD)
+        yield Mistake(("draft",), f"{spec.method} drafts from the text itself; take the draft away", _METHOD)
     if spec.num_speculative_tokens is None and spec.method != "suffix":
-        yield Finding(("speculative",), "num_speculative_tokens is missing")
+        yield Mistake(("speculative",), "num_speculative_tokens is missing")
 
 
-def _fields_of_method(profile: Profile) -> Iterator[Finding]:
+def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
     spec = profile.speculative
     if not spec:
         return
     for field, methods in _FIELDS_OF_METHOD.items():
         if spec.method not in methods and getattr(spec, field) is not None:
             known = " or ".join(sorted(methods))
-            yield Finding(("speculative", field), f"belongs to the method {known}, not to {spec.method}", _METHOD)
+            yield Mistake(("speculative", field), f"belongs to the method {known}, not to {spec.method}", _METHOD)
     if spec.parallel_drafting and spec.disable_padded_drafter_batch:
-        yield Finding(("speculative", "disable_padded_drafter_batch"), "vLLM cannot do it with parallel_drafting")
+        yield Mistake(("speculative", "disable_padded_drafter_batch"), "vLLM cannot do it with parallel_drafting")
     for field, method in _FIELDS_OF_ACCEPTANCE.items():
         if spec.rejection_sample_method != method and getattr(spec, field) is not None:
             because = ("speculative", "rejection_sample_method")
-            yield Finding(("speculative", field), f"belongs to rejection_sample_method: {method}", because)
+            yield Mistake(("speculative", field), f"belongs to rejection_sample_method: {method}", because)
 
 
-def _draft_parallelism(profile: Profile) -> Iterator[Finding]:
+def _draft_parallelism(profile: Profile) -> Iterator[Mistake]:
     draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
     target_tp = profile.serve.tensor_parallel_size or 1
     if _asks_for(profile, "--tensor-parallel-size", "-tp"):
         return  # what it comes to is for lint to read
     if draft_tp is not None and draft_tp not in (1, target_tp):
-        yield Finding(
+        yield Mistake(
             ("speculative", "draft_tensor_parallel_size"),
             f"is {draft_tp}; vLLM takes 1 or the target's tensor_parallel_size, here {target_tp}",
             ("serve", "tensor_parallel_size"),
         )
 
 
-def _lookup(profile: Profile) -> Iterator[Finding]:
+def _lookup(profile: Profile) -> Iterator[Mistake]:
     spec = profile.speculative
     if spec and spec.prompt_lookup_min and spec.prompt_lookup_max and spec.prompt_lookup_min > spec.prompt_lookup_max:
         why = f"is {spec.prompt_lookup_min}, and larger than prompt_lookup_max, {spec.prompt_lookup_max}"
-        yield Finding(("speculative", "prompt_lookup_min"), why)
+        yield Mistake(("speculative", "prompt_lookup_min"), why)
 
 
-def _context(profile: Profile) -> Iterator[Finding]:
+def _context(profile: Profile) -> Iterator[Mistake]:
     spec, limit = profile.speculative, profile.serve.max_model_len
     if spec and spec.max_model_len and limit and spec.max_model_len > limit:
-        yield Finding(("speculative", "max_model_len"), f"is larger than serve.max_model_len, {limit}", _LIMIT)
+        yield Mistake(("speculative", "max_model_len"), f"is larger than serve.max_model_len, {limit}", _LIMIT)
 
 
-def _exposure(profile: Profile) -> Iterator[Finding]:
+def _exposure(profile: Profile) -> Iterator[Mistake]:
     try:
         address = ip_address(profile.serve.bind)
     except ValueError:
-        yield Finding(("serve", "bind"), f"{profile.serve.bind!r} is not an address")
+        yield Mistake(("serve", "bind"), f"{profile.serve.bind!r} is not an address")
         return
     if not address.is_loopback and "VLLM_API_KEY" not in profile.pass_env:
-        yield Finding(
+        yield Mistake(
             ("serve", "bind"),
             "others can reach this address: add VLLM_API_KEY to pass_env, so that the server asks for a key",
         )
@@ -159,20 +162,20 @@ def _asks_for(profile: Profile, *flags: str) -> bool:
     return not given.isdisjoint(flags)
 
 
-def _extra_args(profile: Profile) -> Iterator[Finding]:
+def _extra_args(profile: Profile) -> Iterator[Mistake]:
     for index, argument in enumerate(profile.serve.extra_args):
         flag = argument.split("=", 1)[0].replace("_", "-")
         if flag in OWN_KEYS:
-            yield Finding(("serve", "extra_args", index), f"{flag} has a key of its own: {OWN_KEYS[flag]}")
+            yield Mistake(("serve", "extra_args", index), f"{flag} has a key of its own: {OWN_KEYS[flag]}")
 
 
-def _patch_twice(profile: Profile) -> Iterator[Finding]:
+def _patch_twice(profile: Profile) -> Iterator[Mistake]:
     both = [*profile.patches.required, *profile.patches.optional]
     for patch in sorted({patch for patch in both if both.count(patch) > 1}):
-        yield Finding(("patches",), f"{patch} is listed twice")
+        yield Mistake(("patches",), f"{patch} is listed twice")
 
 
-_RULES: Final[tuple[Callable[[Profile], Iterator[Finding]], ...]] = (
+_RULES: Final[tuple[Callable[[Profile], Iterator[Mistake]], ...]] = (
     _machine,
     _pairing,
     _fields_of_method,

@@ -56,9 +56,11 @@ def explained(
     """Return a failed start with its first cause, as far as the log shows one, and then the log's last lines."""
     cause = find_cause(lines)
     known = cause.failure if cause else otherwise
-    parts = [what, *([known.message] if known else [])]
+    parts = [what, *([known.finding.message] if known else [])]
     parts += [printable(text, secrets=secrets)[:400] for text in _first_cause(cause, root_exception(lines))]
-    error = StartFailed("\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.fix if known else None)
+    error = StartFailed(
+        "\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.finding.fix if known else None
+    )
     error.exit_code = known.exit_code if known else StartFailed.exit_code
     return error
 
@@ -101,7 +103,9 @@ def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) ->
     if code == CONFLICT or (code is None and any(map(_DOES_NOT_FIT.match, own))):
         return PatchConflict(text)
     killed = code in _SIGKILL
-    error = StartFailed(f"{text}\n{KILLED.message}" if killed else text, hint=KILLED.fix if killed else None)
+    error = StartFailed(
+        f"{text}\n{KILLED.finding.message}" if killed else text, hint=KILLED.finding.fix if killed else None
+    )
     error.exit_code = ENVIRONMENT if code == ENVIRONMENT else StartFailed.exit_code
     return error
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gemmaspec.finding import Finding
 from gemmaspec.ready.known import KnownFailure, known_failures
 from gemmaspec.ready.logline import message_of
 
@@ -44,10 +45,10 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
     return None
 
 
-def explain(lines: Sequence[str]) -> KnownFailure | None:
-    """Return the known failure that a log shows; None when it shows none."""
+def explain(lines: Sequence[str]) -> Finding | None:
+    """Return the known problem that a log shows; None when it shows none."""
     cause = find_cause(lines)
-    return cause.failure if cause else None
+    return cause.failure.finding if cause else None
 
 
 def _rows(messages: Sequence[str]) -> list[KnownFailure]:
@@ -55,7 +56,7 @@ def _rows(messages: Sequence[str]) -> list[KnownFailure]:
     own = [text for text in messages if text.startswith("gemmaspec: ")]
     version = next((found["version"] for text in own if (found := _VERSION.match(text))), None)
     fixed = {found["patch"] for text in own if (found := _IN.match(text))}
-    return [known for known in known_failures(version) if known.patch not in fixed]
+    return [known for known in known_failures(version) if fixed.isdisjoint(known.finding.patches)]
 
 
 def _messages(lines: Sequence[str]) -> list[str]:

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.patching.bugs import bugs
+from gemmaspec.finding import Finding
+from gemmaspec.patching.bugs import Bug, bugs
 
 ENVIRONMENT: Final = 4
 START: Final = 6
@@ -19,20 +20,14 @@ START: Final = 6
 class KnownFailure:
     """One way to fail: how it shows in the log, what it is and what to do."""
 
-    code: str
-    """A short name for people and scripts."""
     pattern: re.Pattern[str]
     """Found somewhere in a message of the log."""
-    message: str
-    """One sentence: what happened."""
-    fix: str
-    """One sentence: what to change, naming the profile's key or the patch."""
+    finding: Finding
+    """What happened, what to change, naming the profile's key or the patch, and the patch that fixes a bug of vLLM."""
     exit_code: int = START
     """6 for a failed start, 4 when something outside of the stack is missing."""
     general: bool = False
     """Whether a failure without this mark, anywhere in the log, explains more."""
-    patch: str | None = None
-    """The patch that fixes it, for a bug of vLLM."""
 
 
 def _known(
@@ -44,14 +39,8 @@ def _known(
     exit_code: int = START,
     general: bool = False,
 ) -> KnownFailure:
-    return KnownFailure(
-        code=code,
-        pattern=re.compile(pattern),
-        message=message,
-        fix=fix,
-        exit_code=exit_code,
-        general=general,
-    )
+    finding = Finding(code=code, severity="error", message=message, fix=fix)
+    return KnownFailure(pattern=re.compile(pattern), finding=finding, exit_code=exit_code, general=general)
 
 
 _CPU: Final = (
@@ -294,13 +283,17 @@ KILLED: Final = _known(
 )
 
 
+def _of_bug(bug: Bug, fix: str) -> Finding:
+    return Finding(code=bug.patch, severity="error", message=bug.symptom, fix=fix, patches=(bug.patch,))
+
+
 def known_failures(version: str | None = None) -> tuple[KnownFailure, ...]:
     """Return the bugs of vLLM that have a patch, then KNOWN.
 
     `version` is the vLLM that ran, if known: a bug counts only with advice for that release.
     """
     rows = (
-        KnownFailure(code=bug.patch, pattern=bug.pattern(), message=bug.symptom, fix=fix, patch=bug.patch)
+        KnownFailure(pattern=bug.pattern(), finding=_of_bug(bug, fix))
         for bug in bugs()
         if bug.errors and (fix := bug.fix(version))
     )

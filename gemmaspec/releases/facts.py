@@ -15,7 +15,8 @@ from gemmaspec.releases import gemma4, table
 from gemmaspec.releases import spans as runs
 from gemmaspec.releases.extract import Extracted
 from gemmaspec.releases.flags import Flag
-from gemmaspec.releases.gemma4 import AttentionRule, Method, RunnerRule
+from gemmaspec.releases.gemma4 import AttentionRule, Method
+from gemmaspec.releases.model_runner import RunnerRule, runner_for
 from gemmaspec.releases.table import FILES, Fact, Nested
 from gemmaspec.releases.transformers import transformers_for
 
@@ -128,7 +129,7 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
         python_requires=found.python,
         cuda=found.cuda,
         methods=gemma4.methods_for(vllm),
-        runner=gemma4.runner_for(vllm),
+        runner=runner_for(vllm),
         runner_unsupported=found.runner.unsupported,
         attention=gemma4.attention_for(vllm),
     )
@@ -154,6 +155,12 @@ def spans(kind: str, name: str) -> str:
     attention backend, architecture, metric. KeyError for another.
     """
     return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
+
+
+def first_with(architecture: str) -> str | None:
+    """Return the first release of the table that has a model for an architecture; None if none has."""
+    known = ((release, facts_for(release)) for release in _releases())
+    return next((release for release, facts in known if facts and architecture in facts.architectures), None)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from typing import Final, Literal
 from gemmaspec.launcher import launch
 
 HybridManager = Literal["on", "off", "any"]
-RunnerName = Literal["v1", "v2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,77 +74,15 @@ vllm/model_executor/models/gemma4_mtp.py from 0.21.0, _maybe_share_embeddings of
 gemma4_dspark.py from 0.26.0. The rest: the literal SpeculativeMethod and the proposers of v1/spec_decode."""
 
 
+def since(method: str) -> str | None:
+    """Return the first release in which a method drafts for a Gemma 4 target; None for a method that never does."""
+    firsts = (row.versions.removeprefix(">=").partition(",")[0] for row in METHODS if row.method == method)
+    return next(firsts, None)
+
+
 def methods_for(vllm: str) -> tuple[Method, ...]:
     """What works under one vLLM."""
-    return tuple(row for row in METHODS if _within(vllm, row.versions))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerRule:
-    """Which model runner a Gemma 4 gets on a GPU with Triton, when VLLM_USE_V2_MODEL_RUNNER is not set."""
-
-    versions: str
-    dense: RunnerName
-    """31B, 12B, E4B, E2B."""
-    mixture: RunnerName
-    """26B-A4B, a mixture of experts."""
-    v1_methods: frozenset[str] = frozenset()
-    """Speculative methods for which v2 gives way to v1."""
-    v1_when: tuple[str, ...] = ()
-    """What else makes v2 give way."""
-
-
-_ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
-"""The latter for heads only: dflash and dspark, which always draft in parallel, run under v2."""
-_NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
-_NEVER: Final = frozenset({"suffix", "custom_class"})
-
-RUNNERS: Final = (
-    RunnerRule(versions=">=0.19.0,<0.25", dense="v1", mixture="v1"),
-    RunnerRule(
-        versions=">=0.25.0,<0.29",
-        dense="v2",
-        mixture="v1",
-        v1_methods=_NGRAM | _NEVER | {"draft_model", "extract_hidden_states", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
-    ),
-    RunnerRule(
-        versions=">=0.29.0,<0.30",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
-    ),
-    RunnerRule(
-        versions=">=0.30.0,<0.31",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=_ALWAYS,
-    ),
-    RunnerRule(
-        versions=">=0.31.0,<0.32",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NGRAM | _NEVER | {"medusa", "mlp_speculator"},
-        v1_when=_ALWAYS,
-    ),
-    RunnerRule(
-        versions=">=0.32.0",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NEVER | {"medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "use_heterogeneous_vocab"),
-    ),
-)
-"""vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from
-0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests hold against v1_methods."""
-
-
-def runner_for(vllm: str) -> RunnerRule:
-    """The rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
-    matching = (rule for rule in RUNNERS if _within(vllm, rule.versions))
-    return next(matching, RUNNERS[-1])
+    return tuple(row for row in METHODS if within(vllm, row.versions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +103,10 @@ ATTENTION: Final = (
 
 def attention_for(vllm: str) -> AttentionRule:
     """The rule of one vLLM."""
-    matching = (rule for rule in ATTENTION if _within(vllm, rule.versions))
+    matching = (rule for rule in ATTENTION if within(vllm, rule.versions))
     return next(matching, ATTENTION[-1])
 
 
-def _within(vllm: str, versions: str) -> bool:
+def within(vllm: str, versions: str) -> bool:
     """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
     return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")

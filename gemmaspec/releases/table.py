@@ -14,7 +14,7 @@ from gemmaspec.releases import spans
 from gemmaspec.releases.attention import Attention
 from gemmaspec.releases.extract import Extracted
 from gemmaspec.releases.flags import Flag
-from gemmaspec.releases.runner import Runner
+from gemmaspec.releases.read_runner import Runner
 
 Fact = tuple[str, ...]
 Nested = dict[str, "str | Nested"]

@@ -23,6 +23,9 @@ vllm/transformers_utils/configs/gemma4.py reads both forms: 0.28.0, 0.29.0 and 0
 5.14.1, 5.15.1 and 5.17.0 alike, and 0.30.0 serves the tiny target with 5.17.0. 0.31.0, with the same code, is the first
 whose METADATA has an upper bound, and it is taken for those before it too."""
 
+ASSISTANTS_FROM: Final = "5.8.0"
+"""The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
+
 
 def transformers_for(vllm: str) -> str | None:
     """The transformers range for one released vLLM; None for a release the table does not know."""

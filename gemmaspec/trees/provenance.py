@@ -17,8 +17,8 @@ from gemmaspec.patching.decide import FileVerdict, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Something that is not as it was: a file of the stack, the overlay or the package."""
+class ChangedFile:
+    """A file of the stack, the overlay or the package that is not as it was."""
 
     path: str
     """The file's path on the server; of package and overlay files, from the folder that holds vllm/."""
@@ -30,16 +30,16 @@ class Finding:
         return f"{self.path} ({self.place}): {self.detail}"
 
 
-def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[Finding, ...]:
+def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[ChangedFile, ...]:
     """Everything that is not as reported; empty when all is well."""
     try:
-        return (*_plan_findings(server.folder, report), *_file_findings(server, engine, report))
+        return (*_changed_plan(server.folder, report), *_changed_on_server(server, engine, report))
     except (KeyError, TypeError, AttributeError, ValueError):
         detail = "it is not one that this gemmaspec's launcher writes"
-        return (Finding(path="report.json", place="stack", detail=detail),)
+        return (ChangedFile(path="report.json", place="stack", detail=detail),)
 
 
-def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]:
+def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
     """The plan against its own hash and against the one the server was started with."""
     path = str(folder / "plan.json")
     if not os.path.lexists(folder / "plan.json") and _is_single_file(folder):
@@ -48,15 +48,15 @@ def _plan_findings(folder: Path, report: Mapping[str, Any]) -> Iterator[Finding]
         plan = json.loads(read_regular(folder / "plan.json") or b"")
         sha256 = launch.plan_digest(plan)
     except UnreadableFile as error:
-        yield Finding(path=path, place="stack", detail=f"it cannot be read: {error.why}")
+        yield ChangedFile(path=path, place="stack", detail=f"it cannot be read: {error.why}")
         return
     except (ValueError, AttributeError, RecursionError) as error:
-        yield Finding(path=path, place="stack", detail=f"it cannot be read: {error}")
+        yield ChangedFile(path=path, place="stack", detail=f"it cannot be read: {error}")
         return
     if plan.get("sha256") != sha256:
-        yield Finding(path=path, place="stack", detail="it was changed after it was rendered (sha256)")
+        yield ChangedFile(path=path, place="stack", detail="it was changed after it was rendered (sha256)")
     elif sha256 != report["plan_sha256"]:
-        yield Finding(path=path, place="stack", detail="it is not the plan that the server was started with")
+        yield ChangedFile(path=path, place="stack", detail="it is not the plan that the server was started with")
 
 
 def _is_single_file(folder: Path) -> bool:
@@ -67,7 +67,7 @@ def _is_single_file(folder: Path) -> bool:
         return False
 
 
-def _file_findings(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[Finding]:
+def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
     """Each reported file, in the package as the first patch found it and in the overlay as the last left it."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
@@ -85,21 +85,21 @@ def _file_findings(server: Server, engine: Engine, report: Mapping[str, Any]) ->
         yield from _differs(path, "overlay", engine.read(server, f"{overlay}/{path}"), sha256)
 
 
-def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterator[Finding]:
+def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterator[ChangedFile]:
     if found is None:
-        yield Finding(path=path, place=place, detail="it is gone")
+        yield ChangedFile(path=path, place=place, detail="it is gone")
     elif launch.sha256(found) != sha256:
         detail = f"it was changed since the start: sha256 {launch.sha256(found)[:12]}…, reported {sha256[:12]}…"
-        yield Finding(path=path, place=place, detail=detail)
+        yield ChangedFile(path=path, place=place, detail=detail)
 
 
-def verdicts(report: Mapping[str, Any], findings: tuple[Finding, ...]) -> tuple[Verdict, ...]:
-    """What the running server has of each patch, by its report, unless a finding says otherwise.
+def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) -> tuple[Verdict, ...]:
+    """What the running server has of each patch, by its report, unless a file was changed since.
 
     Raises EnvironmentMissing for a report that is not the launcher's.
     """
-    changed = {one.path: f"{one.place}: {one.detail}" for one in findings if one.place != "stack"}
-    plan = next((str(finding) for finding in findings if finding.place == "stack"), "")
+    changed = {one.path: f"{one.place}: {one.detail}" for one in changed_files if one.place != "stack"}
+    plan = next((str(one) for one in changed_files if one.place == "stack"), "")
     try:
         return tuple(_verdict(row, changed, plan) for row in report["patches"])
     except (KeyError, TypeError, AttributeError):

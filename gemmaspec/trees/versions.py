@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from gemmaspec.engine import endpoint
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.launcher import launch
-from gemmaspec.trees.image import Archive, answering, candidates, find_package, looking_into
+from gemmaspec.trees.packages import Archive, candidates, find_package
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN
 
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!_-]{1,64}")
@@ -35,6 +34,9 @@ def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
     `python` is the interpreter that would run vLLM, if known. Raises EnvironmentMissing: no daemon, no such image,
     no vllm in it.
     """
+    from gemmaspec.engine import endpoint  # Docker's SDK is slow to import
+    from gemmaspec.trees.image import answering, looking_into
+
     where = endpoint.find()
     client = endpoint.connect(where)
     try:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.checkpoint.published.shipped import shipped_for
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.cli import output
+from gemmaspec.cli.text.finding import of_checkpoint
 from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization
     from gemmaspec.deploy.inspect import Inspection, Look
-    from gemmaspec.inspect.finding import Finding
+    from gemmaspec.finding import Finding
     from gemmaspec.inspect.pair import Pairing
 
 _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}
@@ -168,12 +169,12 @@ def _pairing(pairing: Pairing) -> None:
 
 def _findings(findings: Sequence[Finding]) -> None:
     for finding in sorted(findings, key=lambda one: list(_VERDICTS).index(one.severity)):
-        mend = [*(f"patch {patch}" for patch in finding.patches), *([finding.mend] if finding.mend else [])]
-        output.told(_indented(finding.says, f"  {_VERDICTS[finding.severity]:<8} "))
-        if finding.causes:
-            output.told(_indented(finding.causes, " " * 11))
-        if mend:
-            output.told(_indented(", ".join(mend), f"{' ' * 11}-> "))
+        fixes = [*(f"patch {patch}" for patch in finding.patches), *([finding.fix] if finding.fix else [])]
+        output.told(_indented(finding.message, f"  {_VERDICTS[finding.severity]:<8} "))
+        if finding.impact:
+            output.told(_indented(finding.impact, " " * 11))
+        if fixes:
+            output.told(_indented(", ".join(fixes), f"{' ' * 11}-> "))
 
 
 def _indented(text: str, first: str) -> str:
@@ -190,10 +191,14 @@ def _json(found: Inspection) -> dict[str, Any]:
         "ok": found.works,
         "target": _look_json(found.target),
         "draft": _look_json(found.draft) if found.draft else None,
-        "pairing": {"works": pairing.works, "patches": pairing.patches, **dataclasses.asdict(pairing)}
-        if pairing
-        else None,
+        "pairing": _pairing_json(pairing) if pairing else None,
     }
+
+
+def _pairing_json(pairing: Pairing) -> dict[str, Any]:
+    findings = [of_checkpoint(finding) for finding in pairing.findings]
+    own = {"works": pairing.works, "patches": pairing.patches}
+    return {**own, **dataclasses.asdict(pairing), "findings": findings}
 
 
 def _look_json(look: Look) -> dict[str, Any]:
@@ -210,5 +215,5 @@ def _look_json(look: Look) -> dict[str, Any]:
         "kind_told_by": why,
         "parts": [dataclasses.asdict(part) for part in parts(checkpoint.tensors)],
         "stored": {**dataclasses.asdict(found), "formats": {kind: len(names) for kind, names in found.formats.items()}},
-        "findings": [dataclasses.asdict(finding) for finding in look.findings],
+        "findings": [of_checkpoint(finding) for finding in look.findings],
     }

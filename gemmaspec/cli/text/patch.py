@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
+from gemmaspec.cli.text.finding import of_profile
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmaspec.carry.apply import Applied
     from gemmaspec.carry.patchset import PatchSet
-    from gemmaspec.carry.releaseday import Day
+    from gemmaspec.carry.releaseday import Day, ProfileDay
     from gemmaspec.carry.releasenames import Names
     from gemmaspec.carry.verify import Cell, Outcome
     from gemmaspec.patching.decide import FileVerdict
@@ -274,7 +275,9 @@ def release_day(day: Day, *, as_json: bool) -> int:
         left_out = f", without {', '.join(profile.left_out)}" if profile.left_out else ""
         output.data(f"  {profile.name}: {verdict_of}{left_out}")
         for finding in profile.findings:
-            output.data(clean(f"    {finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.why}"))
+            output.data(
+                clean(f"    {finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.message}")
+            )
     return 0 if day.all_start else 5
 
 
@@ -316,8 +319,12 @@ def _day_json(day: Day) -> dict[str, Any]:
         "tree": tree,
         "patches": rows,
         "names": _names_json(day.names),
-        "profiles": [dataclasses.asdict(profile) for profile in day.profiles],
+        "profiles": [_profile_json(profile) for profile in day.profiles],
     }
+
+
+def _profile_json(profile: ProfileDay) -> dict[str, Any]:
+    return {**dataclasses.asdict(profile), "findings": [of_profile(finding) for finding in profile.findings]}
 
 
 def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def show(found: Sequence[Status], *, one: bool, as_json: bool) -> None:
 def _row(one: Status) -> tuple[str, ...]:
     started = one.started
     own = "" if started.profile == started.server.name else started.profile
-    changed = "files were changed since the start" if one.findings else one.why or one.problem
+    changed = "files were changed since the start" if one.changed else one.why or one.problem
     port = str(started.server.port or "-")
     return (
         started.server.name,
@@ -75,8 +75,8 @@ def _whole(one: Status) -> None:
         if one.problem:
             output.told(f"  WARNING   {one.problem}")
         report_lines(one.report)
-        for finding in one.findings:
-            output.told(f"  CHANGED   {finding}")
+        for file in one.changed:
+            output.told(f"  CHANGED   {file}")
         _drafting(one)
     for line in verdicts.lines(one.last):
         output.told(line)
@@ -117,6 +117,6 @@ def _document(one: Status) -> dict[str, Any]:
         "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "report": one.report,
-        "changed": [dataclasses.asdict(finding) for finding in one.findings],
+        "changed": [dataclasses.asdict(file) for file in one.changed],
         **verdicts.document(one.last),
     }

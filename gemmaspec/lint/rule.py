@@ -1,0 +1,52 @@
+"""What a rule is, and what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gemmaspec.finding import Finding, Severity
+from gemmaspec.lint.subject import Subject
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issue:
+    """What a rule yields: the key to blame, what is wrong in one sentence, and the fix in one."""
+
+    path: Path
+    message: str
+    fix: str
+    severity: Severity | None = None
+    """Where it differs from the rule's own."""
+
+
+Check = Callable[[Subject], Iterator[Issue]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule; its code is stable and never given to another."""
+
+    code: str
+    severity: Severity
+    check: Check
+    any_release: bool = False
+    """Whether its issues do not depend on the vLLM that runs."""
+
+
+def rule(code: str, severity: Severity, *, any_release: bool = False) -> Callable[[Check], Rule]:
+    """Make a rule of a check."""
+    return lambda check: Rule(code=code, severity=severity, check=check, any_release=any_release)
+
+
+def documentation(finding: Finding) -> str:
+    """Return where the rule of a finding is explained."""
+    return f"docs/reference/lint.md#{finding.code.lower()}"
+
+
+def as_text(finding: Finding) -> str:
+    """Return a finding of a rule as people read it, in two lines."""
+    head = f"{finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.message}"
+    return f"{head}\n    {finding.fix}  [{documentation(finding)}]"

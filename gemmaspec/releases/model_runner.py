@@ -1,0 +1,136 @@
+"""Which model runner vLLM uses for a Gemma 4: the answer that lint and fit share.
+
+VllmConfig.use_v2_model_runner in vllm/config/vllm.py: VLLM_USE_V2_MODEL_RUNNER if it is set; else v1 without Triton, or
+if v2 cannot do something that is asked for; else v2, for the models that the release takes it for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemmaspec.releases.gemma4 import within
+
+RunnerName = Literal["v1", "v2"]
+_OFF: Final = ("0", "false", "off", "no")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerRule:
+    """Which model runner a Gemma 4 gets on a GPU with Triton, when VLLM_USE_V2_MODEL_RUNNER is not set."""
+
+    versions: str
+    dense: RunnerName
+    """31B, 12B, E4B, E2B."""
+    mixture: RunnerName
+    """26B-A4B, a mixture of experts."""
+    v1_methods: frozenset[str] = frozenset()
+    """Speculative methods for which v2 gives way to v1."""
+    v1_when: tuple[str, ...] = ()
+    """What else makes v2 give way."""
+
+
+_ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
+"""The latter for heads only: dflash and dspark, which always draft in parallel, run under v2."""
+_NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
+_NEVER: Final = frozenset({"suffix", "custom_class"})
+
+RUNNERS: Final = (
+    RunnerRule(versions=">=0.19.0,<0.25", dense="v1", mixture="v1"),
+    RunnerRule(
+        versions=">=0.25.0,<0.29",
+        dense="v2",
+        mixture="v1",
+        v1_methods=_NGRAM | _NEVER | {"draft_model", "extract_hidden_states", "medusa", "mlp_speculator"},
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
+    ),
+    RunnerRule(
+        versions=">=0.29.0,<0.30",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
+    ),
+    RunnerRule(
+        versions=">=0.30.0,<0.31",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
+        v1_when=_ALWAYS,
+    ),
+    RunnerRule(
+        versions=">=0.31.0,<0.32",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NGRAM | _NEVER | {"medusa", "mlp_speculator"},
+        v1_when=_ALWAYS,
+    ),
+    RunnerRule(
+        versions=">=0.32.0",
+        dense="v2",
+        mixture="v2",
+        v1_methods=_NEVER | {"medusa", "mlp_speculator"},
+        v1_when=(*_ALWAYS, "use_heterogeneous_vocab"),
+    ),
+)
+"""vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from
+0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests hold against v1_methods."""
+
+
+def runner_for(vllm: str) -> RunnerRule:
+    """The rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
+    matching = (rule for rule in RUNNERS if within(vllm, rule.versions))
+    return next(matching, RUNNERS[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerInput:
+    """Everything of a start that decides about its model runner."""
+
+    mixture: bool
+    """Whether the target is a mixture of experts."""
+    triton: bool
+    """Whether there is Triton: on a GPU, but not on a CPU."""
+    forced: RunnerName | None = None
+    """What VLLM_USE_V2_MODEL_RUNNER asks for."""
+    method: str | None = None
+    """The speculative method that vLLM drafts with (drafting.method_run); None without speculation."""
+    stages: int = 1
+    """pipeline_parallel_size."""
+    options: frozenset[str] = frozenset()
+    """Of parallel_drafting, use_heterogeneous_vocab and kv_sharing_fast_prefill, those that are on."""
+
+
+def forced_by(variable: str | None) -> RunnerName | None:
+    """Return the model runner that a value of VLLM_USE_V2_MODEL_RUNNER asks for; None if it is not set."""
+    if variable is None:
+        return None
+    return "v1" if variable.lower() in _OFF else "v2"
+
+
+def runs(rule: RunnerRule, given: RunnerInput) -> RunnerName:
+    """Return the model runner that will run. DSpark is implemented in v2 alone, which vLLM takes for it."""
+    if given.forced:
+        return given.forced
+    if given.method == "dspark":
+        return "v2"
+    chosen = rule.mixture if given.mixture else rule.dense
+    return "v1" if chosen == "v1" or falls_back(rule, given) else "v2"
+
+
+def falls_back(rule: RunnerRule, given: RunnerInput) -> str | None:
+    """Return why vLLM takes v1 instead of v2, in words; None if nothing makes it."""
+    if not given.triton:
+        return "without a GPU there is no Triton"
+    if "kv_sharing_fast_prefill" in given.options and "kv_sharing_fast_prefill" in rule.v1_when:
+        return "it cannot do kv_sharing_fast_prefill"
+    if given.method is None:
+        return None
+    if given.method in rule.v1_methods:
+        return f"it cannot do {given.method}"
+    if given.method == "eagle3" and given.stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
+        return "it cannot do eagle3 with pipeline parallelism"
+    for key in ("parallel_drafting", "use_heterogeneous_vocab"):
+        if key in given.options and key in rule.v1_when:
+            return f"it cannot do {key}"
+    return None
