@@ -47,8 +47,13 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 )
 
 
-def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = ()) -> Examined:
-    """Look at the machine alone, or at all that a profile needs. Raises UsageError, ProfileError for the profile."""
+def doctor(
+    profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = (), speed: bool = False
+) -> Examined:
+    """Look at the machine alone, or at all that a profile needs. Raises UsageError, ProfileError for the profile.
+
+    `speed`: try out for ten seconds how fast the memory is.
+    """
     loaded = load_profile(profile, overrides=overrides) if profile else None
     try:
         chosen, why = choose_engine(engine, profile=loaded.profile if loaded else None)
@@ -56,7 +61,8 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
         why = "docker: chosen by you" if engine else "docker: the profile names no vLLM for a process (runtime.vllm)"
         chosen = doctor_engine.silent_docker()
     subject = Subject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
-    rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
+    checks = (*CHECKS, ("memory speed", doctor_machine.speed)) if speed else CHECKS
+    rows = tuple(row for name, check in checks for row in _rows(name, check, subject))
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)
 
 
