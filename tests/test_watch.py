@@ -29,6 +29,7 @@ from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.reaction import Policy, reaction
 from gemmaspec.live.sample import Sample
 from gemmaspec.profile.load import load_profile
+from tests.fake_engine import FakeMachine
 from tests.standin import StandIn, stand_in
 
 DEAD = Event(kind=FaultKind.DEAD_DRAFT, begins=True, reason="")
@@ -256,6 +257,8 @@ def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
     monkeypatch.setattr(stacks, "find", lambda _: one.started)
     monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", exit_code=137))
     fake.metrics = b"\xff"
+    machine = FakeMachine()
+    monkeypatch.setattr(stacks, "engine_of", lambda _: machine.engine("process"))
     restart = Restarts()
     lines = [line for _ in range(8) for line in look(one, power_w=None, restart=restart)]
     whats = [(line.what, line.fault) for line in lines]
@@ -266,6 +269,7 @@ def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
     assert whats == [("unreachable", None), ("begins", "gone"), ("restarted", None), *whats[:2]]
     assert "not restarted: 1 restarts in the last hour" in lines[-1].reason
     assert len(restart.calls) == 1
+    assert [call.split()[1] for call in machine.calls] == ["stop"], "what it left behind is ended first"
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("stopped", "absent"), ("ready", "running"), ("failed", "exited")])

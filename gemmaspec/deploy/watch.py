@@ -196,6 +196,8 @@ def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterat
     one.restarts.append(stacks.now())
     what = "restarted without speculation" if done.action == "off" else "restarted"
     try:
+        if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
+            stacks.engine_of(one.started).stop(one.started.server)
         restart(name, no_spec=done.action == "off")
     except GemmaspecError as error:
         one.last = f"{event.kind}: {what}, which failed"
