@@ -27,6 +27,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.errors import StartFailed, UsageError
+from gemmaspec.live.sample import read_sample
 from gemmaspec.measure.counters import Counters, counters_of
 from gemmaspec.measure.gpu import Watch
 from gemmaspec.measure.stream import Broken
@@ -479,10 +480,10 @@ def test_counters_are_read_by_position_and_over_engines() -> None:
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{engine}",position="1"}} 1.0\n'
         for engine in "01"
     )
-    found = counters_of(text)
+    found = counters_of(read_sample(text, at=0.0))
     assert (found.generated, found.drafts, found.by_position) == (20, 8, (6, 2))
     assert found.rates == (0.75, 0.25)
-    assert found.since(counters_of(text.replace(" 10.0", " 7.0"))).generated == 6
+    assert found.since(counters_of(read_sample(text.replace(" 10.0", " 7.0"), at=0.0))).generated == 6
     with pytest.raises(Broken, match="started anew"):
         Counters().since(found)
 
@@ -490,7 +491,7 @@ def test_counters_are_read_by_position_and_over_engines() -> None:
 @pytest.mark.parametrize("value", ["NaN", "-1", "many"])
 def test_counters_that_are_none_are_refused(value: str) -> None:
     with pytest.raises(ValueError, match=r"not a number|could not convert"):
-        counters_of(f"vllm:generation_tokens_total {value}\n")
+        read_sample(f"vllm:generation_tokens_total {value}\n", at=0.0)
 
 
 def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

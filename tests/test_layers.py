@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gemmaspec import launcher
 
 PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
@@ -122,3 +125,24 @@ def test_the_makers_of_tiny_models_import_nothing_of_gemmaspec_but_each_other() 
     used = {name for file in files for name in imports(file) if name.startswith("gemmaspec")}
     assert len(files) > 4
     assert all(name.startswith("gemmaspec.tiny") for name in used)
+
+
+def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
+    for file in (*FILES, *(PACKAGE.parent / "tools").glob("*.py")):
+        if file.parent.name == "launcher":
+            continue
+        tree = ast.parse(file.read_text())
+        taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert "gemmaspec.launcher.launch" not in set(imports(file)), file
+        names = {alias.name for node in taken if node.module == "gemmaspec.launcher" for alias in node.names}
+        names |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "launcher"
+        }
+        assert names <= set(launcher.__all__), f"{file}: {names - set(launcher.__all__)}"
+
+
+def test_the_launcher_exports_what_the_host_uses_and_no_more() -> None:
+    text = "\n".join(file.read_text() for file in FILES if file.parent.name != "launcher")
+    assert [name for name in launcher.__all__ if not re.search(rf"\b{name}\b", text)] == []

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.ready.counters import SpecCounters, spec_counters
+from gemmaspec.live.sample import read_sample
+from gemmaspec.ready import counters
+from gemmaspec.ready.counters import SpecCounters
 
 METRICS = """\
 # HELP python_gc_objects_collected_total Objects collected during gc
@@ -26,6 +28,10 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="tiny",
 """
 
 
+def spec_counters(text: str) -> SpecCounters:
+    return counters.spec_counters(read_sample(text, at=0.0))
+
+
 def test_counters_are_summed_over_engines() -> None:
     counted = spec_counters(METRICS)
     assert counted == SpecCounters(drafts=40, draft_tokens=160, accepted_tokens=29)
@@ -33,9 +39,16 @@ def test_counters_are_summed_over_engines() -> None:
 
 
 def test_a_server_without_a_draft_counts_nothing() -> None:
-    for text in ("", "\n\n", "<html>not metrics</html>", "process_cpu_seconds_total 1.0\n"):
-        assert spec_counters(text) == SpecCounters()
+    alone = read_sample('vllm:generation_tokens_total{engine="0"} 12.0\n', at=0.0)
+    assert (counters.spec_counters(alone), alone.counts_drafts) == (SpecCounters(), False)
     assert SpecCounters().acceptance_length is None
+    assert read_sample('vllm:spec_decode_num_drafts_total{engine="0"} 0.0\n', at=0.0).counts_drafts
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "<html>not metrics</html>", "process_cpu_seconds_total 1.0\n"])
+def test_a_page_without_counters_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no counters of vLLM"):
+        spec_counters(text)
 
 
 @pytest.mark.parametrize(

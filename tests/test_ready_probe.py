@@ -66,9 +66,9 @@ def test_a_server_that_answers_but_does_not_draft_is_not_ready(vllm: StandIn) ->
     assert error.exit_code == 6
 
 
-def test_metrics_without_counters_mean_that_nothing_was_drafted(vllm: StandIn) -> None:
+def test_a_page_without_counters_is_an_error(vllm: StandIn) -> None:
     vllm.metrics = b"<html>garbage\xff\x00"
-    assert "does not draft" in refusal(vllm.server()).message
+    assert "the counters of /metrics cannot be read" in refusal(vllm.server()).message
 
 
 def test_counters_that_cannot_be_read_are_an_error(vllm: StandIn) -> None:

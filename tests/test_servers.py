@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from gemmaspec.engine.record import MARKER
-from gemmaspec.ready.counters import spec_counters
+from gemmaspec.live.sample import read_sample
 from tests import real
 from tests.real import H1, H2, H3A, PORT, PROFILE, gemmaspec, patches, up
 
@@ -286,7 +286,7 @@ def test_a_single_file_runs_with_docker_compose_alone(tmp_path: Path) -> None:
     try:
         assert "small model drafts" in text_of(chat("Hello"))
         metrics = httpx.get(f"http://127.0.0.1:{PORT}/metrics", timeout=30, trust_env=False).text
-        assert spec_counters(metrics).draft_tokens > 0
+        assert read_sample(metrics, at=0.0).draft_tokens > 0
     finally:
         subprocess.run([*compose, "down", "-v", "-t", "5"], check=True, env=bare)
 

@@ -19,7 +19,7 @@ import platformdirs
 import pytest
 
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy import hooks, memory, metrics, stacks, verdicts, watch
+from gemmaspec.deploy import hooks, memory, stacks, verdicts, watch
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Watching
 from gemmaspec.deploy.watch import Line, Watched, look
@@ -231,10 +231,10 @@ def running(requests: int, drafts: int) -> bytes:
 def test_requests_are_waited_for_before_a_restart(one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_DRAIN_POLL_S", 0.0)
     left = iter([3, 2, 0])
-    monkeypatch.setattr(metrics, "read", lambda _: Sample(at=0.0, histograms={}, running=next(left)))
+    monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=next(left)))
     assert watch._drain(one) == "3 requests ended within 0 s"
     one.started = dataclasses.replace(one.started, server=dataclasses.replace(one.started.server, stop_grace_s=0.0))
-    monkeypatch.setattr(metrics, "read", lambda _: Sample(at=0.0, histograms={}, running=1, waiting=1))
+    monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=1, waiting=1))
     assert watch._drain(one) == "2 requests still ran after 0 s, and are aborted"
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from gemmaspec import launcher
 from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import launcher_patch, needed_paths
 from gemmaspec.patching.patch import load_patches
 from tests.hostile_trees import RELEASES, judged, make_case
@@ -40,7 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     paths = needed_paths(PATCHES.values(), "0.0.dev1")
     STOCK.update({release: read_from_wheel("vllm", release, paths) for release in RELEASES})
-    pairs = [(release, id_) for release in RELEASES for id_, one in PATCHES.items() if launch.candidates(one, release)]
+    pairs = [
+        (release, id_) for release in RELEASES for id_, one in PATCHES.items() if launcher.candidates(one, release)
+    ]
     jobs = [(number, *pairs[number % len(pairs)], options.seed) for number in range(options.cases)]
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     began, failures = time.perf_counter(), 0

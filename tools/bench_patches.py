@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmaspec import data
+from gemmaspec import data, launcher
 from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import needed_paths
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import load_profile
@@ -73,9 +72,9 @@ def _command(environment: Mapping[str, str]) -> float:
 
 def applying() -> Iterator[Row]:
     """All patches of a profile on a real release's files: decided and written, against `git apply`."""
-    plan = launch.parse_plan(profile_plan(load_profile(PROFILE).profile, Shelf((data.PATCHES,))))
+    plan = launcher.parse_plan(profile_plan(load_profile(PROFILE).profile, Shelf((data.PATCHES,))))
     files = read_from_wheel("vllm", RELEASE, needed_paths(plan.patches, RELEASE))
-    diff = _diff(files, launch.decide_plan(plan, RELEASE, files.get)[1])
+    diff = _diff(files, launcher.decide_plan(plan, RELEASE, files.get)[1])
     with tempfile.TemporaryDirectory() as folder:
         pairs = [_one_round(Path(folder) / str(index), plan, files, diff) for index in range(33)][3:]
     ours, git = (statistics.median(side) for side in zip(*pairs, strict=True))
@@ -94,7 +93,7 @@ def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
     return "".join(lines).encode()
 
 
-def _one_round(folder: Path, plan: launch.Plan, files: Mapping[str, bytes], diff: bytes) -> tuple[float, float]:
+def _one_round(folder: Path, plan: launcher.Plan, files: Mapping[str, bytes], diff: bytes) -> tuple[float, float]:
     """Seconds of the launcher's deciding and writing, and of `git apply`, each on its own copy of the files."""
     for side in ("ours", "git"):
         for path, content in files.items():
@@ -102,8 +101,8 @@ def _one_round(folder: Path, plan: launch.Plan, files: Mapping[str, bytes], diff
             (folder / side / path).write_bytes(content)
     (folder / "run").mkdir()
     began = time.perf_counter()
-    results, changed = launch.decide_plan(plan, RELEASE, launch.read_from(folder / "ours/vllm"))
-    launch.build_overlay(folder / "ours/vllm", folder / "run", changed)
+    results, changed = launcher.decide_plan(plan, RELEASE, launcher.reader_of(folder / "ours/vllm"))
+    launcher.build_overlay(folder / "ours/vllm", folder / "run", changed)
     ours = time.perf_counter() - began
     assert {result.state for result in results} == {"applies"}, results
     began = time.perf_counter()

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from gemmaspec import launcher
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.index import wheels
-from gemmaspec.launcher import launch
 from gemmaspec.releases import facts, table
 from gemmaspec.releases.changes import changes
 from gemmaspec.releases.extract import cuda_of
@@ -61,7 +61,7 @@ def _known(release: str) -> frozenset[Fact]:
 
 
 def _final(listing: Listing) -> list[str]:
-    final = (release for release in listing.releases() if launch.RELEASE.fullmatch(release))
+    final = (release for release in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(release))
     return [release for release in final if Version(release) >= FIRST]
 
 

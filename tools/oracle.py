@@ -154,9 +154,9 @@ def _interpreter() -> Path:
 
 
 def _transformers(release: str) -> Path | None:
-    from gemmaspec.launcher import launch
+    from gemmaspec import launcher
 
-    wanted = next(version for versions, version in TRANSFORMERS if launch.contains(versions, release))
+    wanted = next(version for versions, version in TRANSFORMERS if launcher.range_contains(versions, release))
     return _installed(f"transformers-{wanted}", [f"transformers=={wanted}", "huggingface_hub<2"]) if wanted else None
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec import data
+from gemmaspec import data, launcher
 from gemmaspec.carry.patchset import load_set
 from gemmaspec.carry.shipped import is_required
 from gemmaspec.errors import PatchConflict, UsageError
 from gemmaspec.files import unwritable
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.patching.plan import compile_plan
 from gemmaspec.profile.load import load_profile
@@ -26,7 +25,7 @@ class Applied:
 
     out: Path
     vllm: str
-    results: Sequence[launch.PatchResult]
+    results: Sequence[launcher.PatchResult]
     changed: Sequence[str]
 
 
@@ -41,8 +40,8 @@ def apply(
     package = package_in(tree)
     _check_out(out, package)
     plan = _plan(patches, folders, profile)
-    version = launch.vllm_version(package)
-    results, changed = launch.decide_plan(plan, version, lambda path: read_inside(tree, path))
+    version = launcher.vllm_version(package)
+    results, changed = launcher.decide_plan(plan, version, lambda path: read_inside(tree, path))
     _stop_on_conflict(results, version, tree)
     try:
         _write(package, out, changed)
@@ -51,18 +50,18 @@ def apply(
     return Applied(out=out, vllm=version, results=results, changed=sorted(changed))
 
 
-def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) -> launch.Plan:
+def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) -> launcher.Plan:
     shelf = Shelf(folders or data.patch_folders())
     if profile and patches:
         raise UsageError("name patches or a profile, not both")
     if profile:
-        return launch.parse_plan(profile_plan(load_profile(profile).profile, shelf))
+        return launcher.parse_plan(profile_plan(load_profile(profile).profile, shelf))
     chosen = load_set(patches, folders)
     for error in chosen.refused.values():
         raise error
     ids = list(dict.fromkeys(one.id for judge in chosen.judges.values() for one in judge.patches))
     optional = [] if patches else [id_ for id_ in ids if not is_required(id_, asked_for=bool(folders))]
-    return launch.parse_plan(
+    return launcher.parse_plan(
         compile_plan("overlay", [id_ for id_ in ids if id_ not in optional], optional, (), chosen.every)
     )
 
@@ -72,14 +71,14 @@ def _check_out(out: Path, package: Path) -> None:
     place = out.absolute()
     if place.resolve().is_relative_to(package.resolve()):
         raise UsageError(f"{out} is inside the vllm that is to be patched")
-    if place.is_symlink() or (place.exists() and not (place / launch.MARKER).is_file()):
+    if place.is_symlink() or (place.exists() and not (place / launcher.OVERLAY_MARKER).is_file()):
         raise UsageError(
             f"{out} is there and is no overlay: it was not touched", hint="name a folder that is not there"
         )
 
 
-def _stop_on_conflict(results: Sequence[launch.PatchResult], version: str, tree: Path) -> None:
-    unfit = [result for result in results if result.state not in launch.FITS and result.patch.required]
+def _stop_on_conflict(results: Sequence[launcher.PatchResult], version: str, tree: Path) -> None:
+    unfit = [result for result in results if result.state not in launcher.FITS and result.patch.required]
     if not unfit:
         return
     lines = [f"{', '.join(result.patch.id for result in unfit)} does not fit vllm {version}: nothing was written"]
@@ -97,7 +96,7 @@ def _write(package: Path, out: Path, changed: dict[str, bytes]) -> None:
     place = out.absolute()
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
-        built = launch.build_overlay(package, Path(beside), changed)
-        launch.remove(place)
+        built = launcher.build_overlay(package, Path(beside), changed)
+        launcher.delete(place)
         if built:
             built.rename(place)

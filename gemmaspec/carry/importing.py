@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gemmaspec import launcher
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.newpatch import NewPatch, folder_for, refuse_existing, write_patch
 from gemmaspec.carry.newvariant import diffs_of, release_number
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.index.address import LARGEST, fetch
-from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile
 from gemmaspec.patching.incoming import Incoming, reduce_diff
 from gemmaspec.patching.patch import Imported, Patch
@@ -65,7 +65,7 @@ def import_diff(request: Request) -> Import:
         incoming = reduce_diff(data.decode("utf-8"), name)
     except UnicodeDecodeError as error:
         raise PatchError(f"{name}: not UTF-8 at byte {error.start}, so it is no diff of Python files") from None
-    origin = Imported(source=name, sha256=launch.sha256(data), date=request.date)
+    origin = Imported(source=name, sha256=launcher.sha256(data), date=request.date)
     new = NewPatch(
         id=id_,
         diff=incoming.text,
@@ -114,7 +114,7 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
     pairs = {}
     for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
         edit = _edit(file, scopes, files[file.path])
-        found = launch.decide_file(edit, files[edit.path])
+        found = launcher.decide_file(edit, files[edit.path])
         if found.before is None or found.after is None or found.state != "applies":
             where = f"{found.path}:{found.line or 1}: {found.state}: {found.detail}"
             raise PatchConflict(
@@ -134,22 +134,22 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
     )
 
 
-def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launch.FileEdit:
+def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher.FileEdit:
     """The edit of one file, each hunk in the scope in which it is found: the guessed one, or anywhere.
 
     The context of a diff from elsewhere may begin inside a docstring, which a scope has to say.
     """
     hunks = []
     for guess, one in zip(scopes, file.hunks, strict=True):
-        tries = [launch.Hunk(scope, one.line, one.old, one.new) for scope in (guess, "", "__doc__")]
+        tries = [launcher.Hunk(scope, one.line, one.old, one.new) for scope in (guess, "", "__doc__")]
         states = [_state(hunk, data) for hunk in tries]
         best = next((states.index(state) for state in ("applies", "applied") if state in states), 1)
         hunks.append(tries[best])
-    return launch.FileEdit(file.path, tuple(hunks))
+    return launcher.FileEdit(file.path, tuple(hunks))
 
 
-def _state(hunk: launch.Hunk, data: bytes | None) -> str:
+def _state(hunk: launcher.Hunk, data: bytes | None) -> str:
     try:
-        return launch.find_hunk(hunk, launch.Source(data)).state if data is not None else "conflict"
-    except launch.UNREADABLE:
+        return launcher.find_hunk(hunk, launcher.Source(data)).state if data is not None else "conflict"
+    except launcher.NOT_PYTHON:
         return "conflict"

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gemmaspec import launcher
 from gemmaspec.carry.patchset import load_set
 from gemmaspec.errors import PatchError
 from gemmaspec.files import write_whole
-from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.known import KNOWN_FILE, Seen, fingerprint, known_text
 from gemmaspec.patching.places import place_of
@@ -32,7 +32,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
     for error in patches.refused.values():
         raise error
     listing = listing_of.published()
-    versions = [one for one in listing.releases() if launch.RELEASE.fullmatch(one) and patches.claims(one)]
+    versions = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one) and patches.claims(one)]
     seen: dict[str, list[Seen]] = {name: [] for name in patches.judges}
     for tree in Releases(listing).open(versions, patches.needed_paths):
         if isinstance(tree, Unreadable):
@@ -57,30 +57,30 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
     chain = tuple(_without_known(patch) for patch in judge.patches)
     verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
     alone = {file.path: file for file in verdict.files if verdict.state == "applies"}
-    for variant in launch.candidates(chain[-1], tree.vllm):
+    for variant in launcher.candidates(chain[-1], tree.vllm):
         for edit in variant.files:
             data = tree.read(edit.path)
             if data is None:
                 continue
-            before = launch.sha256(data)
+            before = launcher.sha256(data)
             seen = Seen(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
             applies = edit.path in alone and alone[edit.path].before == before  # else what it needs changed it first
             yield _with_result(seen, edit, data) if applies else seen
 
 
-def _with_result(seen: Seen, edit: launch.FileEdit, data: bytes) -> Seen:
+def _with_result(seen: Seen, edit: launcher.FileEdit, data: bytes) -> Seen:
     """Where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
-    source = launch.Source(data)
-    places = [(launch.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
+    source = launcher.Source(data)
+    places = [(launcher.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
     after = source.replaced(places)
     if _oldest_grammar(after) > _oldest_grammar(data):
         raise PatchError(
             f"{seen.path} of vllm {seen.vllm}: the {seen.variant} diff writes Python that is newer than the file's own"
         )
-    patched = launch.Source(after)
+    patched = launcher.Source(after)
     around = tuple(place_of(hunk, source, index, patched) for index, hunk in places)
     lines = tuple(index + 1 for index, _ in places)
-    return dataclasses.replace(seen, lines=lines, after=launch.sha256(after), places=around)
+    return dataclasses.replace(seen, lines=lines, after=launcher.sha256(after), places=around)
 
 
 def _oldest_grammar(data: bytes) -> int:
@@ -92,7 +92,7 @@ def _oldest_grammar(data: bytes) -> int:
     return sys.version_info.minor
 
 
-def _without_known(patch: launch.Patch) -> launch.Patch:
+def _without_known(patch: launcher.Patch) -> launcher.Patch:
     variants = (
         dataclasses.replace(variant, files=tuple(dataclasses.replace(edit, known=()) for edit in variant.files))
         for variant in patch.variants

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gemmaspec import launcher
 from gemmaspec.carry.newvariant import Say, plain
 from gemmaspec.carry.rebase_state import CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, PatchConflict
-from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.patch import Patch
 from gemmaspec.trees.listing import Listing
@@ -33,7 +33,7 @@ class Base:
     """A release that the patch applies to: its files, those of the variant that does it before and after."""
 
     version: str
-    edits: tuple[launch.FileEdit, ...]
+    edits: tuple[launcher.FileEdit, ...]
     before: Mapping[str, bytes]
     after: Mapping[str, bytes]
 
@@ -42,7 +42,9 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
     """The nearest release below a vLLM that the patch applies to, else the nearest above. Raises EnvironmentMissing."""
     for version in _nearest_first(patch, vllm, listed):
         files = ReleaseReader(version, listed).files(judge.needed_paths(version))
-        results, changed = launch.decide_plan(launch.Plan(1, "", "", (), judge.patches, ""), version, files.__getitem__)
+        results, changed = launcher.decide_plan(
+            launcher.Plan(1, "", "", (), judge.patches, ""), version, files.__getitem__
+        )
         if results[-1].state in ("applies", "drifted"):
             variant = next(one for one in judge.patches[-1].variants if one.name == results[-1].variant)
             before = {file.path: file.before for file in results[-1].files if file.before is not None}
@@ -58,15 +60,15 @@ def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
     claimed = [
         version
         for version in listed.releases()
-        if launch.RELEASE.fullmatch(version)
+        if launcher.PUBLISHED_RELEASE.fullmatch(version)
         and version != vllm
-        and any(launch.contains(variant.specifier, version) for variant in patch.variants)
+        and any(launcher.range_contains(variant.specifier, version) for variant in patch.variants)
     ]
-    number = re.match(launch.NUMBER, vllm)
+    number = re.match(launcher.VERSION_NUMBER, vllm)
     if not number:
         return claimed[::-1]
-    top = launch.release(number[0])
-    below = [version for version in claimed if launch.release(plain(version)) <= top]
+    top = launcher.release_key(number[0])
+    below = [version for version in claimed if launcher.release_key(plain(version)) <= top]
     return [*reversed(below), *(version for version in claimed if version not in below)]
 
 
@@ -117,7 +119,7 @@ class _Merger:
             done = merge(base=sides[0], ours=sides[1], theirs=sides[2], labels=self._labels)
             conflicts += done.conflicts
             merged = done.data if whole else merged.replace(sides[2], done.data, 1)
-        file = CarriedFile(path=path, source=source, conflicts=conflicts, theirs=launch.sha256(theirs))
+        file = CarriedFile(path=path, source=source, conflicts=conflicts, theirs=launcher.sha256(theirs))
         return Merge(file=file, base=base, ours=ours, theirs=theirs, merged=merged)
 
     def _home(self, path: str, scope: str) -> tuple[str, str]:
@@ -174,8 +176,8 @@ class _Merger:
         """The new vLLM's files as the patch would find them."""
         paths = {*homes, *deciding.needed_paths(self._needs, self._target.vllm)}
         files = self._target.files(paths)
-        plan = launch.Plan(1, "", "", (), self._needs, "")
-        _, changed = launch.decide_plan(plan, self._target.vllm, files.__getitem__)
+        plan = launcher.Plan(1, "", "", (), self._needs, "")
+        _, changed = launcher.decide_plan(plan, self._target.vllm, files.__getitem__)
         found = {path: changed.get(path, files[path]) for path in homes}
         return {path: data for path, data in found.items() if data is not None}
 
@@ -198,8 +200,8 @@ def _inside(scope: str, other: str) -> bool:
 def _once(data: bytes, scope: str) -> bool:
     """Whether a file defines the scope once, and its text is there once, so that it can be cut out and put back."""
     try:
-        return len(launch.Source(data).spans(scope)) == 1 and data.count(_cut(data, scope)) == 1
-    except launch.UNREADABLE:
+        return len(launcher.Source(data).spans(scope)) == 1 and data.count(_cut(data, scope)) == 1
+    except launcher.NOT_PYTHON:
         return False
 
 
@@ -207,6 +209,6 @@ def _cut(data: bytes, scope: str) -> bytes:
     """The text of the first function or class of that name, decorators included; the whole file for ""."""
     if not scope:
         return data
-    source = launch.Source(data)
+    source = launcher.Source(data)
     begin, end = source.spans(scope)[0]
     return b"".join(source.raw[begin:end])

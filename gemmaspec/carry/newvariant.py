@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
-from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching import rewrite
 from gemmaspec.patching.minimal import FileDiff, minimal_diff
@@ -59,10 +59,10 @@ def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
 
 def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
     """It applies, compiles, is then seen to be in, and comes out again. Raises PatchError."""
-    done = launch.decide_file(diff.edit, before)
-    again = launch.decide_file(diff.edit, after)
+    done = launcher.decide_file(diff.edit, before)
+    again = launcher.decide_file(diff.edit, after)
     hunks = tuple(dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks)
-    back = launch.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
+    back = launcher.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
     if (done.state, done.after, again.state, back.after) != ("applies", after, "applied", before):
         path, why = diff.edit.path, done.detail or again.detail or back.detail
         raise PatchError(f"{path}: the new diff does not do what it should: {why}")
@@ -94,7 +94,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
 
 def release_number(vllm: str) -> str:
     """The number of the release that a build is, or is on the way to. UsageError when it states none."""
-    found = re.match(launch.NUMBER, vllm)
+    found = re.match(launcher.VERSION_NUMBER, vllm)
     if not found:
         raise UsageError(f"this vLLM states no version ({vllm})", hint="say for which releases it is: --from 0.34.0")
     return found[0]
@@ -105,12 +105,12 @@ class _Release:
     """Another release, with the verdict of the patch as it was."""
 
     version: str
-    read: launch.Read
+    read: launcher.Read
     fitted: bool
 
 
 def _other_releases(
-    judge: Judge, edits: Sequence[launch.FileEdit], listing: Callable[[], Listing], say: Say
+    judge: Judge, edits: Sequence[launcher.FileEdit], listing: Callable[[], Listing], say: Say
 ) -> Callable[[Callable[[str], bool]], Iterator[_Release]]:
     """Reads the published releases that are chosen, from the newest; none, and said so, without a package index."""
 
@@ -121,7 +121,7 @@ def _other_releases(
             say(f"other releases were not looked at: {error.message}")
             return
         for version in reversed(listed.releases()):
-            if launch.RELEASE.fullmatch(version) and wanted(version):
+            if launcher.PUBLISHED_RELEASE.fullmatch(version) and wanted(version):
                 paths = {*judge.needed_paths(version), *(edit.path for edit in edits)}
                 files = ReleaseReader(version, listed).files(paths)
                 verdict = deciding.decide(judge.patches, version, files.__getitem__)[-1]
@@ -133,7 +133,7 @@ def _other_releases(
 
 def _floor(
     judge: Judge,
-    edits: tuple[launch.FileEdit, ...],
+    edits: tuple[launcher.FileEdit, ...],
     wanted: Wanted,
     others: Callable[[Callable[[str], bool]], Iterator[_Release]],
 ) -> str:
@@ -142,12 +142,12 @@ def _floor(
     It stops at the base; where that is newer than the target, at the first release that the patch is for.
     """
     floor = release_number(wanted.vllm)
-    top, bottom = launch.release(floor), launch.release(wanted.base) if wanted.base else launch.release(floor)
+    top, bottom = launcher.release_key(floor), launcher.release_key(wanted.base or floor)
     if bottom > top:
-        bottom = launch.release(_lowest(judge.patches[-1].variants[0]))
-    new = launch.Variant("new", ">=0", edits)
+        bottom = launcher.release_key(_lowest(judge.patches[-1].variants[0]))
+    new = launcher.Variant("new", ">=0", edits)
     last = dataclasses.replace(judge.patches[-1], variants=(new,), superseded=())
-    for other in others(lambda version: bottom < launch.release(plain(version)) < top):
+    for other in others(lambda version: bottom < launcher.release_key(plain(version)) < top):
         verdict = deciding.decide((*judge.patches[:-1], last), other.version, other.read)[-1]
         if other.fitted or verdict.state != "applies":
             break
@@ -155,20 +155,20 @@ def _floor(
     return floor
 
 
-def in_a_gap(state: str, patch: launch.Patch, vllm: str) -> bool:
+def in_a_gap(state: str, patch: launcher.Patch, vllm: str) -> bool:
     """Whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
     last = _lowest(patch.variants[-1])
-    return state == "not-needed" and launch.release(release_number(vllm)) < launch.release(last)
+    return state == "not-needed" and launcher.release_key(release_number(vllm)) < launcher.release_key(last)
 
 
-def _lowest(variant: launch.Variant) -> str:
+def _lowest(variant: launcher.Variant) -> str:
     """The release that a range begins with."""
     return variant.specifier.partition(",")[0].removeprefix(">=")
 
 
 def plain(version: str) -> str:
     """A release without .post1 or +cpu, as ranges have it."""
-    found = re.match(launch.NUMBER, version)
+    found = re.match(launcher.VERSION_NUMBER, version)
     return found[0] if found else version
 
 
@@ -180,10 +180,10 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
             copy = rule.model_copy(update={"path": new})
             if rule.path != old or copy in patch.text.superseded or index in found:
                 continue
-            compiled = launch.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
-            if launch.closed_by(compiled, lambda path: wanted.files[path][0]):
+            compiled = launcher.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
+            if launcher.closed_by(compiled, lambda path: wanted.files[path][0]):
                 say(f"superseded: not copied for {new}, where it would match the unpatched file: {rule.contains}")
-            elif rule.scope and launch.definitions(launch.Source(wanted.files[new][0]).tree, rule.scope):
+            elif rule.scope and launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
                 found[index] = copy
                 say(f"superseded: copied for {new}")
     return found
@@ -217,7 +217,7 @@ def _check_others(
     chain = (*judge.patches[:-1], deciding.launcher_patch(new))
     lost = [
         other.version
-        for other in others(lambda version: launch.release(plain(version)) >= launch.release(floor))
+        for other in others(lambda version: launcher.release_key(plain(version)) >= launcher.release_key(floor))
         if other.fitted and not deciding.decide(chain, other.version, other.read)[-1].fits
     ]
     if lost:

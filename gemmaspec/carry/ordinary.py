@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmaspec import launcher
 from gemmaspec.carry.patchset import load_set
 from gemmaspec.errors import PatchConflict
-from gemmaspec.launcher import launch
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.reader import open_reader
 
@@ -39,8 +39,8 @@ def export(
     judge = patches.judges[id_]
     reader = open_reader(release, tree, functools.cache(listing_of.published))
     files = reader.files(judge.needed_paths(reader.vllm))
-    plan = launch.Plan(1, "", "", (), judge.patches, "")
-    result = launch.decide_plan(plan, reader.vllm, files.__getitem__)[0][-1]
+    plan = launcher.Plan(1, "", "", (), judge.patches, "")
+    result = launcher.decide_plan(plan, reader.vllm, files.__getitem__)[0][-1]
     if result.state not in ("applies", "drifted"):
         detail = "; ".join(f"{one.path}:{one.line or 1}: {one.detail}" for one in result.files if one.detail)
         raise PatchConflict(

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec import data
+from gemmaspec import data, launcher
 from gemmaspec.errors import PatchError, UsageError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import unknown_patch
 from gemmaspec.trees.verdicts import Judge, judge
@@ -29,7 +28,7 @@ class PatchSet:
     def claims(self, version: str) -> bool:
         """Whether a release is in the range of one of them."""
         own = (judge.patches[-1] for judge in self.judges.values())
-        return any(launch.contains(variant.specifier, version) for patch in own for variant in patch.variants)
+        return any(launcher.range_contains(variant.specifier, version) for patch in own for variant in patch.variants)
 
 
 def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gemmaspec import data
+from gemmaspec import data, launcher
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.merging import find_base, merges
 from gemmaspec.carry.newvariant import Say, Wanted, add_variant, in_a_gap, release_number
 from gemmaspec.carry.patchset import load_set
 from gemmaspec.carry.rebase_state import Carried
 from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
-from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.decide import Verdict
 from gemmaspec.patching.patch import Patch, load_patch
@@ -61,7 +60,7 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     of the patch is under way; EnvironmentMissing for a vLLM that cannot be read, or without git.
     """
     rebase_state.refuse_second(request.patch)
-    if request.floor and not re.fullmatch(launch.NUMBER, request.floor):
+    if request.floor and not re.fullmatch(launcher.VERSION_NUMBER, request.floor):
         raise UsageError(f"--from {request.floor!r} is not like 0.34.0")
     judge, patch = _patch(request.patch, request.folders)
     listing = functools.cache(listing_of.published)
@@ -147,7 +146,7 @@ def _patch(id_: str, folders: tuple[Path, ...]) -> tuple[Judge, Patch]:
     return patches.judges[id_], patches.every[id_]
 
 
-def _edits(judge: Judge) -> Iterator[launch.FileEdit]:
+def _edits(judge: Judge) -> Iterator[launcher.FileEdit]:
     """Every edit of every variant: whichever the base turns out to use."""
     return (edit for patch in judge.patches for variant in patch.variants for edit in variant.files)
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gemmaspec import launcher
 from gemmaspec.errors import GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.files import state_dir, unwritable, write_whole
-from gemmaspec.launcher import launch
 from gemmaspec.trees.folder import read_inside
 
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -39,8 +39,8 @@ class CarriedFile:
 
     def __post_init__(self) -> None:
         """Both become paths on this machine."""
-        launch.check_path(self.path)
-        launch.check_path(self.source)
+        launcher.check_path(self.path)
+        launcher.check_path(self.source)
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def load(id_: str) -> Carried:
     if not place.is_dir():
         raise UsageError(f"no rebase of {id_} is under way", hint=f"gemmaspec patch rebase {id_} --to RELEASE")
     try:
-        state: Carried = launch.build(Carried, json.loads((place / "state.json").read_bytes()), "state")
-        launch.check(state.schema == 1 and state.patch == id_ and state.files, "it is about something else")
+        state: Carried = launcher.decode(Carried, json.loads((place / "state.json").read_bytes()), "state")
+        launcher.ensure(state.schema == 1 and state.patch == id_ and state.files, "it is about something else")
     except (OSError, ValueError, RecursionError) as error:
         raise PatchError(f"{place / 'state.json'}: {error}", hint=f"gemmaspec patch continue {id_} --abort") from None
     return state
@@ -132,7 +132,7 @@ def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
     found: dict[str, tuple[bytes, bytes]] = {}
     for file in state.files:
         theirs, edited = read_inside(place / "theirs", file.path), read_inside(place, file.path)
-        if theirs is None or edited is None or launch.sha256(theirs) != file.theirs:
+        if theirs is None or edited is None or launcher.sha256(theirs) != file.theirs:
             raise PatchError(
                 f"{place}: {file.path} or theirs/{file.path} is gone, or the latter was edited",
                 hint=f"gemmaspec patch continue {state.patch} --abort",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gemmaspec import launcher
 from gemmaspec.carry.merging import find_base, merges
 from gemmaspec.carry.newvariant import diffs_of
 from gemmaspec.carry.patchset import PatchSet, load_set
@@ -15,7 +16,6 @@ from gemmaspec.carry.shipped import shipped
 from gemmaspec.carry.verify import Cell, decide_tree
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.finding import Finding
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import profile_plan
@@ -110,7 +110,7 @@ def _listing(*, needed: bool) -> Listing:
 
 
 def _release(release: str | None, listing: Listing, patches: PatchSet) -> Tree:
-    final = [one for one in listing.releases() if launch.RELEASE.fullmatch(one)]
+    final = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
     listing, chosen = listing_of.choose([release or final[-1]], listing)
     if len(chosen) != 1:
         raise UsageError(f"one release is looked at, and {release!r} means {len(chosen)}")
@@ -134,11 +134,11 @@ def _profile_day(
     profile = loaded.profile
     findings = names.findings[profile.name] if isinstance(names, Names) else ()
     try:
-        plan = launch.parse_plan(profile_plan(profile, patches))
+        plan = launcher.parse_plan(profile_plan(profile, patches))
     except PatchError as error:
         return ProfileDay(name=profile.name, starts=False, blocked_by=(error.message,))
-    results, _ = launch.decide_plan(plan, tree.vllm, tree.read)
-    unfit = [result.patch for result in results if result.state not in launch.FITS]
+    results, _ = launcher.decide_plan(plan, tree.vllm, tree.read)
+    unfit = [result.patch for result in results if result.state not in launcher.FITS]
     blocked_by = tuple(patch.id for patch in unfit if patch.required)
     left_out = tuple(patch.id for patch in unfit if not patch.required)
     refused = any(finding.severity == "error" for finding in findings)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemmaspec import data
+from gemmaspec import data, launcher
 from gemmaspec.carry.patchset import PatchSet, load_set
 from gemmaspec.carry.shipped import is_required, shipped_images
 from gemmaspec.deploy import stacks
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder
@@ -173,7 +172,9 @@ def _versions(request: Request, patches: PatchSet) -> tuple[Listing, list[str]]:
     if request.releases:
         listing, chosen = listing_of.choose(request.releases, listing)
     if not request.releases or request.all_releases:
-        chosen += [one for one in listing.releases() if launch.RELEASE.fullmatch(one) and patches.claims(one)]
+        chosen += [
+            one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one) and patches.claims(one)
+        ]
     return listing, [one for one in listing.releases() if one in chosen]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmaspec import launcher
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.newpatch import NewPatch, folder_for, write_patch
 from gemmaspec.carry.newvariant import Say, diffs_of, release_number
@@ -22,7 +23,6 @@ from gemmaspec.carry.rebase import Rebased, resume
 from gemmaspec.carry.rebase_state import Carried, CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.files import state_dir, unwritable, write_whole
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import Patch, load_patch
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import read_inside
@@ -38,7 +38,7 @@ class ScratchFile:
 
     def __post_init__(self) -> None:
         """It becomes a path on this machine."""
-        launch.check_path(self.path)
+        launcher.check_path(self.path)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def open_scratch(
         raise UsageError(why, hint=f"--file vllm/….py; to begin again: rm -r {place}")
     new = [path for path in dict.fromkeys(paths) if path not in {file.path for file in before.files}]
     found = _pristine(reader, new)
-    files = (*before.files, *(ScratchFile(path, launch.sha256(data)) for path, data in found.items()))
+    files = (*before.files, *(ScratchFile(path, launcher.sha256(data)) for path, data in found.items()))
     _copy(place, found, dataclasses.replace(before, files=files))
     return [place / path for path in paths]
 
@@ -142,7 +142,7 @@ def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folde
     rebase_state.refuse_second(state.patch)
     merges = [
         Merge(
-            file=CarriedFile(path=path, source=path, conflicts=0, theirs=launch.sha256(old)),
+            file=CarriedFile(path=path, source=path, conflicts=0, theirs=launcher.sha256(old)),
             base=old,
             ours=old,
             theirs=old,
@@ -173,7 +173,7 @@ def _pairs(state: Scratch) -> dict[str, tuple[bytes, bytes]]:
     place, found = place_of(state.patch), {}
     for file in state.files:
         old, new = read_inside(place / "pristine", file.path), read_inside(place, file.path)
-        if old is None or new is None or launch.sha256(old) != file.sha256:
+        if old is None or new is None or launcher.sha256(old) != file.sha256:
             raise PatchError(
                 f"{place}: {file.path} or pristine/{file.path} is gone, or the latter was edited",
                 hint=f"rm -r {place}    # and begin again: gemmaspec patch new {state.patch} …",
@@ -196,8 +196,8 @@ def load(id_: str) -> Scratch:
             f"no patch {id_} is being made", hint=f"gemmaspec patch new {id_} --release … --file vllm/….py"
         )
     try:
-        state: Scratch = launch.build(Scratch, json.loads(file.read_bytes()), "state")
-        launch.check(state.schema == 1 and state.patch == id_, "it is about something else")
+        state: Scratch = launcher.decode(Scratch, json.loads(file.read_bytes()), "state")
+        launcher.ensure(state.schema == 1 and state.patch == id_, "it is about something else")
     except (OSError, ValueError, RecursionError) as error:
         raise PatchError(f"{file}: {error}", hint=f"rm -r {file.parent}") from None
     return state

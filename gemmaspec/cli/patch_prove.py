@@ -63,16 +63,16 @@ def prove(
 
 def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) -> list[str]:
     """Those named; else those that the patches claim, all of them or the ends of each range."""
-    from gemmaspec.launcher import launch
+    from gemmaspec import launcher
     from gemmaspec.proof.prove import ends_of_ranges
     from gemmaspec.trees import listing as listing_of
 
     listing = listing_of.published()
     if texts:
         return listing_of.choose(texts, listing)[1]
-    published = [one for one in listing.releases() if launch.RELEASE.fullmatch(one)]
+    published = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
     claims = [variant.specifier for patch in patches for variant in patch.variants]
-    claimed = [one for one in published if any(launch.contains(claim, one) for claim in claims)]
+    claimed = [one for one in published if any(launcher.range_contains(claim, one) for claim in claims)]
     return claimed if every else ends_of_ranges(patches, claimed)
 
 

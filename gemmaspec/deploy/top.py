@@ -9,12 +9,14 @@ from typing import Any
 
 import psutil
 
-from gemmaspec.deploy import metrics, stacks
+from gemmaspec.deploy import stacks
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.history import NOW_S, History
 from gemmaspec.machine import nvidia
+from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.ready.probe import api_key_for
 
 
 @dataclass(kw_only=True)
@@ -76,7 +78,7 @@ def _gpu_names() -> tuple[str, ...]:
 def _view(watched: _Watched) -> View:
     server = watched.started.server
     try:
-        sample = metrics.read(server)
+        sample = read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
     except GemmaspecError as error:
         return View(
             name=server.name, engine=watched.started.engine, address=server.base_url, problem=_why(watched, error)

@@ -15,16 +15,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import hooks, measurements, metrics, stacks
+from gemmaspec.deploy import hooks, measurements, stacks
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
 from gemmaspec.live.reference import Reference
+from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
 from gemmaspec.predict.rows import NONE
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.ready.probe import api_key_for
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -144,7 +147,7 @@ def _verdict(one: Watched, now: float, interval: float) -> Watching:
 
 def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
     try:
-        sample = metrics.read(one.started.server)
+        sample = _read(one)
     except GemmaspecError as error:
         one.failures += 1
         if one.failures == _GONE_AFTER:
@@ -156,6 +159,11 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
         yield _line(one, "answers")
     one.failures = 0
     yield from _told(one, one.faults.add(sample, power_w=power_w), restart)
+
+
+def _read(one: Watched) -> Sample:
+    server = one.started.server
+    return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
 
 
 def _look_at_process(one: Watched, restart: Restart) -> Iterator[Line]:
@@ -200,7 +208,7 @@ def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterat
             stacks.engine_of(one.started).stop(one.started.server)
         restart(name, no_spec=done.action == "off")
     except GemmaspecError as error:
-        one.last = f"{event.kind}: {what}, which failed"
+        one.last = f"{event.kind}: a restart failed"
         yield _line(one, "failed", reason=error.message)
         return
     one.last = f"{event.kind}: {what}"
@@ -216,7 +224,7 @@ def _drain(one: Watched) -> str:
     most = 0.0
     while True:
         try:
-            sample = metrics.read(one.started.server)
+            sample = _read(one)
         except GemmaspecError:
             return "the server does not say any more how many requests run"
         left = sample.running + sample.waiting

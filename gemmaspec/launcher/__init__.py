@@ -1,0 +1,101 @@
+"""The script that runs beside vLLM, standard library only, and what the host uses of its deciding half.
+
+Read launch.py from its end: `launch()` tells the whole start. The host imports from here, never from launch.py, which
+is copied into stacks as it is.
+"""
+
+from gemmaspec.launcher.launch import EDGE as EDGE_MARK
+from gemmaspec.launcher.launch import (
+    FILE_LIMIT,
+    FITS,
+    FileEdit,
+    Hunk,
+    Known,
+    Patch,
+    PatchResult,
+    Plan,
+    Read,
+    Requirement,
+    Rule,
+    Source,
+    Variant,
+    build_overlay,
+    candidates,
+    check_path,
+    closed_by,
+    decide_file,
+    decide_plan,
+    defined_in,
+    definitions,
+    find_hunk,
+    function_digest,
+    is_text,
+    parse_plan,
+    plan_digest,
+    sha256,
+    stated_version,
+    tree_digest,
+    vllm_version,
+)
+from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
+from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
+from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
+from gemmaspec.launcher.launch import UNREADABLE as NOT_PYTHON
+from gemmaspec.launcher.launch import Place as Surroundings
+from gemmaspec.launcher.launch import build as decode
+from gemmaspec.launcher.launch import check as ensure
+from gemmaspec.launcher.launch import contains as range_contains
+from gemmaspec.launcher.launch import first_line as first_line_of
+from gemmaspec.launcher.launch import likeness as similarity
+from gemmaspec.launcher.launch import quietly as without_warnings
+from gemmaspec.launcher.launch import read_from as reader_of
+from gemmaspec.launcher.launch import release as release_key
+from gemmaspec.launcher.launch import remove as delete
+
+__all__ = [
+    "EDGE_MARK",
+    "FILE_LIMIT",
+    "FITS",
+    "NOT_PYTHON",
+    "OVERLAY_MARKER",
+    "PUBLISHED_RELEASE",
+    "VERSION_NUMBER",
+    "FileEdit",
+    "Hunk",
+    "Known",
+    "Patch",
+    "PatchResult",
+    "Plan",
+    "Read",
+    "Requirement",
+    "Rule",
+    "Source",
+    "Surroundings",
+    "Variant",
+    "build_overlay",
+    "candidates",
+    "check_path",
+    "closed_by",
+    "decide_file",
+    "decide_plan",
+    "decode",
+    "defined_in",
+    "definitions",
+    "delete",
+    "ensure",
+    "find_hunk",
+    "first_line_of",
+    "function_digest",
+    "is_text",
+    "parse_plan",
+    "plan_digest",
+    "range_contains",
+    "reader_of",
+    "release_key",
+    "sha256",
+    "similarity",
+    "stated_version",
+    "tree_digest",
+    "vllm_version",
+    "without_warnings",
+]

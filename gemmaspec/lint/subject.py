@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 from gemmaspec.lint.command import Argument, arguments
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
@@ -58,7 +58,7 @@ class Subject:
 
     def runs(self, versions: str) -> bool:
         """Whether the vLLM is in a range such as >=0.25.0,<0.28; a build counts as the release that it precedes."""
-        return launch.contains(versions, self.vllm)
+        return launcher.range_contains(versions, self.vllm)
 
     @property
     def asked_method(self) -> str | None:

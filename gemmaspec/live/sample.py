@@ -54,6 +54,8 @@ class Sample:
     """When the server's process started, in seconds since 1970; 0 if it does not say."""
     generation_tokens: float = 0.0
     prompt_tokens: float = 0.0
+    counts_drafts: bool = False
+    """Whether it counts drafts, be it none so far: vLLM does where a draft is configured."""
     drafts: float = 0.0
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
@@ -99,6 +101,7 @@ def read_sample(text: str, *, at: float) -> Sample:
         at=at,
         started=started,
         kv_usage=usage,
+        counts_drafts="drafts" in totals,
         accepted_by_position=tuple(positions[place] for place in range(max(positions, default=-1) + 1)),
         histograms={name: _histogram(found) for name, found in buckets.items()},
         **totals,

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.engine.server import Server
-from gemmaspec.live.sample import read_sample
+from gemmaspec.live.sample import Sample
 from gemmaspec.measure.stream import Broken
-from gemmaspec.ready.http import exchange
+from gemmaspec.ready.metrics import UnreadableMetrics, read_metrics
 
-_DRAFTS: Final = b"vllm:spec_decode_num_drafts"
-"""v1/spec_decode/metrics.py, 0.19.0 to 0.33.0."""
 _SETTLE_S: Final = 3.0
 _POLL_S: Final = 0.03
 
@@ -52,25 +50,18 @@ class Counters:
 
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> Counters:
-    """What the server has counted. Raises Broken when it does not say, and what `exchange` raises."""
-    reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
-    if reply.status != 200:
-        raise Broken(f"/metrics answers {reply.status}")
-    try:
-        return counters_of(reply.body.decode("utf-8", "replace"))
-    except (ValueError, OverflowError, IndexError, KeyError):
-        raise Broken("the counters of /metrics cannot be read") from None
+    """Return what the server has counted. Raises Broken when it does not say, and what `exchange` raises."""
+    return counters_of(_sample(server, timeout_s=timeout_s, api_key=api_key))
 
 
-def counters_of(text: str) -> Counters:
-    """The counters of a /metrics page. Raises ValueError when they cannot be read."""
-    found = read_sample(text, at=0.0)
+def counters_of(sample: Sample) -> Counters:
+    """Return the counters of a reading that a measurement needs."""
     return Counters(
-        generated=int(found.generation_tokens),
-        drafts=int(found.drafts),
-        drafted=int(found.draft_tokens),
-        accepted=int(found.accepted_tokens),
-        by_position=tuple(map(int, found.accepted_by_position)),
+        generated=int(sample.generation_tokens),
+        drafts=int(sample.drafts),
+        drafted=int(sample.draft_tokens),
+        accepted=int(sample.accepted_tokens),
+        by_position=tuple(map(int, sample.accepted_by_position)),
     )
 
 
@@ -88,11 +79,12 @@ def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, 
 
 
 def speculates(server: Server, *, timeout_s: float, api_key: str | None) -> bool:
-    """Whether the server has a draft: vLLM counts drafts, be it none so far, only where one is configured.
+    """Return whether the server has a draft. Raises Broken when it does not say, and what `exchange` raises."""
+    return _sample(server, timeout_s=timeout_s, api_key=api_key).counts_drafts
 
-    Raises Broken when it does not say, and what `exchange` raises.
-    """
-    reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
-    if reply.status != 200:
-        raise Broken(f"/metrics answers {reply.status}")
-    return _DRAFTS in reply.body
+
+def _sample(server: Server, *, timeout_s: float, api_key: str | None) -> Sample:
+    try:
+        return read_metrics(server, timeout_s=timeout_s, api_key=api_key)
+    except UnreadableMetrics as error:
+        raise Broken(error.message) from None

@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from gemmaspec import data
+from gemmaspec import data, launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import PatchText, load_text
 
 _ANY: Final = ".{0,300}"
@@ -36,7 +35,7 @@ class Bug:
 
     def concerns(self, version: str) -> bool:
         """Return whether the patch is written for a release of vLLM."""
-        return any(launch.contains(versions, version) for versions in self.versions)
+        return any(launcher.range_contains(versions, version) for versions in self.versions)
 
     def pattern(self) -> re.Pattern[str]:
         """Return what finds one of its error texts in a message of a log."""

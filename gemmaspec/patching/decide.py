@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import Patch
 from gemmaspec.patching.plan import patch_entry
 
@@ -38,23 +38,25 @@ class Verdict:
     @property
     def fits(self) -> bool:
         """Whether a server could start with it."""
-        return self.state in launch.FITS
+        return self.state in launcher.FITS
 
 
-def launcher_patch(patch: Patch, *, required: bool = True) -> launch.Patch:
+def launcher_patch(patch: Patch, *, required: bool = True) -> launcher.Patch:
     """A patch as the launcher reads it from a plan."""
-    compiled: launch.Patch = launch.build(launch.Patch, patch_entry(patch, required=required), patch.id)
+    compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=required), patch.id)
     return compiled
 
 
-def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launch.Patch, ...]:
+def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launcher.Patch, ...]:
     """What the patch needs, in order, then the patch. PatchError when that is not there, or needs it back."""
-    done: dict[str, launch.Patch] = {}
+    done: dict[str, launcher.Patch] = {}
     _collect(patch, patches, done, ())
     return tuple(done.values())
 
 
-def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.Patch], above: tuple[str, ...]) -> None:
+def _collect(
+    patch: Patch, patches: Mapping[str, Patch], done: dict[str, launcher.Patch], above: tuple[str, ...]
+) -> None:
     if patch.id in above:
         raise PatchError(f"patch {patch.id} needs itself, by way of {' and '.join(above)}")
     for need in patch.text.needs:
@@ -65,24 +67,24 @@ def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, launch.
     done[patch.id] = launcher_patch(patch)
 
 
-def needed_paths(patches: Iterable[launch.Patch], version: str) -> frozenset[str]:
+def needed_paths(patches: Iterable[launcher.Patch], version: str) -> frozenset[str]:
     """Every file that deciding these patches on that release would read."""
     paths: set[str] = set()
     for patch in patches:
-        variants = launch.candidates(patch, version)
+        variants = launcher.candidates(patch, version)
         paths |= {edit.path for variant in variants for edit in variant.files}
         paths |= {rule.path for rule in patch.superseded if variants}
     return frozenset(paths)
 
 
-def decide(patches: tuple[launch.Patch, ...], version: str, read: launch.Read) -> tuple[Verdict, ...]:
+def decide(patches: tuple[launcher.Patch, ...], version: str, read: launcher.Read) -> tuple[Verdict, ...]:
     """The verdicts over patches that are applied one after the other, as a start would."""
-    plan = launch.Plan(1, "", "", (), patches, "")
-    results, _ = launch.decide_plan(plan, version, read)
+    plan = launcher.Plan(1, "", "", (), patches, "")
+    results, _ = launcher.decide_plan(plan, version, read)
     return tuple(_verdict(result) for result in results)
 
 
-def _verdict(result: launch.PatchResult) -> Verdict:
+def _verdict(result: launcher.PatchResult) -> Verdict:
     return Verdict(
         patch=result.patch.id,
         state=result.state,
@@ -96,8 +98,8 @@ def _verdict(result: launch.PatchResult) -> Verdict:
                 detail=file.detail,
                 expected=file.expected,
                 found=file.found,
-                before=None if file.before is None else launch.sha256(file.before),
-                after=None if file.after is None else launch.sha256(file.after),
+                before=None if file.before is None else launcher.sha256(file.before),
+                after=None if file.after is None else launcher.sha256(file.after),
             )
             for file in result.files
         ),

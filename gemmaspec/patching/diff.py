@@ -15,8 +15,8 @@ from typing import Final
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk, PatchedFile, PatchSet
 
+from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
 
 _NOT_AN_EDIT: Final = {
     r"(rename|copy) (from|to) |(dis)?similarity index ": "renames or copies a file; a patch edits in place",
@@ -122,7 +122,7 @@ def _refuse_not_an_edit(line: str, where: str) -> None:
 
 def _refuse_path(path: str, lines: list[str], name: str) -> None:
     try:
-        launch.check_path(path)
+        launcher.check_path(path)
     except ValueError as error:
         raise PatchError(f"{name}:{_line_of(lines, path)}: {error}") from None
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from packaging.version import Version
 
+from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import Known, Place
+from gemmaspec.launcher import Known, Surroundings
 
 KNOWN_FILE: Final = "known.json"
 Rules = Sequence[Mapping[str, str]]
@@ -36,14 +36,14 @@ class Seen:
     lines: tuple[int, ...] = ()
     """Where each hunk goes, from 1; none when the patch left the file alone."""
     after: str = ""
-    places: tuple[Place, ...] = ()
+    places: tuple[Surroundings, ...] = ()
     """What stands around each hunk, and digests of its function."""
 
 
-def fingerprint(files: Iterable[launch.FileEdit], rules: Rules) -> str:
+def fingerprint(files: Iterable[launcher.FileEdit], rules: Rules) -> str:
     """The sha256 of all that decides about a variant: its hunks and scopes, and the patch's rules."""
     edits = [[edit.path, [asdict(hunk) for hunk in edit.hunks]] for edit in files]
-    return launch.sha256(json.dumps([edits, rules], sort_keys=True).encode())
+    return launcher.sha256(json.dumps([edits, rules], sort_keys=True).encode())
 
 
 def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[Known, ...]]:
@@ -58,7 +58,7 @@ def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[
         entry = json.loads(file.read_bytes())["variants"].get(variant) or {}
         if entry.get("made_for") != made_for:
             return {}
-        return {path: launch.build(tuple[Known, ...], rows, path) for path, rows in entry["files"].items()}
+        return {path: launcher.decode(tuple[Known, ...], rows, path) for path, rows in entry["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PatchError(
             f"{file}: not as it was generated: {error}", hint=f"gemmaspec patch known {folder.name}"

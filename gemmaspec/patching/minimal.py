@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import FileEdit, Hunk, Source
+from gemmaspec.launcher import FileEdit, Hunk, Source
 
 _EVERY_SPLIT_UP_TO: Final = 8
 """Lines of context up to which every split into above and below is tried; beyond, both sides grow alike."""
@@ -63,7 +63,7 @@ def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
         raise PatchError(f"{path}: no line was changed" + ("" if old == new else " but for its line ending"))
     hunks = pair.hunks(_close_ones_joined(changes))
     edit = FileEdit(path, tuple(hunk for _, hunk in hunks))
-    if launch.decide_file(edit, old).after != new or launch.decide_file(edit, new).state != "applied":
+    if launcher.decide_file(edit, old).after != new or launcher.decide_file(edit, new).state != "applied":
         raise PatchError(f"{path}: line endings, the encoding or the newline at the end were changed; keep them")
     return FileDiff(edit=edit, text=_text(path, pair, [place for place, _ in hunks], changes))
 
@@ -77,7 +77,7 @@ class _Pair:
             self.before, self.after = Source(old), Source(new)
             self._scopes = sorted(_scopes(self.before), key=lambda scope: scope[1][1] - scope[1][0])
             self._kept = {scope for scope, _ in _scopes(self.after)}
-        except launch.UNREADABLE as error:
+        except launcher.NOT_PYTHON as error:
             raise PatchError(f"{path}: is no Python: {error}") from None
 
     def changes(self) -> list[_Change]:
@@ -139,7 +139,7 @@ class _Pair:
             if not new:
                 continue
             hunk = Hunk(_named(scope, self.before.is_inside(begin)), begin + 1, old, new)
-            there, done = launch.find_hunk(hunk, self.before), launch.find_hunk(hunk, self.after)
+            there, done = launcher.find_hunk(hunk, self.before), launcher.find_hunk(hunk, self.after)
             if (there.state, done.state, done.index) == ("applies", "applied", new_begin):
                 return place, hunk
         return None
@@ -154,11 +154,11 @@ class _Pair:
 def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
     """Every function and class with its lines, and the whole file."""
     yield "", (0, len(source.lines))
-    todo = [("", node) for node in launch.defined_in(source.tree)]
+    todo = [("", node) for node in launcher.defined_in(source.tree)]
     while todo:
         prefix, node = todo.pop()
-        yield prefix + node.name, (launch.first_line(node) - 1, node.end_lineno)
-        todo += [(f"{prefix}{node.name}.", child) for child in launch.defined_in(node)]
+        yield prefix + node.name, (launcher.first_line_of(node) - 1, node.end_lineno)
+        todo += [(f"{prefix}{node.name}.", child) for child in launcher.defined_in(node)]
 
 
 def _named(scope: str, in_string: bool) -> str:

@@ -11,14 +11,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gemmaspec import data, strict_yaml
+from gemmaspec import data, launcher, strict_yaml
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import DiffFile, parse_diff
 from gemmaspec.patching.known import Rules, fingerprint, read_known
 from gemmaspec.sentences import sentence
 
-_RANGE: Final = re.compile(rf">=({launch.NUMBER})(?:,<({launch.NUMBER}))?")
+_RANGE: Final = re.compile(rf">=({launcher.VERSION_NUMBER})(?:,<({launcher.VERSION_NUMBER}))?")
 _ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 _DAY: Final = r"^\d{4}-\d{2}-\d{2}$"
 
@@ -120,7 +119,7 @@ class Variant:
     name: str
     specifier: str
     sha256: str
-    files: tuple[launch.FileEdit, ...]
+    files: tuple[launcher.FileEdit, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +223,7 @@ def _range_findings(text: PatchText) -> Iterator[str]:
         if found is None:
             yield f"variants.{index}.versions: {variant.versions!r} is not like >=0.19.0,<0.33"
             return
-        low, high = (launch.release(bound) if bound else None for bound in found.groups())
+        low, high = (launcher.release_key(bound) if bound else None for bound in found.groups())
         if floor is None or low is None or low < floor or (high is not None and high <= low):
             yield f"variants.{index}.versions: {variant.versions} overlaps the range before it or is empty"
         floor = high
@@ -235,7 +234,7 @@ def _range_findings(text: PatchText) -> Iterator[str]:
 def _rule_findings(text: PatchText) -> Iterator[str]:
     for index, rule in enumerate(text.superseded):
         try:
-            launch.check_path(rule.path)
+            launcher.check_path(rule.path)
         except ValueError as error:
             yield f"superseded.{index}.path: {error}"
 
@@ -272,13 +271,13 @@ def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
     return Variant(
         name=file.stem,
         specifier=text.versions,
-        sha256=launch.sha256(content),
+        sha256=launcher.sha256(content),
         files=tuple(replace(edit, known=known.get(edit.path, ())) for edit in edits),
     )
 
 
-def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launch.FileEdit:
+def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launcher.FileEdit:
     """A file's hunks, each with the function or class to look in."""
     pairs = zip(scopes, edit.hunks, strict=True)
-    hunks = tuple(launch.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
-    return launch.FileEdit(edit.path, hunks)
+    hunks = tuple(launcher.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
+    return launcher.FileEdit(edit.path, hunks)

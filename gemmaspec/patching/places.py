@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import EDGE, Hunk, Place, Source
+from gemmaspec import launcher
+from gemmaspec.launcher import EDGE_MARK, Hunk, Source, Surroundings
 
 _AT_LEAST: Final = 3
 """Lines of code on either side of a hunk whose scope is the whole file; as many as git and patch look at."""
 _AT_MOST: Final = 40
 
 
-def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Place:
+def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundings:
     """The place of a hunk at a line index of a released file; `after` is that file, patched.
 
     Of a function every line of code is kept, so that drift can be told line by line; of the whole file as many as
@@ -22,19 +22,19 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Place:
     above = _row(source, spans, index, -1)
     below = _row(source, spans, index + len(hunk.old), 1)
     again = (
-        launch.likeness(source, spans, index, -1, above)[1],
-        launch.likeness(source, spans, index + len(hunk.old), 1, below)[1],
+        launcher.similarity(source, spans, index, -1, above)[1],
+        launcher.similarity(source, spans, index + len(hunk.old), 1, below)[1],
     )
     if not hunk.function:
         above, below = (
             row[: min(max(_AT_LEAST, twice + 1), _AT_MOST)] for row, twice in zip((above, below), again, strict=True)
         )
-    return Place(
+    return Surroundings(
         above="".join(above),
         below="".join(below),
         again=again,
-        function=launch.function_digest(source, hunk),
-        patched=launch.function_digest(after, hunk),
+        function=launcher.function_digest(source, hunk),
+        patched=launcher.function_digest(after, hunk),
     )
 
 
@@ -42,4 +42,4 @@ def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> 
     """The marks of all lines of code from a line index to the edge of the scope, the nearest first."""
     begin, end = next(span for span in spans if span[0] <= edge <= span[1])
     found = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
-    return [*found, EDGE]
+    return [*found, EDGE_MARK]

@@ -8,10 +8,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gemmaspec import __version__
+from gemmaspec import __version__, launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import Requirement
+from gemmaspec.launcher import Requirement
 from gemmaspec.patching.patch import Patch, Variant
 
 
@@ -44,9 +43,9 @@ def compile_plan(
         "requires": [dataclasses.asdict(need) for need in requires],
         "patches": [patch_entry(patches[name], required=name in required) for name in names],
     }
-    plan["sha256"] = launch.plan_digest(plan)
+    plan["sha256"] = launcher.plan_digest(plan)
     try:
-        launch.parse_plan(plan)
+        launcher.parse_plan(plan)
     except ValueError as error:
         raise PatchError(f"the plan of {profile_name} would be refused by the launcher: {error}") from None
     return plan

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import yaml
 
-from gemmaspec import strict_yaml
+from gemmaspec import launcher, strict_yaml
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import UNWRITTEN, Imported, SupersededRule
 
 _WIDTH: Final = 120
@@ -44,14 +43,14 @@ def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
     `ranges` are as `load_patch` takes them. PatchError when one of them begins at `floor` already.
     """
     bounds = [[*text[2:].split(",<"), ""][:2] for text in ranges]
-    at = launch.release(floor)
-    if any(launch.release(low) == at for low, _ in bounds):
+    at = launcher.release_key(floor)
+    if any(launcher.release_key(low) == at for low, _ in bounds):
         raise PatchError(f"a variant for vllm {floor} and up is there already: >={floor}")
-    index = sum(launch.release(low) < at for low, _ in bounds)
+    index = sum(launcher.release_key(low) < at for low, _ in bounds)
     high = bounds[index][0] if index < len(bounds) else ""
     if index:
         low, end = bounds[index - 1]
-        if not end or launch.release(end) > at:
+        if not end or launcher.release_key(end) > at:
             bounds[index - 1], high = [low, floor], end
     bounds.insert(index, [floor, high])
     return Ranges(versions=tuple(f">={low},<{end}" if end else f">={low}" for low, end in bounds), index=index)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import chain
 from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.source import source_of
@@ -141,28 +141,28 @@ def prove(
 
 
 def _claims(patch: Patch, release: str) -> bool:
-    return any(launch.contains(variant.specifier, release) for variant in patch.variants)
+    return any(launcher.range_contains(variant.specifier, release) for variant in patch.variants)
 
 
 def _prove_release(
     claimed: Sequence[Patch], shelf: Mapping[str, Patch], release: str, probes: Probes
 ) -> Iterator[Proof]:
     source = source_of(release)
-    read = launch.read_from(source / "vllm")
+    read = launcher.reader_of(source / "vllm")
     together = {one.id: one for patch in claimed for one in chain(patch, shelf)}
-    plan = launch.Plan(1, "", "", (), tuple(together.values()), "")
-    results, changed = launch.decide_plan(plan, release, read)
+    plan = launcher.Plan(1, "", "", (), tuple(together.values()), "")
+    results, changed = launcher.decide_plan(plan, release, read)
     decided = {result.patch.id: result for result in results}
     files = {patch.id: patch.folder / PROBE for patch in claimed if decided[patch.id].state in ("applies", "drifted")}
     stock = probes.run([source], files) if files else {}
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:
-        overlay = launch.build_overlay(source / "vllm", Path(folder), changed)
+        overlay = launcher.build_overlay(source / "vllm", Path(folder), changed)
         patched = probes.run([overlay or source, source], files) if files else {}
     for patch in claimed:
         yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
 
 
-def _judge(patch: Patch, release: str, result: launch.PatchResult, stock: Look | None, patched: Look | None) -> Proof:
+def _judge(patch: Patch, release: str, result: launcher.PatchResult, stock: Look | None, patched: Look | None) -> Proof:
     """What two looks mean."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(
@@ -176,7 +176,9 @@ def _judge(patch: Patch, release: str, result: launch.PatchResult, stock: Look |
     )
 
 
-def _outcome(patch: Patch, result: launch.PatchResult, stock: Look | None, patched: Look | None) -> tuple[Outcome, str]:
+def _outcome(
+    patch: Patch, result: launcher.PatchResult, stock: Look | None, patched: Look | None
+) -> tuple[Outcome, str]:
     if stock is None or patched is None:
         return "unfit", f"the patch is {result.state}"
     for where, look in (("stock", stock), ("patched", patched)):
@@ -201,6 +203,6 @@ def ends_of_ranges(patches: Sequence[Patch], releases: Sequence[str]) -> list[st
     ends: set[str] = set()
     for patch in patches:
         for variant in patch.variants:
-            inside = [release for release in releases if launch.contains(variant.specifier, release)]
+            inside = [release for release in releases if launcher.range_contains(variant.specifier, release)]
             ends.update(inside[:1] + inside[-1:])
     return [release for release in releases if release in ends]

@@ -13,11 +13,11 @@ import requests
 from pypi_simple import DistributionPackage
 from remotezip import RemoteZipError
 
+from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
 from gemmaspec.index import wheels
 from gemmaspec.index.cache import cache_dir
-from gemmaspec.launcher import launch
 from gemmaspec.trees import listing
 
 _GAP: Final = 128 * 1024  # bytes that are rather read than asked for again
@@ -75,7 +75,7 @@ def _copy_parts(wheel: DistributionPackage, copy: IO[bytes]) -> None:
 def _is_source(member: zipfile.ZipInfo) -> bool:
     """Whether a member is wanted, by a path that stays inside vllm/."""
     try:
-        launch.check_path(member.filename)
+        launcher.check_path(member.filename)
     except ValueError:
         return False
     return member.file_size <= wheels.LARGEST_MEMBER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.prove import Proof
 
@@ -28,7 +28,7 @@ LEGEND: Final = {
 
 def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, environment: str) -> str:
     """Markdown: a row for each release, a column for each patch, then what each probe saw."""
-    releases = sorted({proof.release for proof in proofs}, key=launch.release)
+    releases = sorted({proof.release for proof in proofs}, key=launcher.release_key)
     cells = {(proof.patch, proof.release): LETTERS[proof.outcome] for proof in proofs}
     names = [patch.id for patch in patches]
     rows = [

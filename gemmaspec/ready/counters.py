@@ -1,18 +1,10 @@
-"""What vLLM counts while it speculates, read from its /metrics."""
+"""What vLLM counts while it speculates: of a whole reading of /metrics, what one answer or `status` needs."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final
 
-PREFIX: Final = "vllm:spec_decode_num_"
-_FIELDS: Final = {
-    "vllm:spec_decode_num_drafts_total": "drafts",
-    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
-    "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
-}
-"""v1/spec_decode/metrics.py, 0.19.0 to 0.33.0; they exist only while a draft is configured."""
+from gemmaspec.live.sample import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +32,10 @@ class SpecCounters:
         return 1 + self.accepted_tokens / self.drafts if self.drafts else None
 
 
-def spec_counters(metrics_text: str) -> SpecCounters:
-    """The speculation counters of a /metrics page. Raises ValueError when they cannot be read."""
-    from prometheus_client.parser import text_string_to_metric_families  # slow to import
-
-    wanted = "\n".join(line for line in metrics_text.splitlines() if line.startswith(PREFIX))
-    totals = dict.fromkeys(_FIELDS.values(), 0.0)
-    for family in text_string_to_metric_families(f"{wanted}\n"):
-        for sample in family.samples:
-            if field := _FIELDS.get(sample.name):
-                totals[field] += sample.value
-    if not all(math.isfinite(total) and total >= 0 for total in totals.values()):
-        raise ValueError("a counter is negative or not a number")
-    return SpecCounters(**{field: int(total) for field, total in totals.items()})
+def spec_counters(sample: Sample) -> SpecCounters:
+    """Return the counters of speculation in a reading of /metrics."""
+    return SpecCounters(
+        drafts=int(sample.drafts),
+        draft_tokens=int(sample.draft_tokens),
+        accepted_tokens=int(sample.accepted_tokens),
+    )

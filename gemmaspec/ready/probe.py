@@ -14,6 +14,7 @@ from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.ready.counters import SpecCounters, spec_counters
 from gemmaspec.ready.http import NoAnswer, Reply, exchange
 from gemmaspec.ready.logline import printable
+from gemmaspec.ready.metrics import read_metrics
 
 __all__ = [
     "Answer",
@@ -93,13 +94,7 @@ def healthy(server: Server) -> bool:
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None = None) -> SpecCounters:
     """What the server has drafted since its start. Raises StartFailed or TimedOut when it does not say."""
-    reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
-    if reply.status != 200:
-        raise StartFailed(f"/metrics answers {reply.status}")
-    try:
-        return spec_counters(reply.body.decode("utf-8", "replace"))
-    except (ValueError, OverflowError, IndexError, KeyError):
-        raise StartFailed("the speculation counters of /metrics cannot be read") from None
+    return spec_counters(read_metrics(server, timeout_s=timeout_s, api_key=api_key))
 
 
 def ask(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 _GIB: Final = 2**30
 _LARGE: Final = 70 * _GIB
@@ -42,7 +42,7 @@ def batch_defaults(
         return BatchDefaults(tokens=2048 * world, sequences=128 * world)
     if capability == _GB10:
         return BatchDefaults(tokens=2048, sequences=256)
-    if memory >= _LARGEST and launch.contains(">=0.28.0", vllm):
+    if memory >= _LARGEST and launcher.range_contains(">=0.28.0", vllm):
         return BatchDefaults(tokens=16384, sequences=1024)
     if memory >= _LARGE and "a100" not in name.lower():
         return BatchDefaults(tokens=8192, sequences=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 HybridManager = Literal["on", "off", "any"]
 
@@ -109,4 +109,4 @@ def attention_for(vllm: str) -> AttentionRule:
 
 def within(vllm: str, versions: str) -> bool:
     """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
-    return launch.contains(versions, vllm if vllm[:1].isdigit() else "999")
+    return launcher.range_contains(versions, vllm if vllm[:1].isdigit() else "999")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 Modality = Literal["image", "video", "audio"]
 _POOLED: Final = 9
@@ -47,4 +47,4 @@ def wants_whole_items(vllm: str, *, cpu: bool) -> bool:
     which no other platform does, and compute_mm_encoder_budget in vllm/v1/core/encoder_cache_manager.py refuses a batch
     that is smaller than one item.
     """
-    return not cpu and launch.contains(">=0.20.0", vllm)
+    return not cpu and launcher.range_contains(">=0.20.0", vllm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 TRANSFORMERS_BY_VLLM: Final = (
     (">=0.19.0,<0.28.0", ">=5.5.0,<5.15"),
@@ -29,4 +29,4 @@ ASSISTANTS_FROM: Final = "5.8.0"
 
 def transformers_for(vllm: str) -> str | None:
     """The transformers range for one released vLLM; None for a release the table does not know."""
-    return next((found for releases, found in TRANSFORMERS_BY_VLLM if launch.contains(releases, vllm)), None)
+    return next((found for releases, found in TRANSFORMERS_BY_VLLM if launcher.range_contains(releases, vllm)), None)

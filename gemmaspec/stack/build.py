@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher.launch import Requirement
+from gemmaspec.launcher import Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded

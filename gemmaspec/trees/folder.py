@@ -6,15 +6,15 @@ import os
 import stat
 from pathlib import Path
 
+from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.launcher import launch
 from gemmaspec.trees.tree import LARGEST_FILE, Needed, Place, Tree
 
 
 def open_folder(folder: Path, needed: Needed) -> Tree:
     """Read a folder. Raises EnvironmentMissing: no vllm/ in it, a link that leads out of it, no plain file."""
     package = package_in(folder)
-    version = launch.vllm_version(package)
+    version = launcher.vllm_version(package)
     files = {path: read_inside(folder, path) for path in needed(version)}
     return Tree(place=Place(kind="tree", ref=str(folder)), vllm=version, files=files)
 

@@ -16,10 +16,10 @@ import requests
 import urllib3
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
+from gemmaspec import launcher
 from gemmaspec.engine import endpoint
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.launcher import launch
 from gemmaspec.trees.packages import Archive, candidates, find_package
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Place, Tree
 
@@ -45,7 +45,7 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
                     f"no vllm package was found in the image {ref}",
                     hint="set container.python in the profile to the interpreter that has vllm",
                 )
-            version = launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
+            version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
             files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
     finally:
         client.close()

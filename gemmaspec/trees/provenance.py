@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemmaspec import launcher
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import UnreadableFile, read_regular
-from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict
 
 
@@ -46,7 +46,7 @@ def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFi
         return
     try:
         plan = json.loads(read_regular(folder / "plan.json") or b"")
-        sha256 = launch.plan_digest(plan)
+        sha256 = launcher.plan_digest(plan)
     except UnreadableFile as error:
         yield ChangedFile(path=path, place="stack", detail=f"it cannot be read: {error.why}")
         return
@@ -72,7 +72,7 @@ def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for row in (row for patch in report["patches"] for row in patch["files"]):
-        launch.check_path(row["path"])
+        launcher.check_path(row["path"])
         if row["sha256_before"]:
             before.setdefault(row["path"], row["sha256_before"])
         if row["sha256_after"] and row["state"] == "applies":
@@ -88,8 +88,8 @@ def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]
 def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterator[ChangedFile]:
     if found is None:
         yield ChangedFile(path=path, place=place, detail="it is gone")
-    elif launch.sha256(found) != sha256:
-        detail = f"it was changed since the start: sha256 {launch.sha256(found)[:12]}…, reported {sha256[:12]}…"
+    elif launcher.sha256(found) != sha256:
+        detail = f"it was changed since the start: sha256 {launcher.sha256(found)[:12]}…, reported {sha256[:12]}…"
         yield ChangedFile(path=path, place=place, detail=detail)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from gemmaspec import launcher
 from gemmaspec.errors import UsageError
-from gemmaspec.launcher import launch
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder, package_in
 from gemmaspec.trees.listing import PROJECT, Listing
@@ -45,7 +45,7 @@ class FolderReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.place = Place(kind="tree", ref=str(folder))
-        self.vllm = launch.vllm_version(package_in(folder))
+        self.vllm = launcher.vllm_version(package_in(folder))
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
         """Read afresh."""
@@ -101,7 +101,7 @@ def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Li
 def is_source(path: str) -> bool:
     """Whether a path is a .py file inside vllm/."""
     try:
-        launch.check_path(path)
+        launcher.check_path(path)
     except ValueError:
         return False
     return True
@@ -138,8 +138,8 @@ def defines(data: bytes, scope: str) -> bool:
     if scope.rpartition(".")[2].encode() not in data:
         return False
     try:
-        return bool(launch.definitions(launch.quietly(ast.parse, data), scope))
-    except launch.UNREADABLE:
+        return bool(launcher.definitions(launcher.without_warnings(ast.parse, data), scope))
+    except launcher.NOT_PYTHON:
         return False
 
 

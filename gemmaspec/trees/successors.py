@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gemmaspec.launcher import launch
+from gemmaspec import launcher
 
 ALIKE: Final = 0.6
 """How much of its code a function must have to be offered; 1 is all."""
@@ -30,8 +30,8 @@ class Successor:
 
 def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
     """The functions of some files that are most alike, the best first; its own name does not count."""
-    source = launch.Source(base)
-    node = launch.definitions(source.tree, scope)[0]
+    source = launcher.Source(base)
+    node = launcher.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
     names = sorted({word for row in wanted for word in row if word.isidentifier()}, key=lambda name: (-len(name), name))
     found = []
@@ -39,16 +39,16 @@ def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Succ
         if not all(name.encode() in data for name in names[:_RARE]):
             continue
         try:
-            there = launch.Source(data)
+            there = launcher.Source(data)
             found += [_compared(there, path, name, one, wanted, tree) for name, one in _definitions(there.tree)]
-        except launch.UNREADABLE:
+        except launcher.NOT_PYTHON:
             continue
     good = [one for one in found if one.alike >= ALIKE]
     return sorted(good, key=lambda one: (-one.alike, one.path, one.scope))
 
 
 def _compared(
-    source: launch.Source, path: str, scope: str, node: Any, wanted: Sequence[tuple[str, ...]], tree: str
+    source: launcher.Source, path: str, scope: str, node: Any, wanted: Sequence[tuple[str, ...]], tree: str
 ) -> Successor:
     if _body(node) == tree:
         return Successor(path=path, scope=scope, alike=1)
@@ -57,7 +57,7 @@ def _compared(
     return Successor(path=path, scope=scope, alike=min(alike, 0.99))
 
 
-def _rows(source: launch.Source, node: Any) -> list[tuple[str, ...]]:
+def _rows(source: launcher.Source, node: Any) -> list[tuple[str, ...]]:
     """The words of each line of a body."""
     first = node.body[0].lineno - 1
     return [row for index in range(first, node.end_lineno) if (row := source.words(index))]
@@ -66,11 +66,11 @@ def _rows(source: launch.Source, node: Any) -> list[tuple[str, ...]]:
 def _body(node: Any) -> str:
     """The digest of what a function or class does, without its name."""
     arguments = [node.args] if hasattr(node, "args") else node.bases
-    return launch.tree_digest([*arguments, *(one for one in node.body if not launch.is_text(one))])
+    return launcher.tree_digest([*arguments, *(one for one in node.body if not launcher.is_text(one))])
 
 
 def _definitions(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every function and class with its qualified name."""
-    for node in launch.defined_in(tree):
+    for node in launcher.defined_in(tree):
         yield prefix + node.name, node
         yield from _definitions(node, f"{prefix}{node.name}.")

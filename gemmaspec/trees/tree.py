@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from gemmaspec import launcher
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.launcher import launch
 
 Kind = Literal["release", "image", "tree", "running"]
 Needed = Callable[[str], Iterable[str]]
 """From a version of vLLM to the files that are wanted of it, as vllm/….py."""
 
-LARGEST_FILE: Final = launch.FILE_LIMIT
+LARGEST_FILE: Final = launcher.FILE_LIMIT
 """Bytes: what a start reads too."""
 UNKNOWN: Final = "unknown"
 """The version of a vLLM that does not state one."""

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gemmaspec import data, launcher
 from gemmaspec.index.cache import cache_dir, keep, kept
-from gemmaspec.launcher import launch
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.patching.patch import Patch
@@ -23,7 +23,7 @@ class Judge:
     """A patch with all it needs, ready to be decided on trees."""
 
     id: str
-    patches: tuple[launch.Patch, ...]
+    patches: tuple[launcher.Patch, ...]
     """What it needs, then the patch itself."""
     digest: str
     """sha256 of all that is in `patches`."""
@@ -45,25 +45,25 @@ class Judge:
     def _key(self, tree: Tree) -> str:
         """Everything the verdict follows from."""
         files = {path: _digest(tree.read(path)) for path in sorted(self.needed_paths(tree.vllm))}
-        return launch.sha256(json.dumps([_engine(), self.digest, self.id, tree.vllm, files]).encode())
+        return launcher.sha256(json.dumps([_engine(), self.digest, self.id, tree.vllm, files]).encode())
 
 
 def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
     """A judge of one patch. PatchError when what it needs is not among `patches`."""
     chain = deciding.chain(patch, patches)
     text = json.dumps([dataclasses.asdict(one) for one in chain], sort_keys=True)
-    return Judge(id=patch.id, patches=chain, digest=launch.sha256(text.encode()))
+    return Judge(id=patch.id, patches=chain, digest=launcher.sha256(text.encode()))
 
 
 @cache
 def _engine() -> str:
     """The code that decides, and the Python that compiles: another one may decide otherwise."""
-    sources = (Path(module.__file__ or "").read_bytes() for module in (launch, deciding))
-    return launch.sha256(b"".join([*sources, sys.version.encode()]))
+    sources = (file.read_bytes() for file in (data.LAUNCHER, Path(deciding.__file__)))
+    return launcher.sha256(b"".join([*sources, sys.version.encode()]))
 
 
 def _digest(data: bytes | None) -> str | None:
-    return None if data is None else launch.sha256(data)
+    return None if data is None else launcher.sha256(data)
 
 
 def _parse(text: bytes | None) -> Verdict | None:

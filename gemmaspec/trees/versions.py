@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.launcher import launch
 from gemmaspec.trees.packages import Archive, candidates, find_package
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN
 
@@ -64,7 +64,7 @@ def interpreter_versions(python: Path, environment: Mapping[str, str] | None = N
     files = {"torch": "version.py", "transformers": "__init__.py"}
     stated = {name: _stated_in(found[name].parent / file) for name, file in files.items() if name in found}
     unknown = dict.fromkeys(files, UNKNOWN)
-    return {"vllm": _checked(launch.vllm_version(package)), **unknown, **stated}
+    return {"vllm": _checked(launcher.vllm_version(package)), **unknown, **stated}
 
 
 def _located(python: Path, environment: Mapping[str, str]) -> dict[str, Path] | None:
@@ -109,7 +109,7 @@ def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str
             f"no vllm package was found in {place}",
             hint="set container.python (for an image) or runtime.python to the interpreter that has vllm",
         )
-    vllm = _checked(launch.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN)
+    vllm = _checked(launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN)
     # A vllm that is installed as a checkout lies elsewhere than its dependencies.
     sites = [str(PurePosixPath(folder).parent) for folder in dict.fromkeys([package, *folders])]
     return {"vllm": vllm, **{name: _stated(sites, path, archive) for name, path in _FILES.items()}}
