@@ -95,22 +95,8 @@ def smoke(request: Request, progress: Progress, *, reference: Reference | None =
         f"{len(asked)} checks, {len(asks)} requests, {offer.together} at once; at {_SPEED:.0f} tokens/s at most "
         f"{seconds:.0f} s, and the time to read the prompts"
     )
-    began, done = time.monotonic(), 0
-
-    def on_answer(_: Ask) -> None:
-        nonlocal done
-        done += 1
-        progress.asked(done, len(asks))
-
-    asking = Asking(
-        server=server,
-        api_key=key,
-        together=offer.together,
-        request_s=request.request_s,
-        run_s=request.run_s,
-        counted=server.speculates,
-    )
-    answers = ask_all(asking, [ask for _, ask in asks], on_answer=on_answer)
+    began = time.monotonic()
+    answers = _answers(request, server, key, [ask for _, ask in asks], together=offer.together, progress=progress)
     by_check: dict[str, dict[str, Answer]] = {one.id: {} for one in asked}
     for (check, ask), answer in zip(asks, answers, strict=True):
         by_check[check.id][ask.key] = answer
@@ -120,6 +106,28 @@ def smoke(request: Request, progress: Progress, *, reference: Reference | None =
     if not (request.only or request.skip):
         keep_smoke(request.name, verdict)
     return Report(rows=rows, verdict=verdict, seconds=time.monotonic() - began)
+
+
+def _answers(
+    request: Request, server: Server, key: str | None, asks: Sequence[Ask], *, together: int, progress: Progress
+) -> Sequence[Answer]:
+    """Send all requests and count them as they are answered."""
+    done = 0
+
+    def on_answer(_: Ask) -> None:
+        nonlocal done
+        done += 1
+        progress.asked(done, len(asks))
+
+    asking = Asking(
+        server=server,
+        api_key=key,
+        together=together,
+        request_s=request.request_s,
+        run_s=request.run_s,
+        counted=server.speculates,
+    )
+    return ask_all(asking, asks, on_answer=on_answer)
 
 
 def _running(name: str) -> Started:
