@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry.importing import Import, Request, _diff_address, _id_of, import_diff
+from gemmaspec.carry.importing import Import, ImportRequest, _diff_address, _id_of, import_diff
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.patching.decide import decide, launcher_patch
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def imported(source: Path | str, folder: Path, **more: str) -> Import:
-    return import_diff(Request(source=str(source), folder=folder, **more))  # type: ignore[arg-type]
+    return import_diff(ImportRequest(source=str(source), folder=folder, **more))  # type: ignore[arg-type]
 
 
 def test_a_diff_is_reduced_pinned_and_unreviewed(file: Path, folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_context_may_begin_inside_a_docstring(folder: Path, tmp_path: Path) -> N
     file, tree = tmp_path / "start.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=DOCUMENTED)
     file.write_text(diff_of(DOCUMENTED, DOCUMENTED.replace("total = 0", "total = 1")))
     assert file.read_text().splitlines()[3:5] == [" ", "     Or nothing."]
-    import_diff(Request(source=str(file), folder=folder, tree=tree))
+    import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert (folder / "start/0.22.diff").read_text().splitlines()[3:] == ["-    total = 0", "+    total = 1"]
     assert load_patch(folder / "start").text.variants[0].scopes == {"vllm/v1/core.py": ("value",)}
 
@@ -116,7 +116,7 @@ def test_lines_that_only_go_are_imported_with_their_context(folder: Path, tmp_pa
     gone = OLD.replace("    if total:\n", "    log(total)\n    if total:\n")
     file, tree = tmp_path / "no-log.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=gone)
     file.write_text(diff_of(gone, OLD))
-    import_diff(Request(source=str(file), folder=folder, tree=tree))
+    import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert (folder / "no-log/0.22.diff").read_text() == (
         "--- a/vllm/v1/core.py\n+++ b/vllm/v1/core.py\n@@ -7,3 +7,2 @@\n"
         "         total += one\n-    log(total)\n     if total:\n"
@@ -138,7 +138,7 @@ def test_a_diff_that_does_not_fit_the_release_is_told_from_one_that_is_in_it(fil
     done = OLD.replace('        return "stock"', '        # as upstream has it\n        return "patched"', 1)
     tree = fake.write_tree(folder.parent / "tree", version="0.22.0", core=done)
     with pytest.raises(PatchConflict, match="has it already"):
-        import_diff(Request(source=str(file), folder=folder, tree=tree))
+        import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert not folder.exists()
 
 

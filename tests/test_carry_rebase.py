@@ -8,15 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
-from gemmaspec.carry.rebase import Rebased, Request, rebase, resume
-from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase, resume
+from gemmaspec.carry.verify import VerifyRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
@@ -25,18 +24,9 @@ from gemmaspec.patching.patch import load_patch
 from gemmaspec.trees.listing import published
 from gemmaspec.trees.reader import ReleaseReader
 from tests import vllm_trees as fake
-from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, snapshot, use_releases, write_patch
+from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, cache, snapshot, use_releases, write_patch  # noqa: F401
 
 ID = "right-value"
-
-
-@pytest.fixture(autouse=True)
-def cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """An empty cache, but for tests that read real wheels."""
-    if request.node.get_closest_marker("network"):
-        yield
-    else:
-        yield from (None for _ in fake.own_cache(monkeypatch, tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -46,7 +36,7 @@ def patch(tmp_path: Path) -> Path:
 
 def carry(patch: Path, to: str | None = None, **more: object) -> Rebased:
     said: list[str] = []
-    done = rebase(Request(patch=patch.name, to=to, folders=(patch.parent,), **more), said.append)  # type: ignore[arg-type]
+    done = rebase(RebaseRequest(patch=patch.name, to=to, folders=(patch.parent,), **more), said.append)  # type: ignore[arg-type]
     carry.said = said  # type: ignore[attr-defined]
     return done
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.carry import rebase_state, workspace
-from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.verify import VerifyRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.carry.workspace import commit, open_scratch
 from gemmaspec.cli.app import run

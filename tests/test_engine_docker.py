@@ -20,6 +20,7 @@ import pytest
 from gemmaspec.engine import compose, endpoint
 from gemmaspec.engine.container import has_nvidia
 from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.once import SharedFolder, run_once
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from tests.docker_support import IMAGE, free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
@@ -611,3 +612,18 @@ def test_a_compose_that_is_too_old_or_missing_is_told(
     monkeypatch.setenv("PATH", f"{fake_commands(tmp_path, docker=plugin, **others)}:/usr/bin:/bin")
     with pytest.raises(EnvironmentMissing, match=why):
         compose.ensure_compose_v2()
+
+
+def test_a_command_runs_once_as_this_user_and_is_gone(client: docker.DockerClient, tmp_path: Path) -> None:
+    own, out = tmp_path / "own", tmp_path / "out"
+    for folder in (own, out):
+        folder.mkdir()
+    (own / "script").write_text("echo made > /out/file; echo said >&2; echo more > /own/file; exit 7\n")
+    mounts = (SharedFolder(folder=own, at="/own", read_only=True), SharedFolder(folder=out, at="/out"))
+    code, said = run_once(IMAGE, "sh", ("/own/script",), mounts)
+    assert (code, said[0], "Read-only" in said[-1]) == (7, "said", True)
+    assert (out / "file").read_text() == "made\n"
+    assert (out / "file").stat().st_uid == os.getuid()
+    assert not client.containers.list(all=True, filters={"name": "gemmaspec-once-"})
+    with pytest.raises(EnvironmentMissing, match="docker cannot run gemmaspec/none:1"):
+        run_once("gemmaspec/none:1", "sh", (), ())

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.published.shipped import Shipped, checkpoint_of, shipped_for
+from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, checkpoint_of, shipped_for
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GIB, Device, named
-from gemmaspec.fit.plan import Models, Plan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
@@ -21,19 +21,21 @@ A100 = named(MACHINES["a100"])
 RTX_5090 = Device(name="NVIDIA GeForce RTX 5090", memory=33_661_911_040, bandwidth=1.792e12, capability="12.0")
 
 
-def model(size: str, form: str = "BF16", **more: Any) -> Shipped:
+def model(size: str, form: str = "BF16", **more: Any) -> PublishedCheckpoint:
     known = shipped_for(f"google/gemma-4-{size}-it")
     assert known
     return replace(known, form=form, **more)
 
 
-def assistant(size: str) -> Shipped:
+def assistant(size: str) -> PublishedCheckpoint:
     known = shipped_for(f"google/gemma-4-{size}-it-assistant")
     assert known
     return known
 
 
-def plan(target: Shipped, *sets: str, device: Device | None, vllm: str, draft: Shipped | None = None) -> Plan:
+def plan(
+    target: PublishedCheckpoint, *sets: str, device: Device | None, vllm: str, draft: PublishedCheckpoint | None = None
+) -> MemoryPlan:
     """The profile of a Spark's E2B with other models and flags."""
     assert device
     base = ("serve.kv_cache_dtype=", "serve.max_model_len=", "chat.tool_call_parser=", "target.quantization=")
@@ -41,7 +43,7 @@ def plan(target: Shipped, *sets: str, device: Device | None, vllm: str, draft: S
     tokens = () if any("num_speculative_tokens" in one for one in sets) or not draft else (_K4,)
     loaded = load_profile("spark-e2b", overrides=(*base, *spec, *tokens, *sets)).profile
     one, other = checkpoint_of(target), checkpoint_of(draft) if draft else None
-    return Plan(Models(target=one, draft=other), flags_of(loaded, one, other, vllm=vllm, device=device), device)
+    return MemoryPlan(Models(target=one, draft=other), flags_of(loaded, one, other, vllm=vllm, device=device), device)
 
 
 _K4 = "speculative.num_speculative_tokens=4"
@@ -88,9 +90,9 @@ class Published:
     """Tokens per second of one published server, of all its requests together."""
 
     tokens_per_second: float
-    target: Shipped
+    target: PublishedCheckpoint
     device: Device | None = SPARK
-    draft: Shipped | None = None
+    draft: PublishedCheckpoint | None = None
     k: int = 4
     requests: int = 1
     outside: bool = False

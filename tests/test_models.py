@@ -10,19 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub import serve
+from tests.hub import PAIR, serve
 
-PROFILE = """\
-schema: 1
-name: mine
-summary: a test
-machine: cpu
-runtime: {python: %s}
-target: {model: some/target}
-draft: {model: some/draft}
-speculative: {method: draft_model, num_speculative_tokens: 4}
-serve: {port: 8399}
-"""
+PROFILE = PAIR.format(name="mine", port=8399)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gemmaspec.carry.verify import Cell
+from gemmaspec.carry.verify import PatchOnTree
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text import matrix
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.trees import verdicts
-from gemmaspec.trees.tree import Place
+from gemmaspec.trees.tree import TreeSource
 from tests import vllm_trees as fake
 from tests.launching import CORE
 
@@ -299,22 +299,25 @@ def test_a_spoiled_memory_is_decided_again(
         assert verify_json(capsys, *options) == first
 
 
-def cell(patch: str, place: Place, state: str, *, vllm: str = "0.20.0") -> Cell:
+def cell(patch: str, place: TreeSource, state: str, *, vllm: str = "0.20.0") -> PatchOnTree:
     file = FileVerdict(
         path="vllm/v1/core.py", state=state, line=15, detail="the old lines are not in value",
         expected=("def value():", '    return "stock"'), found=("def value():", '    return "[red]other"'),
     )  # fmt: skip
     verdict = Verdict(patch=patch, state=state, variant="0.19", files=(file,))
-    return Cell(place=place, vllm=vllm, verdict=verdict, required=True)
+    return PatchOnTree(place=place, vllm=vllm, verdict=verdict, required=True)
 
 
-def release(number: str) -> Place:
-    return Place(kind="release", ref=number)
+def release(number: str) -> TreeSource:
+    return TreeSource(kind="release", ref=number)
 
 
 def test_the_table_has_a_letter_for_each_state_and_explains_it(snapshot: SnapshotAssertion) -> None:
     places = [release(f"0.{minor}.{index}") for minor, index in ((9, 0), (19, 0), (19, 1), (20, 0), (21, 0))]
-    places += [Place(kind="image", ref="vllm/vllm-openai:cu130-nightly"), Place(kind="running", ref="tiny-cpu")]
+    places += [
+        TreeSource(kind="image", ref="vllm/vllm-openai:cu130-nightly"),
+        TreeSource(kind="running", ref="tiny-cpu"),
+    ]
     some = [cell("right-value", place, state) for place, state in zip(places, matrix.LETTERS, strict=False)]
     more = [cell("a-longer-name", places[1], "invalid")]
     assert "\n".join(line.plain for line in matrix.lines([*some, *more], width=200)) == snapshot

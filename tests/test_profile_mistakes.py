@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.deploy.lint import Request, lint
+from gemmaspec.deploy.lint import LintRequest, lint
 from gemmaspec.errors import ProfileError
 from gemmaspec.profile.load import load_profile
 
@@ -113,7 +113,7 @@ def test_a_circle_shows_its_chain(tmp_path: Path) -> None:
 
 def linted(folder: Path, text: str) -> list[str]:
     (folder / "mine.yaml").write_text(OWN + text)
-    (found,) = lint(Request(names=[str(folder / "mine.yaml")]))
+    (found,) = lint(LintRequest(names=[str(folder / "mine.yaml")]))
     assert found.invalid is None, found.invalid
     return [f"{one.severity} {one.code} {one.key}: {one.message}" for one in found.findings if one.severity != "note"]
 

@@ -14,7 +14,7 @@ from gemmaspec.errors import EnvironmentMissing, PatchError
 from gemmaspec.patching.patch import Patch, load_patch, load_patches
 from gemmaspec.proof import prove as proving
 from gemmaspec.proof import source
-from gemmaspec.proof.prove import Look, Probes, Proof, ends_of_ranges, prove, says
+from gemmaspec.proof.prove import Observed, Probes, Proof, ends_of_ranges, prove, says
 from gemmaspec.proof.table import table
 from tests import vllm_trees as fake
 from tests.launching import CORE
@@ -60,8 +60,8 @@ def outcome(patch: Patch, probes: Probes, release: str = "0.20.0") -> Proof:
 def test_a_hole_that_is_open_and_then_closed_is_proven(tmp_path: Path, released: Path, probes: Probes) -> None:
     found = outcome(patch_with(tmp_path, GOOD), probes)
     assert found.holds
-    assert found.stock == Look(state="open", seen="value() says stock, and the engine dies with ValueError: stock")
-    assert found.patched == Look(state="closed", seen="value() says patched")
+    assert found.stock == Observed(state="open", seen="value() says stock, and the engine dies with ValueError: stock")
+    assert found.patched == Observed(state="closed", seen="value() says patched")
     assert (released / "vllm/v1/core.py").read_text() == CORE
 
 

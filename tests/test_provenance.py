@@ -15,7 +15,7 @@ from gemmaspec.deploy import stacks
 from gemmaspec.engine.server import Server, State
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import launcher_patch
-from gemmaspec.patching.known import KNOWN_FILE, Seen, fingerprint, known_text
+from gemmaspec.patching.known import KNOWN_FILE, FileHash, fingerprint, known_text
 from gemmaspec.patching.patch import load_patch, load_patches
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.trees.provenance import compare, verdicts
@@ -324,7 +324,7 @@ def test_known_is_read_with_the_patch_and_goes_into_the_plan(tmp_path: Path) -> 
     folder = fake.write_patch(tmp_path)
     patch = load_patch(folder)
     made_for = fingerprint(patch.variants[0].files, [rule.model_dump() for rule in patch.text.superseded])
-    seen = [Seen(variant="0.19", path=PATH, vllm=vllm, before=SHA256) for vllm in ("0.20.0", "0.19.0")]
+    seen = [FileHash(variant="0.19", path=PATH, vllm=vllm, before=SHA256) for vllm in ("0.20.0", "0.19.0")]
     (folder / KNOWN_FILE).write_text(known_text({"0.19": made_for}, seen))
     plan = compile_plan("test", ["right-value"], [], [], load_patches(tmp_path))
     (file,) = plan["patches"][0]["variants"][0]["files"]
@@ -334,7 +334,7 @@ def test_known_is_read_with_the_patch_and_goes_into_the_plan(tmp_path: Path) -> 
 
 def test_what_was_known_of_another_diff_is_not_used(tmp_path: Path) -> None:
     folder = fake.write_patch(tmp_path)
-    seen = [Seen(variant="0.19", path=PATH, vllm="0.20.0", before=SHA256)]
+    seen = [FileHash(variant="0.19", path=PATH, vllm="0.20.0", before=SHA256)]
     (folder / KNOWN_FILE).write_text(known_text({"0.19": "0" * 64}, seen))
     assert load_patch(folder).variants[0].files[0].known == ()
 

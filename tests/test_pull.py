@@ -19,7 +19,7 @@ import pytest
 from gemmaspec.engine.pulling import layer_bytes
 from gemmaspec.models.needed import is_needed
 from tests import hub as hub_of
-from tests.hub import Fault, Hub
+from tests.hub import PAIR, Fault, Hub
 
 TOKEN = "hf_TheSecretThatMustNotShow"
 WEIGHTS = os.urandom(25_000_000)  # huggingface_hub writes pieces of 10 MiB
@@ -38,17 +38,7 @@ FILES = {
     "onnx/config.json": b"{}",
 }
 NEEDED = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"}
-PROFILE = """\
-schema: 1
-name: pulled
-summary: a test
-machine: cpu
-runtime: {python: %s}
-target: {model: some/target}
-draft: {model: some/draft}
-speculative: {method: draft_model, num_speculative_tokens: 4}
-serve: {port: 8395}
-"""
+PROFILE = PAIR.format(name="pulled", port=8395)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from gemmaspec.deploy import smoke, stacks, verdicts
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import State
 from gemmaspec.smoke.catalogue import CHECKS
-from gemmaspec.smoke.row import Row, Verdict, verdict_from, verdict_of, verdict_text
+from gemmaspec.smoke.row import SmokeRow, Verdict, verdict_from, verdict_of, verdict_text
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
 
 PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4")
@@ -217,11 +217,11 @@ def test_status_shows_the_last_verdict_and_whether_it_is_of_this_start(
 
 def test_a_verdict_survives_being_kept_and_a_damaged_one_counts_as_missing() -> None:
     made = [
-        Row(id="S1", name="a", word="pass", counts=True, seen=""),
-        Row(id="S14", name="b", word="fail", counts=False, seen=""),
-        Row(id="S9", name="c", word="fail", counts=True, seen=""),
-        Row(id="S3", name="d", word="unknown", counts=True, seen=""),
-        Row(id="S2", name="e", word="skipped", counts=True, seen=""),
+        SmokeRow(id="S1", name="a", word="pass", counts=True, seen=""),
+        SmokeRow(id="S14", name="b", word="fail", counts=False, seen=""),
+        SmokeRow(id="S9", name="c", word="fail", counts=True, seen=""),
+        SmokeRow(id="S3", name="d", word="unknown", counts=True, seen=""),
+        SmokeRow(id="S2", name="e", word="skipped", counts=True, seen=""),
     ]
     verdict = verdict_of(made, at=1.0, since=None, vllm="0.32.0")
     assert verdict.line() == "1 of 4 passed, S9 failed, S14 warned, 1 unknown"

@@ -27,7 +27,7 @@ _PULL: Final = re.compile(r"(https?://github\.com/[^/]+/[^/]+/pull/(\d+))(?:\.di
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ImportRequest:
     """An address or a file; the rest has defaults. `date` is written down as it is: no clock is asked."""
 
     source: str
@@ -47,7 +47,7 @@ class Import:
     tried: str
 
 
-def import_diff(request: Request) -> Import:
+def import_diff(request: ImportRequest) -> Import:
     """Make an unreviewed patch of a diff; the same bytes give the same patch.
 
     Raises PatchError for a diff that is refused, PatchConflict when it does not fit the named vLLM, UsageError for a

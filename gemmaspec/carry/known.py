@@ -14,7 +14,7 @@ from gemmaspec.carry.patchset import load_set
 from gemmaspec.errors import PatchError
 from gemmaspec.files import write_whole
 from gemmaspec.patching import decide as deciding
-from gemmaspec.patching.known import KNOWN_FILE, Seen, fingerprint, known_text
+from gemmaspec.patching.known import KNOWN_FILE, FileHash, fingerprint, known_text
 from gemmaspec.patching.places import place_of
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.released import Releases
@@ -33,7 +33,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
         raise error
     listing = listing_of.published()
     versions = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one) and patches.claims(one)]
-    seen: dict[str, list[Seen]] = {name: [] for name in patches.judges}
+    seen: dict[str, list[FileHash]] = {name: [] for name in patches.judges}
     for tree in Releases(listing).open(versions, patches.needed_paths):
         if isinstance(tree, Unreadable):
             raise tree.error
@@ -52,7 +52,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
     return changed
 
 
-def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
+def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
     """The files of one release, before and after; what was known so far has no say in it."""
     chain = tuple(_without_known(patch) for patch in judge.patches)
     verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
@@ -63,12 +63,12 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[Seen]:
             if data is None:
                 continue
             before = launcher.sha256(data)
-            seen = Seen(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
+            seen = FileHash(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
             applies = edit.path in alone and alone[edit.path].before == before  # else what it needs changed it first
             yield _with_result(seen, edit, data) if applies else seen
 
 
-def _with_result(seen: Seen, edit: launcher.FileEdit, data: bytes) -> Seen:
+def _with_result(seen: FileHash, edit: launcher.FileEdit, data: bytes) -> FileHash:
     """Where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
     source = launcher.Source(data)
     places = [(launcher.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]

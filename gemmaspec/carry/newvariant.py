@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenVariant:
     """A proven variant: the file of its diff, its range, and every file to write by name."""
 
     diff: str
@@ -68,7 +68,7 @@ def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
         raise PatchError(f"{path}: the new diff does not do what it should: {why}")
 
 
-def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> Written:
+def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> WrittenVariant:
     """Make the variant and prove it: on the new vLLM, and that no release is worse off than before.
 
     Raises PatchError for a change that no patch can say, PatchConflict when another release would not fit any more.
@@ -89,7 +89,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     _check_target(new, wanted)
     _check_others(judge, new, floor, others)
     made = next(one for one in new.text.variants if one.diff == variant.diff)
-    return Written(diff=variant.diff, versions=made.versions, files=files)
+    return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
 
 
 def release_number(vllm: str) -> str:

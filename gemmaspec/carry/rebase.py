@@ -26,7 +26,7 @@ from gemmaspec.trees.verdicts import Judge
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RebaseRequest:
     """A patch, where it is to be carried (`to` or `tree`), and the first release that the new diff is for."""
 
     patch: str
@@ -53,7 +53,7 @@ class Rebased:
     moved: Mapping[str, str] | None = None
 
 
-def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
+def rebase(request: RebaseRequest, say: Say = lambda _: None) -> Rebased:
     """Carry a patch to another vLLM. A patch that fits it is left alone.
 
     Raises PatchConflict for a merge that needs a hand, with the folder to do it in; UsageError while another rebase
@@ -81,7 +81,7 @@ def rebase(request: Request, say: Say = lambda _: None) -> Rebased:
     return _finish(state, listing, say)
 
 
-def _begin(judge: Judge, patch: Patch, target: Reader, request: Request, listed: Listing, say: Say) -> Carried:
+def _begin(judge: Judge, patch: Patch, target: Reader, request: RebaseRequest, listed: Listing, say: Say) -> Carried:
     """Merge, and keep it where it outlives this process."""
     base = find_base(judge, patch, target.vllm, listed)
     say(f"merging from vllm {base.version}")

@@ -13,7 +13,7 @@ from gemmaspec.carry.newvariant import diffs_of
 from gemmaspec.carry.patchset import PatchSet, load_set
 from gemmaspec.carry.releasenames import Names, compare
 from gemmaspec.carry.shipped import shipped
-from gemmaspec.carry.verify import Cell, decide_tree
+from gemmaspec.carry.verify import PatchOnTree, decide_tree
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.finding import Finding
 from gemmaspec.patching.patch import Patch
@@ -24,7 +24,7 @@ from gemmaspec.trees.folder import open_folder
 from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.reader import FolderReader, Reader, ReleaseReader
 from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Place, Tree, Unreadable
+from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
 from gemmaspec.trees.verdicts import Judge
 
 Carried = Literal["clean", "by hand", "unknown"]
@@ -57,9 +57,9 @@ class ProfileDay:
 class Day:
     """Everything about one new vLLM."""
 
-    place: Place
+    place: TreeSource
     vllm: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PatchOnTree, ...]
     rebases: Mapping[str, Rebase]
     """By id, for the patches that do not fit."""
     profiles: tuple[ProfileDay, ...]

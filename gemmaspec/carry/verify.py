@@ -16,11 +16,11 @@ from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder
 from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Place, Tree, Unreadable
+from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class VerifyRequest:
     """Which patches on which trees; without any tree, every claimed release and the shipped images that are here."""
 
     patches: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class PatchOnTree:
     """One patch on one tree."""
 
-    place: Place
+    place: TreeSource
     vllm: str
     verdict: Verdict
     required: bool
@@ -66,7 +66,7 @@ class Cell:
 class Outcome:
     """Cells tree by tree, in the order in which trees were asked for; what could not be read; what it cost."""
 
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[PatchOnTree] = field(default_factory=list)
     unread: list[Unreadable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     bytes_received: int = 0
@@ -83,7 +83,7 @@ class Outcome:
         return any(cell.drifts for cell in self.cells)
 
 
-def verify(request: Request, progress: Callable[[Place], None] = lambda _: None) -> Outcome:
+def verify(request: VerifyRequest, progress: Callable[[TreeSource], None] = lambda _: None) -> Outcome:
     """Decide everything that was asked for; `progress` hears of each tree once it is done.
 
     What cannot be read is in the outcome; raises UsageError for a request that makes no sense.
@@ -97,24 +97,24 @@ def verify(request: Request, progress: Callable[[Place], None] = lambda _: None)
         progress(tree.place)
     for name in request.running:
         _add_running(name, request, outcome)
-        progress(Place(kind="running", ref=name))
+        progress(TreeSource(kind="running", ref=name))
     return outcome
 
 
-def _asked_for(request: Request, patches: PatchSet) -> frozenset[str]:
+def _asked_for(request: VerifyRequest, patches: PatchSet) -> frozenset[str]:
     """The patches that the command names, itself or by a folder of the user's."""
     own = frozenset(one.id for one in patches.every.values() if one.folder.parent != data.PATCHES)
     refused = frozenset(patches.refused)
     return frozenset(request.patches) | (own | refused if request.folders else frozenset())
 
 
-def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[Cell]:
+def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[PatchOnTree]:
     """Every patch of the set on one tree, by id; those that were asked for count though no profile lists them."""
     verdicts = [judge.decide(tree) for judge in patches.judges.values()]
     verdicts += [_invalid(name, str(error)) for name, error in patches.refused.items()]
     verdicts.sort(key=lambda verdict: verdict.patch)
     return [
-        Cell(
+        PatchOnTree(
             place=tree.place,
             vllm=tree.vllm,
             verdict=verdict,
@@ -129,7 +129,7 @@ def _invalid(patch: str, why: str) -> Verdict:
     return Verdict(patch=patch, state="invalid", variant=None, files=(file,))
 
 
-def _trees(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
+def _trees(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
     yield from _released(request, patches, outcome)
     for ref, python in _images(request, outcome).items():
         yield _image(ref, python, patches)
@@ -137,15 +137,15 @@ def _trees(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator[Tr
         try:
             yield open_folder(folder, patches.needed_paths)
         except GemmaspecError as error:
-            yield Unreadable(place=Place(kind="tree", ref=str(folder)), error=error)
+            yield Unreadable(place=TreeSource(kind="tree", ref=str(folder)), error=error)
 
 
-def _released(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
+def _released(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
     try:
         listing, versions = _versions(request, patches)
     except EnvironmentMissing as error:
         asked = " ".join(request.releases) or "all"
-        yield Unreadable(place=Place(kind="release", ref=asked), error=error)
+        yield Unreadable(place=TreeSource(kind="release", ref=asked), error=error)
         return
     if listing.note:
         outcome.notes.append(listing.note)
@@ -163,7 +163,7 @@ def _released(request: Request, patches: PatchSet, outcome: Outcome) -> Iterator
     outcome.bytes_received, outcome.bytes_of_wheels = releases.bytes_received, releases.bytes_of_wheels
 
 
-def _versions(request: Request, patches: PatchSet) -> tuple[Listing, list[str]]:
+def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[str]]:
     """The releases that are meant, from the oldest to the newest."""
     if not (request.releases or request.all_releases or request.names_no_tree):
         return Listing(wheels={}), []
@@ -178,7 +178,7 @@ def _versions(request: Request, patches: PatchSet) -> tuple[Listing, list[str]]:
     return listing, [one for one in listing.releases() if one in chosen]
 
 
-def _images(request: Request, outcome: Outcome) -> Mapping[str, str]:
+def _images(request: VerifyRequest, outcome: Outcome) -> Mapping[str, str]:
     """The images to look into, each with the interpreter that is known to run its vLLM."""
     shipped = shipped_images() if request.images or request.names_no_tree else {}
     if not request.names_no_tree:
@@ -199,14 +199,14 @@ def _image(ref: str, python: str, patches: PatchSet) -> Tree | Unreadable:
     try:
         return image.open_image(ref, patches.needed_paths, python=python)
     except GemmaspecError as error:
-        return Unreadable(place=Place(kind="image", ref=ref), error=error)
+        return Unreadable(place=TreeSource(kind="image", ref=ref), error=error)
 
 
-def _add_running(name: str, request: Request, outcome: Outcome) -> None:
+def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
     """What a running server has of the patches in its own plan, against its report."""
     from gemmaspec.trees import provenance
 
-    place = Place(kind="running", ref=name)
+    place = TreeSource(kind="running", ref=name)
     try:
         started = stacks.find(name)
         engine = stacks.engine_of(started)
@@ -223,7 +223,7 @@ def _add_running(name: str, request: Request, outcome: Outcome) -> None:
     required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
     vllm = str(report["vllm"]["version"])
     outcome.cells += [
-        Cell(place=place, vllm=vllm, verdict=verdict, required=required[verdict.patch])
+        PatchOnTree(place=place, vllm=vllm, verdict=verdict, required=required[verdict.patch])
         for verdict in verdicts
         if not request.patches or verdict.patch in request.patches
     ]

@@ -37,7 +37,7 @@ _WEIGHTS: Final = ("weight", "weight_packed", "qweight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ModelPart:
     """One part of a model."""
 
     name: str
@@ -65,7 +65,7 @@ class Stored:
         return sum(len(self.formats.get(one, ())) for one in formats)
 
 
-def parts(tensors: Iterable[Tensor]) -> tuple[Part, ...]:
+def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
     """Bytes and parameters by part, in the order of PARTS, what fits nowhere last."""
     found: dict[str, list[Tensor]] = defaultdict(list)
     tensors = tuple(tensors)
@@ -109,11 +109,11 @@ def parameters(tensors: Iterable[Tensor]) -> int:
     return sum(_parameters(tensor, packed) for tensor in tensors)
 
 
-def _part(name: str, tensors: list[Tensor], packed: Mapping[str, int]) -> Part:
+def _part(name: str, tensors: list[Tensor], packed: Mapping[str, int]) -> ModelPart:
     types: Counter[str] = Counter()
     for tensor in tensors:
         types[tensor.dtype] += tensor.nbytes
-    return Part(
+    return ModelPart(
         name=name,
         nbytes=sum(tensor.nbytes for tensor in tensors),
         parameters=sum(_parameters(tensor, packed) for tensor in tensors),

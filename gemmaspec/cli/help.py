@@ -145,7 +145,7 @@ class Command(typer.core.TyperCommand):
             formatter.write_dl(records)
 
 
-class Group(typer.core.TyperGroup):
+class CommandGroup(typer.core.TyperGroup):
     """A group of commands, in sections if it has some, that knows what people mean by other names."""
 
     sections: Mapping[str, tuple[str, ...]] = {}
@@ -178,7 +178,7 @@ class Commands(typer.Typer):
     """Registers commands with their line and examples from this module. `prefix` is the group's name and a blank."""
 
     def __init__(self, prefix: str = "", **settings: Any) -> None:
-        super().__init__(cls=Group, rich_markup_mode=None, no_args_is_help=True, **settings)
+        super().__init__(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, **settings)
         self._prefix = prefix
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:

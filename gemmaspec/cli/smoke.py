@@ -56,7 +56,7 @@ def smoke(
         return
     if not name:
         raise UsageError("name a started profile", hint="gemmaspec status")
-    request = use_case.Request(
+    request = use_case.SmokeRequest(
         name=name,
         only=tuple(only or ()),
         skip=tuple(skip or ()),

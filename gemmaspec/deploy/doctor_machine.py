@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemmaspec.deploy.doctor_subject import Subject
-from gemmaspec.deploy.fit import Request, fit
-from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
+from gemmaspec.deploy.doctor_subject import DoctorSubject
+from gemmaspec.deploy.fit import FitRequest, fit
+from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.doctor import speed as speeds
 from gemmaspec.doctor.machine import (
     clock_row,
@@ -30,7 +30,7 @@ from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.machines import MACHINES
 
 
-def memory(subject: Subject) -> Iterator[CheckResult]:
+def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     """What the profile needs, as `fit` computes it; without a profile what is there."""
     if subject.loaded is None:
         import psutil
@@ -42,7 +42,7 @@ def memory(subject: Subject) -> Iterator[CheckResult]:
         yield skipped("memory", f"{subject.loaded.profile.name} is running, and holds what it needs")
         return
     try:
-        answer = fit(Request(profile=str(subject.loaded.file), overrides=subject.overrides))
+        answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))
     except GemmaspecError as error:
         yield skipped("memory", f"fit cannot tell: {error.message}")
         return
@@ -63,7 +63,7 @@ def _mending(answer: Fit, profile: str) -> str:
     return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
 
 
-def models(subject: Subject) -> Iterator[CheckResult]:
+def models(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Whether target and draft are here, or could be fetched."""
     for one in models_of(subject.loaded.profile) if subject.loaded else ():
         if one.local:
@@ -72,7 +72,7 @@ def models(subject: Subject) -> Iterator[CheckResult]:
             yield _of_the_hub(subject, one)
 
 
-def _folder(one: Model) -> CheckResult:
+def _folder(one: ModelRef) -> CheckResult:
     if one.is_tiny and not (one.folder / "config.json").is_file():
         return ok(one.role, f"{one.model} is made by `up`")
     try:
@@ -82,7 +82,7 @@ def _folder(one: Model) -> CheckResult:
     return ok(one.role, f"{one.folder} is there")
 
 
-def _of_the_hub(subject: Subject, one: Model) -> CheckResult:
+def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
     cached = access.cached_commit(one.model, one.revision, cache=folder)
@@ -105,7 +105,7 @@ def _of_the_hub(subject: Subject, one: Model) -> CheckResult:
     return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.typed}")
 
 
-def disks(subject: Subject) -> Iterator[CheckResult]:
+def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Room for stacks and runtimes, for models, and for docker's images."""
     yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
@@ -123,7 +123,7 @@ def _docker_root(engine: DockerEngine) -> Path | None:
         return None  # its own row says that docker does not answer
 
 
-def port(subject: Subject) -> Iterator[CheckResult]:
+def port(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Whether the port is free, or held by this very stack."""
     try:
         server = subject.server
@@ -142,12 +142,12 @@ def port(subject: Subject) -> Iterator[CheckResult]:
     yield ok("port", f"{server.port} on {server.bind} is free")
 
 
-def clock(_: Subject) -> Iterator[CheckResult]:
+def clock(_: DoctorSubject) -> Iterator[CheckResult]:
     """Whether this machine knows what time it is."""
     yield clock_row(readings.clock())
 
 
-def limits(subject: Subject) -> Iterator[CheckResult]:
+def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Open files and shared memory, where the server will be."""
     if not subject.uses_docker:
         yield open_files_row(readings.hard_open_files())
@@ -158,7 +158,7 @@ def limits(subject: Subject) -> Iterator[CheckResult]:
         yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)
 
 
-def speed(subject: Subject) -> Iterator[CheckResult]:
+def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
     """How fast the processor reads its memory."""
     yield speeds.memory_row(bandwidth.read_memory())
     if MACHINES[subject.loaded.profile.machine].gpus if subject.loaded else readings.gpus():

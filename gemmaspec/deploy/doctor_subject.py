@@ -24,7 +24,7 @@ from gemmaspec.trees.versions import image_versions
 
 
 @dataclass(kw_only=True)
-class Subject:
+class DoctorSubject:
     """Readings that several checks share are taken once, when the first of them asks."""
 
     loaded: Loaded | None

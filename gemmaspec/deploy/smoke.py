@@ -19,7 +19,7 @@ from gemmaspec.deploy.verdicts import keep_smoke
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.measure.chat import Asking, ask_all
+from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served
 from gemmaspec.profile.load import Loaded, load_profile
@@ -28,11 +28,11 @@ from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.probe import api_key_for
 from gemmaspec.redact import redact
-from gemmaspec.smoke.answer import Answer
+from gemmaspec.smoke.answer import ChatAnswer
 from gemmaspec.smoke.bodies import book
 from gemmaspec.smoke.catalogue import budget_s, chosen
 from gemmaspec.smoke.check import Ask, Check, Need, Offer, Received, judged, skipped
-from gemmaspec.smoke.row import LONGEST_BODY, Row, Verdict, body_text, curl, fix_of, verdict_of
+from gemmaspec.smoke.row import LONGEST_BODY, SmokeRow, Verdict, body_text, curl, fix_of, verdict_of
 
 TOGETHER: Final = 8
 BODIES: Final = "smoke"
@@ -41,12 +41,12 @@ _LOOK_S: Final = 10.0
 _ENTRIES: Final = 20
 _SPEED: Final = 30.0
 
-Reference = Callable[[Sequence[Ask]], Mapping[str, Answer]]
+Reference = Callable[[Sequence[Ask]], Mapping[str, ChatAnswer]]
 """Asks the same of a server that does not speculate, or of this one while it does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SmokeRequest:
     """What is to be checked, and how long it may take."""
 
     name: str
@@ -59,16 +59,16 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class SmokeReport:
     """What a run came to."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SmokeRow, ...]
     verdict: Verdict
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class SmokeProgress:
     """Where a run tells what it does."""
 
     note: Callable[[str], None]
@@ -76,7 +76,7 @@ class Progress:
     """So many of so many requests have been answered."""
 
 
-def smoke(request: Request, progress: Progress, *, reference: Reference | None = None) -> Report:
+def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Reference | None = None) -> SmokeReport:
     """Check a running server and keep the verdict in its stack's folder.
 
     `reference` asks a server without speculation; `request.against` names one. Raises UsageError for a stack that
@@ -97,7 +97,7 @@ def smoke(request: Request, progress: Progress, *, reference: Reference | None =
     )
     began = time.monotonic()
     answers = _answers(request, server, key, [ask for _, ask in asks], together=offer.together, progress=progress)
-    by_check: dict[str, dict[str, Answer]] = {one.id: {} for one in asked}
+    by_check: dict[str, dict[str, ChatAnswer]] = {one.id: {} for one in asked}
     for (check, ask), answer in zip(asks, answers, strict=True):
         by_check[check.id][ask.key] = answer
     rows = tuple(_row(one, offer, server, by_check.get(one.id), reference) for one in checks)
@@ -105,12 +105,18 @@ def smoke(request: Request, progress: Progress, *, reference: Reference | None =
     verdict = verdict_of(rows, at=stacks.now(), since=started.since, vllm=vllm)
     if not (request.only or request.skip):
         keep_smoke(request.name, verdict)
-    return Report(rows=rows, verdict=verdict, seconds=time.monotonic() - began)
+    return SmokeReport(rows=rows, verdict=verdict, seconds=time.monotonic() - began)
 
 
 def _answers(
-    request: Request, server: Server, key: str | None, asks: Sequence[Ask], *, together: int, progress: Progress
-) -> Sequence[Answer]:
+    request: SmokeRequest,
+    server: Server,
+    key: str | None,
+    asks: Sequence[Ask],
+    *,
+    together: int,
+    progress: SmokeProgress,
+) -> Sequence[ChatAnswer]:
     """Send all requests and count them as they are answered."""
     done = 0
 
@@ -119,7 +125,7 @@ def _answers(
         done += 1
         progress.asked(done, len(asks))
 
-    asking = Asking(
+    asking = ChatAsking(
         server=server,
         api_key=key,
         together=together,
@@ -224,7 +230,7 @@ def _release(found: Any) -> str | None:
     return printable(version)[:80].partition("+")[0] if isinstance(version, str) and version else None
 
 
-def _reference(request: Request) -> Reference:
+def _reference(request: SmokeRequest) -> Reference:
     """Return what asks the server that --against names. Raises UsageError if that one speculates."""
     name = request.against or ""
     if "://" in name:
@@ -239,9 +245,11 @@ def _reference(request: Request) -> Reference:
         )
     model = served(server, key).name
 
-    def ask(asks: Sequence[Ask]) -> Mapping[str, Answer]:
+    def ask(asks: Sequence[Ask]) -> Mapping[str, ChatAnswer]:
         there = dataclasses.replace(server, model=model)
-        asking = Asking(server=there, api_key=key, together=TOGETHER, request_s=request.request_s, run_s=request.run_s)
+        asking = ChatAsking(
+            server=there, api_key=key, together=TOGETHER, request_s=request.request_s, run_s=request.run_s
+        )
         answers = ask_all(asking, asks, on_answer=lambda _: None)
         return {one.key: answer for one, answer in zip(asks, answers, strict=True)}
 
@@ -249,16 +257,16 @@ def _reference(request: Request) -> Reference:
 
 
 def _row(
-    check: Check, offer: Offer, server: Server, answers: Mapping[str, Answer] | None, reference: Reference | None
-) -> Row:
+    check: Check, offer: Offer, server: Server, answers: Mapping[str, ChatAnswer] | None, reference: Reference | None
+) -> SmokeRow:
     if answers is None:
         why = skipped(check, offer) or ""
-        return Row(id=check.id, name=check.name, word="skipped", counts=check.counts, seen=why)
+        return SmokeRow(id=check.id, name=check.name, word="skipped", counts=check.counts, seen=why)
     asks = check.asks(offer)
     other = reference(asks) if reference and Need.REFERENCE in check.needs else {}
     found = judged(check, Received(offer=offer, asks=asks, answers=answers, reference=other))
     ask = next((one for one in asks if one.key == found.key), None)
-    return Row(
+    return SmokeRow(
         id=check.id,
         name=check.name,
         word=found.word,

@@ -41,7 +41,7 @@ NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class WatchLine:
     """One line of the log of `watch`. Times are in UTC."""
 
     at: str
@@ -120,7 +120,7 @@ def _reference(loaded: Loaded) -> Reference | None:
     return Reference(seconds={at: statistics.median(times) for at, times in found.items()})
 
 
-def look(one: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[Line]:
+def look(one: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
     """Read one stack once, act if its profile says so, and yield what is worth a line."""
     happened = False
     for line in _look(one, power_w=power_w, restart=restart):
@@ -145,7 +145,7 @@ def _verdict(one: Watched, now: float, interval: float) -> Watching:
     )
 
 
-def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
+def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
     try:
         sample = _read(one)
     except GemmaspecError as error:
@@ -166,7 +166,7 @@ def _read(one: Watched) -> Sample:
     return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
 
 
-def _look_at_process(one: Watched, restart: Restart) -> Iterator[Line]:
+def _look_at_process(one: Watched, restart: Restart) -> Iterator[WatchLine]:
     """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
     name = one.started.server.name
     try:
@@ -179,7 +179,7 @@ def _look_at_process(one: Watched, restart: Restart) -> Iterator[Line]:
         yield from _told(one, one.faults.gone(f"the server has exited{code}"), restart)
 
 
-def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[Line]:
+def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
     for event in events:
         if event.begins:
             one.since[event.kind] = stacks.now()
@@ -195,7 +195,7 @@ def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[L
         yield from _act(one, event, done, restart)
 
 
-def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterator[Line]:
+def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
     if done.action == "report":
         return
     name = one.started.server.name
@@ -237,9 +237,9 @@ def _drain(one: Watched) -> str:
         time.sleep(_DRAIN_POLL_S)
 
 
-def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> Line:
+def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Line(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
+    return WatchLine(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
 
 
 def power() -> float | None:
@@ -251,7 +251,7 @@ def power() -> float | None:
     return None
 
 
-def log(line: Line, *, redact: Callable[[str], str]) -> None:
+def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
     """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
     file = stack_folder(line.stack) / LOG
     with contextlib.suppress(OSError):

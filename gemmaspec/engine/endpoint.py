@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +60,19 @@ def connect(endpoint: Endpoint) -> docker.DockerClient:
         return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
     except (DockerException, OSError) as error:
         raise _unanswered(endpoint, error) from None
+
+
+@contextmanager
+def client(where: Endpoint | None = None) -> Iterator[docker.DockerClient]:
+    """A client of the daemon that is meant, closed at the end: how Docker is asked anything beside Compose.
+
+    Raises EnvironmentMissing if the daemon does not answer.
+    """
+    found = connect(where or find())
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 def _knock(endpoint: Endpoint) -> None:

@@ -34,11 +34,8 @@ def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
     """
     from gemmaspec.engine import endpoint
 
-    client = endpoint.connect(endpoint.find())
-    try:
+    with endpoint.client() as client:
         return identity(client, ref, named=named)
-    finally:
-        client.close()
 
 
 def identity(client: docker.DockerClient, ref: str, *, named: str | None = None) -> Identity | None:

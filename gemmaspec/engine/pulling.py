@@ -25,29 +25,24 @@ def pull(image: str, on_bytes: Callable[[int], None]) -> None:
 
     `on_bytes` is told how many bytes came; what it raises ends the pull. Raises EnvironmentMissing as ensure_image.
     """
-    client = endpoint.connect(endpoint.find())
-    try:
-        if missing := not_pulled_here(image):
-            raise missing
-        repository, tag = parse_repository_tag(image)
-        seen: dict[str, int] = {}
-        for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
-            if "error" in event:
-                raise why_not_pulled(image, clean(str(event["error"])))
-            on_bytes(_progress(event, seen))
-    except APIError as error:
-        raise why_not_pulled(image, clean(str(error.explanation))) from None
-    finally:
-        client.close()
+    with endpoint.client() as client:
+        try:
+            if missing := not_pulled_here(image):
+                raise missing
+            repository, tag = parse_repository_tag(image)
+            seen: dict[str, int] = {}
+            for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+                if "error" in event:
+                    raise why_not_pulled(image, clean(str(event["error"])))
+                on_bytes(_progress(event, seen))
+        except APIError as error:
+            raise why_not_pulled(image, clean(str(error.explanation))) from None
 
 
 def is_here(image: str) -> bool:
     """Whether the daemon has an image."""
-    client = endpoint.connect(endpoint.find())
-    try:
+    with endpoint.client() as client:
         return identity(client, image) is not None
-    finally:
-        client.close()
 
 
 def download_bytes(image: str, architecture: str) -> int | None:
@@ -82,11 +77,8 @@ def layer_bytes(found: Any, architecture: str) -> int | None:
 
 def architecture() -> str:
     """The daemon's, in Go's words: amd64, arm64."""
-    client = endpoint.connect(endpoint.find())
-    try:
+    with endpoint.client() as client:
         return str(client.version().get("Arch", ""))
-    finally:
-        client.close()
 
 
 def _progress(event: Mapping[str, Any], seen: dict[str, int]) -> int:

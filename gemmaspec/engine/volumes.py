@@ -37,12 +37,10 @@ def _client() -> Iterator[docker.DockerClient]:
     from docker.errors import APIError, DockerException
 
     where = endpoint.find()
-    client = endpoint.connect(where)
-    try:
-        yield client
-    except APIError as error:
-        raise EnvironmentMissing(f"docker refused: {error.explanation}", hint="docker volume ls") from None
-    except DockerException as error:
-        raise EnvironmentMissing(f"docker is not answering: {error}", hint="docker info") from None
-    finally:
-        client.close()
+    with endpoint.client(where) as client:
+        try:
+            yield client
+        except APIError as error:
+            raise EnvironmentMissing(f"docker refused: {error.explanation}", hint="docker volume ls") from None
+        except DockerException as error:
+            raise EnvironmentMissing(f"docker is not answering: {error}", hint="docker info") from None

@@ -38,7 +38,7 @@ published loads of the 26B-A4B, whose experts are 11.97 GiB. Why so much is not 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Overhead:
     """Bytes, and how they come about."""
 
     name: str
@@ -46,15 +46,15 @@ class Estimate:
     formula: str
 
 
-def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Estimate, ...]:
+def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Overhead, ...]:
     """All of it that the KV cache has to leave room for."""
     if device.cpu:
-        return (Estimate(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
+        return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
     found = [activations(models, flags, device)]
     if not flags.eager:
         found.append(compiling(models, flags, found[0].nbytes))
-    found.append(Estimate(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
+    found.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
     if not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
         found.append(graphs(flags))
     if marlin_experts(target, flags, device):
@@ -72,14 +72,14 @@ def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
     return algorithm == WEIGHT_ONLY or 0 < device.major < 10
 
 
-def repacked(target: Checkpoint, flags: Flags) -> Estimate:
+def repacked(target: Checkpoint, flags: Flags) -> Overhead:
     """Return what Marlin's form of the experts takes beside their stored size, on each GPU."""
     stored = sum(tensor.nbytes for tensor in target.tensors if ".experts." in tensor.name)
     formula = f"{_REPACKED:g} x the experts' stored bytes: what published loads took more under Marlin"
-    return Estimate(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
+    return Overhead(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
 
 
-def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Estimate:
+def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overhead:
     """The largest of a full batch through either model, sampling for all requests, and images through the tower.
 
     Not their sum: profile_run encodes the images before the batch, and keeps no more than their embeddings.
@@ -92,7 +92,7 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Estim
     if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
         found.append(profiled)
     nbytes, formula = max(found)
-    return Estimate(name="activations", nbytes=nbytes + _BASE, formula=formula)
+    return Overhead(name="activations", nbytes=nbytes + _BASE, formula=formula)
 
 
 def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def widest(model: Checkpoint) -> int:
     return model.text.intermediate_size * (2 if double is True else 1)
 
 
-def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Estimate:
+def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead:
     """What a start that compiles takes beyond the peak that is `profiled` anyway.
 
     It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
@@ -120,7 +120,7 @@ def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Estimate
     inside = models[1:] if sees_images(models[0], flags) else models
     peaks = [_BASE + _table(model) + _pass(model, flags)[0] for model in inside]
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache has it to spare"
-    return Estimate(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
+    return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
 
 
 def _table(model: Checkpoint) -> int:
@@ -128,10 +128,10 @@ def _table(model: Checkpoint) -> int:
     return max(tables, default=0)
 
 
-def graphs(flags: Flags) -> Estimate:
+def graphs(flags: Flags) -> Overhead:
     """CUDA graphs, one for each batch size; counted against gpu_memory_utilization from 0.21.0 on."""
     number, (base, each) = graph_sizes(flags), _GRAPHS
-    return Estimate(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
+    return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
 
 
 def graph_sizes(flags: Flags) -> int:

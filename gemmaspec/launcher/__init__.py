@@ -18,6 +18,7 @@ from gemmaspec.launcher.launch import (
     Requirement,
     Rule,
     Source,
+    Surroundings,
     Variant,
     build_overlay,
     candidates,
@@ -41,7 +42,6 @@ from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
 from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
 from gemmaspec.launcher.launch import UNREADABLE as NOT_PYTHON
-from gemmaspec.launcher.launch import Place as Surroundings
 from gemmaspec.launcher.launch import build as decode
 from gemmaspec.launcher.launch import check as ensure
 from gemmaspec.launcher.launch import contains as range_contains

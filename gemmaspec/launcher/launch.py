@@ -147,7 +147,7 @@ class Hunk:
 
 
 @dataclass(frozen=True)
-class Place:
+class Surroundings:
     """What stood around a hunk in a release, as marks of 8 hex digits a line of code, the nearest line first.
 
     Of a function all its lines, of the whole file a few. `again` says how many lines above and below stand, in this
@@ -175,7 +175,7 @@ class Known:
     before: str
     lines: tuple[int, ...]
     after: str
-    places: tuple[Place, ...] = ()
+    places: tuple[Surroundings, ...] = ()
 
     def __post_init__(self) -> None:
         """They are compared with what is found."""
@@ -640,7 +640,7 @@ def code_places(source: Source, block: Sequence[str], spans: Sequence[tuple[int,
 
 
 def seen_in(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]], index: int
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
 ) -> Found:
     """The new lines are there once: at the place of a known release, or in a function that is known to be patched."""
     if not rows or otherwise_in(hunk, source, spans, rows):
@@ -652,7 +652,7 @@ def seen_in(
 
 
 def seen_out(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]], index: int
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
 ) -> Found:
     """The old lines are there once: at the place of a known release, the newest first, or nowhere."""
     if not rows:
@@ -685,7 +685,7 @@ def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], inde
 
 
 def otherwise_in(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Place]]
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]]
 ) -> bool:
     """Whether the syntax tree of the function is that of a patched release, whatever its blanks and comments are."""
     if not hunk.function or len(spans) > 1 or not any(place.patched for _, place in rows):
@@ -705,7 +705,7 @@ def function_digest(source: Source, hunk: Hunk) -> str:
     return tree_digest(definitions(source.tree, hunk.function)) if hunk.function else ""
 
 
-def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place) -> bool:
+def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings) -> bool:
     """Whether what stands around some lines is what stood around the hunk in a release.
 
     The next line of code above and below must be the same. More lines of either side must not stand elsewhere in the
@@ -754,7 +754,7 @@ def cut(text: str) -> list[str]:
 
 
 def is_unchanged(
-    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place, digest: str
+    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings, digest: str
 ) -> bool:
     """Whether the function's syntax tree is that of a release; for the whole file, whether all around is the same."""
     if digest:
@@ -765,7 +765,7 @@ def is_unchanged(
 
 
 def changed_lines(
-    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Place
+    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings
 ) -> tuple[int, ...]:
     """The lines, from 1, of a function or of what is known around a place that are not as in a release."""
     import difflib
@@ -1471,6 +1471,25 @@ def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoRe
         raise LaunchError(4, f"cannot run {program}: {error.strerror}") from None
 
 
+def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]], command: list[str]) -> dict[str, Any]:
+    """The report of a start that has decided and not yet built anything."""
+    return {
+        "schema": 1,
+        "profile": plan.profile,
+        "plan_sha256": plan.sha256,
+        "gemmaspec": plan.gemmaspec,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": sys.version.split()[0],
+        "pid": os.getpid(),
+        "vllm": vllm,
+        "overlay": None,
+        "overlay_ms": None,
+        "requires": [],
+        "patches": patches,
+        "command": without_secrets(command),
+    }
+
+
 def launch(argv: Sequence[str]) -> NoReturn:
     """The whole start, in order."""
     options, command = parse_arguments(argv)
@@ -1488,21 +1507,8 @@ def launch(argv: Sequence[str]) -> NoReturn:
     results, changed = decide_plan(plan, version, read)
     pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
-    report: dict[str, Any] = {
-        "schema": 1,
-        "profile": plan.profile,
-        "plan_sha256": plan.sha256,
-        "gemmaspec": plan.gemmaspec,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": sys.version.split()[0],
-        "pid": os.getpid(),
-        "vllm": {"version": version, "path": str(package)},
-        "overlay": None,
-        "overlay_ms": None,
-        "requires": [],
-        "patches": [patch_row(result, pristine) for result in results],
-        "command": without_secrets(command),
-    }
+    rows = [patch_row(result, pristine) for result in results]
+    report = first_report(plan, {"version": version, "path": str(package)}, rows, command)
     write_report(report_file, report)
     for result in results:
         tell(result)

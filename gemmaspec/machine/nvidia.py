@@ -38,7 +38,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class GpuReading:
     """What one GPU is doing now. A value is None if the driver does not report it."""
 
     clock_mhz: float | None
@@ -56,7 +56,7 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(parse_gpus(_query(_FIELDS)))
 
 
-def loads() -> tuple[Load, ...]:
+def loads() -> tuple[GpuReading, ...]:
     """Return what each GPU is doing now, in the order of `gpus`.
 
     Raises EnvironmentMissing if nvidia-smi does not answer.
@@ -87,11 +87,11 @@ def parse_gpus(text: str) -> Iterator[Gpu]:
         )
 
 
-def parse_loads(text: str) -> Iterator[Load]:
+def parse_loads(text: str) -> Iterator[GpuReading]:
     """Yield the loads in the answer to a query for SM clock, power, temperature and used memory."""
     for clock, power, temperature, used in _rows(text, 4):
         bytes_used = _number(used)
-        yield Load(
+        yield GpuReading(
             clock_mhz=_number(clock),
             power_w=_number(power),
             temperature_c=_number(temperature),

@@ -16,7 +16,7 @@ import httpx
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.measure.counters import Counters, read_counters, settled
-from gemmaspec.smoke.answer import MAX_BYTES, Answer, Collector, Fault, Malformed, StreamError, error_text
+from gemmaspec.smoke.answer import MAX_BYTES, ChatAnswer, Collector, Fault, Malformed, StreamError, error_text
 from gemmaspec.smoke.check import Ask
 from gemmaspec.smoke.row import body_text
 
@@ -27,7 +27,7 @@ _NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class ChatAsking:
     """How a server is asked."""
 
     server: Server
@@ -42,7 +42,7 @@ class Asking:
     """Whether the drafts of each request that is sent alone are counted."""
 
 
-def ask_all(asking: Asking, asks: Sequence[Ask], *, on_answer: Callable[[Ask], None]) -> list[Answer]:
+def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask], None]) -> list[ChatAnswer]:
     """Send all requests, those that are to be alone one after another, then the rest together.
 
     Returns an answer for each, in their order; a fault is part of the answer. Raises UsageError when the server
@@ -51,12 +51,12 @@ def ask_all(asking: Asking, asks: Sequence[Ask], *, on_answer: Callable[[Ask], N
     return asyncio.run(_ask_all(asking, asks, on_answer))
 
 
-async def _ask_all(asking: Asking, asks: Sequence[Ask], on_answer: Callable[[Ask], None]) -> list[Answer]:
+async def _ask_all(asking: ChatAsking, asks: Sequence[Ask], on_answer: Callable[[Ask], None]) -> list[ChatAnswer]:
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     if asking.api_key:
         headers["Authorization"] = f"Bearer {asking.api_key}"
     until = time.monotonic() + asking.run_s
-    found: dict[int, Answer] = {}
+    found: dict[int, ChatAnswer] = {}
     gate = asyncio.Semaphore(asking.together)
     async with httpx.AsyncClient(
         base_url=asking.server.base_url,
@@ -72,7 +72,7 @@ async def _ask_all(asking: Asking, asks: Sequence[Ask], on_answer: Callable[[Ask
             async with gate:
                 left = min(asking.request_s, until - time.monotonic())
                 if left <= 0:
-                    found[place] = Answer(fault=Fault.NOT_ASKED)
+                    found[place] = ChatAnswer(fault=Fault.NOT_ASKED)
                 elif ask.alone and asking.counted:
                     found[place] = await _counted(client, asking, ask, left)
                 else:
@@ -96,7 +96,7 @@ async def _all(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
 
 
-async def _counted(client: httpx.AsyncClient, asking: Asking, ask: Ask, left: float) -> Answer:
+async def _counted(client: httpx.AsyncClient, asking: ChatAsking, ask: Ask, left: float) -> ChatAnswer:
     """Ask, and add what the server drafted for this one request; nothing is added where other requests ran."""
     before = await asyncio.to_thread(_counters, asking)
     answer = await _answer(client, asking.server.model, ask, left)
@@ -116,14 +116,14 @@ async def _counted(client: httpx.AsyncClient, asking: Asking, ask: Ask, left: fl
     return answer
 
 
-def _counters(asking: Asking) -> Counters | None:
+def _counters(asking: ChatAsking) -> Counters | None:
     try:
         return read_counters(asking.server, timeout_s=_COUNTERS_S, api_key=asking.api_key)
     except GemmaspecError:
         return None
 
 
-async def _answer(client: httpx.AsyncClient, model: str, ask: Ask, left: float) -> Answer:
+async def _answer(client: httpx.AsyncClient, model: str, ask: Ask, left: float) -> ChatAnswer:
     """Return the answer to one request, or the fault that it ended in."""
     collector = Collector()
     try:
@@ -136,12 +136,12 @@ async def _answer(client: httpx.AsyncClient, model: str, ask: Ask, left: float) 
     except StreamError as error:
         return collector.answer(fault=Fault.FAILED, said=str(error))
     except httpx.ConnectError:
-        return Answer(fault=Fault.UNREACHABLE)
+        return ChatAnswer(fault=Fault.UNREACHABLE)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
         return collector.answer(fault=Fault.BROKEN_OFF)
 
 
-async def _exchange(client: httpx.AsyncClient, body: str, ask: Ask, collector: Collector) -> Answer:
+async def _exchange(client: httpx.AsyncClient, body: str, ask: Ask, collector: Collector) -> ChatAnswer:
     async with client.stream("POST", _PATH, content=body.encode()) as response:
         whole = bytearray()
         total = 0
@@ -161,9 +161,9 @@ async def _exchange(client: httpx.AsyncClient, body: str, ask: Ask, collector: C
         return collector.answer(status=response.status_code, fault=fault)
 
 
-def _refused(status: int, body: bytes) -> Answer:
+def _refused(status: int, body: bytes) -> ChatAnswer:
     if status == 401:
         raise UsageError("the server refuses the API key", hint="export VLLM_API_KEY with the key of the server")
-    return Answer(
+    return ChatAnswer(
         fault=Fault.FAILED if status >= 500 or status < 400 else Fault.REFUSED, status=status, said=error_text(body)
     )

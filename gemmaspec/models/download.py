@@ -41,7 +41,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class CommitFiles:
     """The files of one commit that vLLM reads."""
 
     role: str
@@ -52,7 +52,7 @@ class Listing:
     files: tuple[RemoteFile, ...]
 
 
-def list_files(model: str, revision: str | None, *, role: str) -> Listing:
+def list_files(model: str, revision: str | None, *, role: str) -> CommitFiles:
     """Ask the Hub for a model's files.
 
     Raises EnvironmentMissing for a model that is gated, private or not there, has no safetensors, or for a Hub that
@@ -70,7 +70,7 @@ def list_files(model: str, revision: str | None, *, role: str) -> Listing:
         )
     if not any(is_weights(file.path) for file in files):
         raise EnvironmentMissing(f"{role}.model: {model} has no .safetensors", hint=f"see {page(model)}/tree/{commit}")
-    return Listing(role=role, model=model, asked=revision, commit=commit, files=files)
+    return CommitFiles(role=role, model=model, asked=revision, commit=commit, files=files)
 
 
 def _sha256(sibling: Any) -> str | None:
@@ -90,25 +90,25 @@ class Cache:
 
         self.folder = folder or Path(constants.HF_HUB_CACHE).expanduser()
 
-    def has(self, listing: Listing, file: RemoteFile) -> bool:
+    def has(self, listing: CommitFiles, file: RemoteFile) -> bool:
         """Whether the file is in the commit's snapshot, as long as the Hub says, which a copied cache may not be."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
         return isinstance(found, str) and _size(Path(found)) == file.size
 
-    def missing(self, listing: Listing) -> Sequence[RemoteFile]:
+    def missing(self, listing: CommitFiles) -> Sequence[RemoteFile]:
         """The files that are still to be fetched."""
         return [file for file in listing.files if not self.has(listing, file)]
 
-    def rest(self, listing: Listing, file: RemoteFile) -> int:
+    def rest(self, listing: CommitFiles, file: RemoteFile) -> int:
         """Bytes of a missing file that are still to come."""
         if file.sha256 is None:
             return file.size
         blob = self._blob(listing, file.sha256)
         return 0 if _size(blob) == file.size else max(0, file.size - _size(_unfinished(blob)))
 
-    def fetch(self, listing: Listing, file: RemoteFile, on_bytes: OnBytes) -> None:
+    def fetch(self, listing: CommitFiles, file: RemoteFile, on_bytes: OnBytes) -> None:
         """Fetch a missing file, or what of it is missing.
 
         Raises EnvironmentMissing when the Hub breaks off, sends something else or the disk is full. What came stays
@@ -135,7 +135,7 @@ class Cache:
         if not file.sha256:
             on_bytes(file.size)
 
-    def name_commit(self, listing: Listing) -> None:
+    def name_commit(self, listing: CommitFiles) -> None:
         """Let the cache answer for the asked revision, too. Raises EnvironmentMissing when that has moved."""
         from huggingface_hub import hf_hub_download
 
@@ -149,7 +149,7 @@ class Cache:
                 hint="run the same command again",
             )
 
-    def _fetch_blob(self, listing: Listing, file: RemoteFile, sha256: str, on_bytes: OnBytes) -> None:
+    def _fetch_blob(self, listing: CommitFiles, file: RemoteFile, sha256: str, on_bytes: OnBytes) -> None:
         blob = self._blob(listing, sha256)
         lock = self.folder / ".locks" / blob.parent.parent.name / f"{sha256}.lock"
         try:
@@ -165,11 +165,11 @@ class Cache:
                 raise
             raise unwritable(blob, error) from None
 
-    def _blob(self, listing: Listing, sha256: str) -> Path:
+    def _blob(self, listing: CommitFiles, sha256: str) -> Path:
         return self.folder / f"models--{listing.model.replace('/', '--')}" / "blobs" / sha256
 
 
-def _transfer(listing: Listing, file: RemoteFile, target: Path, on_bytes: OnBytes) -> None:
+def _transfer(listing: CommitFiles, file: RemoteFile, target: Path, on_bytes: OnBytes) -> None:
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ def _transfer(listing: Listing, file: RemoteFile, target: Path, on_bytes: OnByte
         http_get(url, opened, resume_size=done, headers=build_hf_headers(), expected_size=file.size)
 
 
-def _check(listing: Listing, file: RemoteFile, target: Path) -> None:
+def _check(listing: CommitFiles, file: RemoteFile, target: Path) -> None:
     with target.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != file.sha256:

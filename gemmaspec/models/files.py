@@ -14,7 +14,7 @@ LARGEST_HASHED: Final = 256 * 2**20
 """Bytes."""
 
 
-class Files(Protocol):
+class CheckpointFiles(Protocol):
     """One checkpoint at one revision."""
 
     source: Literal["folder", "cache", "hub"]
@@ -34,7 +34,7 @@ class Files(Protocol):
         """`base_model` of the model card."""
 
 
-def whole(files: Files, name: str, *, most: int) -> bytes | None:
+def whole(files: CheckpointFiles, name: str, *, most: int) -> bytes | None:
     """A small file; None where there is none. Raises CheckpointError for one larger than `most` bytes."""
     size = files.sizes.get(name)
     if size is None:

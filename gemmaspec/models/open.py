@@ -15,7 +15,7 @@ from gemmaspec.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.errors import CheckpointError, EnvironmentMissing
 from gemmaspec.files import state_dir
 from gemmaspec.models.cache import cached_snapshot, is_commit
-from gemmaspec.models.files import Files, Folder, whole
+from gemmaspec.models.files import CheckpointFiles, Folder, whole
 from gemmaspec.models.hub import Unreachable, on_hub
 from gemmaspec.models.weights import other_weights, read_tensors, unindexed, weight_files
 from gemmaspec.stack.paths import is_local, on_host
@@ -55,7 +55,7 @@ class Unasked(EnvironmentMissing):
     """The cache does not have it, and the Hub is not to be asked."""
 
 
-def _files(ref: str, revision: str | None, cache_dir: Path | None, *, offline: bool) -> Files:
+def _files(ref: str, revision: str | None, cache_dir: Path | None, *, offline: bool) -> CheckpointFiles:
     if is_local(ref):
         return _folder(Path(on_host(ref, state=state_dir())))
     if offline or _switched_off():
@@ -88,7 +88,7 @@ def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
     return found
 
 
-def _online(ref: str, revision: str | None, cache_dir: Path | None) -> Files:
+def _online(ref: str, revision: str | None, cache_dir: Path | None) -> CheckpointFiles:
     """A commit that is whole in the cache is not asked for: it cannot have moved."""
     if is_commit(revision) and (found := _whole(ref, revision, cache_dir)):
         return found
@@ -110,7 +110,7 @@ def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | Non
     return found if there and not missing else None
 
 
-def _read(ref: str, files: Files) -> Checkpoint:
+def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
     raw = whole(files, "config.json", most=CONFIG_LIMIT)
     if raw is None:
         raise _no_config(ref, files)
@@ -145,7 +145,7 @@ def _read(ref: str, files: Files) -> Checkpoint:
     return dataclasses.replace(checkpoint, bytes_read=files.bytes_read)
 
 
-def _no_config(ref: str, files: Files) -> EnvironmentMissing:
+def _no_config(ref: str, files: CheckpointFiles) -> EnvironmentMissing:
     gguf = sorted(name for name in other_weights(files) if name.endswith(".gguf"))
     if gguf:
         says = f"{ref} holds GGUF files ({gguf[0]}{' …' if len(gguf) > 1 else ''}) and no config.json"
@@ -153,13 +153,13 @@ def _no_config(ref: str, files: Files) -> EnvironmentMissing:
     return EnvironmentMissing(f"{ref} holds no config.json, so it is not a model")
 
 
-def _separate(files: Files) -> Fields | None:
+def _separate(files: CheckpointFiles) -> Fields | None:
     name = "hf_quant_config.json"
     raw = whole(files, name, most=CONFIG_LIMIT)
     return Fields(load_object(raw, name), name) if raw else None
 
 
-def _tokenizer_config(files: Files) -> Fields | None:
+def _tokenizer_config(files: CheckpointFiles) -> Fields | None:
     """tokenizer_config.json; None where there is none, or one too large to be worth its bytes."""
     name = "tokenizer_config.json"
     if not 0 < files.sizes.get(name, 0) <= TOKENIZER_CONFIG_LIMIT:
@@ -168,13 +168,13 @@ def _tokenizer_config(files: Files) -> Fields | None:
     return Fields(load_object(raw, name), name) if raw else None
 
 
-def _head_tokens(files: Files) -> dict[str, int]:
+def _head_tokens(files: CheckpointFiles) -> dict[str, int]:
     """Control tokens from the head of tokenizer.json."""
     size = files.sizes.get("tokenizer.json", 0)
     return added_tokens(files.read("tokenizer.json", 0, min(size, FIRST_PIECE))) if size else {}
 
 
-def _template_inside(files: Files, tokenizer: Fields | None) -> bool | None:
+def _template_inside(files: CheckpointFiles, tokenizer: Fields | None) -> bool | None:
     """None where nothing of a tokenizer is there: such a checkpoint says nothing about chatting."""
     if tokenizer is None:
         return False if "tokenizer.json" in files.sizes else None

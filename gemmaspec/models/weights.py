@@ -11,7 +11,7 @@ from gemmaspec.checkpoint.fields import Fields, load_object
 from gemmaspec.checkpoint.header import PREFIX, header_length, parse_header
 from gemmaspec.checkpoint.model import Tensor
 from gemmaspec.errors import CheckpointError
-from gemmaspec.models.files import Files, whole
+from gemmaspec.models.files import CheckpointFiles, whole
 
 INDEX: Final = "model.safetensors.index.json"
 FIRST_PIECE: Final = 16 * 1024
@@ -24,7 +24,7 @@ _PICKLED: Final = re.compile(r"pytorch_model.*\.(?:bin|pt)")
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
 
 
-def weight_files(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def weight_files(files: CheckpointFiles) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The weight files that vLLM would read, and those of them that are missing.
 
     The index decides, as in vLLM (filter_duplicate_safetensors_files), whatever else is there; without one a numbered
@@ -37,22 +37,22 @@ def weight_files(files: Files) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(sorted(promised & there)), tuple(sorted(promised - there))
 
 
-def unindexed(files: Files, read: tuple[str, ...]) -> tuple[str, ...]:
+def unindexed(files: CheckpointFiles, read: tuple[str, ...]) -> tuple[str, ...]:
     """Safetensors files that are there and that vLLM would not read."""
     return tuple(sorted(name for name in _safetensors(files) - set(read) if not name.startswith("consolidated")))
 
 
-def other_weights(files: Files) -> tuple[str, ...]:
+def other_weights(files: CheckpointFiles) -> tuple[str, ...]:
     """Weights that are no safetensors: what torch pickled, and GGUF."""
     found = (name for name in files.sizes if name.endswith(".gguf") or _PICKLED.fullmatch(name))
     return tuple(sorted(name for name in found if name.isprintable()))
 
 
-def _safetensors(files: Files) -> set[str]:
+def _safetensors(files: CheckpointFiles) -> set[str]:
     return {name for name in files.sizes if name.endswith(".safetensors")}
 
 
-def read_tensors(files: Files, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+def read_tensors(files: CheckpointFiles, names: tuple[str, ...]) -> tuple[Tensor, ...]:
     """Every tensor, from the headers alone. Raises CheckpointError, before reading what is too much altogether."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
@@ -68,11 +68,11 @@ def read_tensors(files: Files, names: tuple[str, ...]) -> tuple[Tensor, ...]:
     return tensors
 
 
-def _length(files: Files, name: str, piece: bytes) -> int:
+def _length(files: CheckpointFiles, name: str, piece: bytes) -> int:
     return header_length(piece, file_size=files.sizes[name], where=name)
 
 
-def _tensors(files: Files, name: str, piece: bytes, length: int) -> tuple[Tensor, ...]:
+def _tensors(files: CheckpointFiles, name: str, piece: bytes, length: int) -> tuple[Tensor, ...]:
     if len(piece) < PREFIX + length:
         piece += files.read(name, len(piece), PREFIX + length)
     return parse_header(piece[PREFIX : PREFIX + length], file_size=files.sizes[name], where=name)
@@ -91,7 +91,7 @@ def _numbered(there: set[str]) -> set[str]:
     return {f"{stem}-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)}
 
 
-def _indexed(files: Files) -> set[str]:
+def _indexed(files: CheckpointFiles) -> set[str]:
     raw = whole(files, INDEX, most=_INDEX_LIMIT)
     if raw is None:
         return set()

@@ -26,7 +26,7 @@ Rules = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FileHash:
     """One file of one release: its sha256, and that of the patched file ("" when the patch left it alone)."""
 
     variant: str
@@ -65,7 +65,7 @@ def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[
         ) from None
 
 
-def known_text(made_for: Mapping[str, str], seen: Iterable[Seen]) -> str:
+def known_text(made_for: Mapping[str, str], seen: Iterable[FileHash]) -> str:
     """The text of known.json; `made_for` is the fingerprint of each variant. The same input, the same bytes."""
     variants: dict[str, Any] = {name: {"made_for": digest, "files": {}} for name, digest in made_for.items()}
     for one in sorted(seen, key=lambda one: (one.variant, one.path, Version(one.vllm))):

@@ -125,7 +125,7 @@ EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_prin
 Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     """A part of a profile: unknown keys are errors, nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -17,8 +17,8 @@ from gemmaspec.profile.fields import (
     Int,
     ModelRef,
     Name,
-    Part,
     Positive,
+    Section,
     Size,
     Specifier,
     Text,
@@ -32,7 +32,7 @@ from gemmaspec.profile.fields import (
 from gemmaspec.profile.speculation import Speculative
 
 
-class Runtime(Part):
+class Runtime(Section):
     """What must be there to run vLLM: the process engine builds or finds it, a container is checked."""
 
     vllm: Version | None = None
@@ -43,7 +43,7 @@ class Runtime(Part):
     """Packages beyond the image, each bounded; installed once into the cache when missing."""
 
 
-class Target(Part):
+class Target(Section):
     """The model that verifies."""
 
     model: ModelRef
@@ -54,7 +54,7 @@ class Target(Part):
     """What the checkpoint is quantized with (modelopt, compressed-tensors …); its own config says it when not given."""
 
 
-class Draft(Part):
+class Draft(Section):
     """The model that drafts."""
 
     model: ModelRef
@@ -65,7 +65,7 @@ class Draft(Part):
     """What the checkpoint is quantized with (modelopt, compressed-tensors …); its own config says it when not given."""
 
 
-class Serve(Part):
+class Serve(Section):
     """`vllm serve` flags, hyphens written as underscores, and where the server listens."""
 
     bind: Annotated[str, matching(re.compile(r"[0-9a-fA-F.:]+"), "an address like 127.0.0.1")] = "127.0.0.1"
@@ -128,7 +128,7 @@ class Serve(Part):
     """Further arguments, one list item each, passed on as they are."""
 
 
-class Chat(Part):
+class Chat(Section):
     """How a conversation becomes a prompt and an answer becomes a message."""
 
     template: Text | None = None
@@ -144,7 +144,7 @@ class Chat(Part):
     """Makes tool calls of the answer; gemma4 for Gemma 4. Also turns on `--enable-auto-tool-choice`."""
 
 
-class Container(Part):
+class Container(Section):
     """How the container is set up; the process engine does not read it."""
 
     python: Text = "python3"
@@ -164,7 +164,7 @@ class Container(Part):
     """How long a server may take to stop before it is killed."""
 
 
-class Caches(Part):
+class Caches(Section):
     """Folders that outlive the container; where none is given, one named volume holds it all."""
 
     huggingface: Folder | None = None
@@ -173,7 +173,7 @@ class Caches(Part):
     """vLLM's, Triton's, FlashInfer's and TorchInductor's caches, and packages of `runtime`."""
 
 
-class Patches(Part):
+class Patches(Section):
     """Patch ids; a required one that does not fit stops the start, an optional one is skipped."""
 
     required: list[Name] = []
@@ -184,7 +184,7 @@ class Patches(Part):
     """What a start does when a patch fits, and its function is not that of any known release."""
 
 
-class Watch(Part):
+class Watch(Section):
     """What `gemmaspec watch` does when a running server goes wrong. It always reports; it acts only if told to."""
 
     on_dead_draft: Literal["report", "off", "restart"] = "report"
@@ -204,7 +204,7 @@ class Watch(Part):
     goes into the environment variable GEMMASPEC_WEBHOOK instead."""
 
 
-class Measured(Part):
+class Measured(Section):
     """A published figure, as its source states it."""
 
     tokens_per_second: Annotated[float, Field(gt=0)] | None = None
@@ -233,7 +233,7 @@ class Measured(Part):
     """What else the source says about it."""
 
 
-class Profile(Part):
+class Profile(Section):
     """One system: target, draft, machine, how to serve, patches, what was measured."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
-from gemmaspec.profile.fields import Int, Part, Positive, Text
+from gemmaspec.profile.fields import Int, Positive, Section, Text
 
 
-class Speculative(Part):
+class Speculative(Section):
     """How target and draft speculate; field names are keys of vLLM's SpeculativeConfig."""
 
     method: Literal["draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]

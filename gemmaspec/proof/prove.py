@@ -37,7 +37,7 @@ Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Observed:
     """What a probe said of one tree."""
 
     state: str
@@ -52,8 +52,8 @@ class Proof:
     release: str
     outcome: Outcome
     variant: str | None
-    stock: Look | None
-    patched: Look | None
+    stock: Observed | None
+    patched: Observed | None
     detail: str = ""
 
     @property
@@ -76,7 +76,7 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Look]:
+    def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Observed]:
         """Run probes with these folders in front of sys.path, each on vllm as it is found there."""
         process = self._process or self._start()
         assert process.stdin
@@ -86,7 +86,7 @@ class Probes:
         process.stdin.flush()
         answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         ended = {"state": "failed", "seen": "the process that runs probes has ended"}
-        return {name: Look(**answer.get(name, ended)) for name in probes}
+        return {name: Observed(**answer.get(name, ended)) for name in probes}
 
     def _start(self) -> subprocess.Popen[str]:
         home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmaspec-prove-"))
@@ -162,7 +162,9 @@ def _prove_release(
         yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
 
 
-def _judge(patch: Patch, release: str, result: launcher.PatchResult, stock: Look | None, patched: Look | None) -> Proof:
+def _judge(
+    patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
+) -> Proof:
     """What two looks mean."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(
@@ -177,7 +179,7 @@ def _judge(patch: Patch, release: str, result: launcher.PatchResult, stock: Look
 
 
 def _outcome(
-    patch: Patch, result: launcher.PatchResult, stock: Look | None, patched: Look | None
+    patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> tuple[Outcome, str]:
     if stock is None or patched is None:
         return "unfit", f"the patch is {result.state}"

@@ -10,7 +10,7 @@ from typing import Final
 from gemmaspec.releases import names
 from gemmaspec.releases.attention import Attention, attention_of
 from gemmaspec.releases.flags import Flag, flags_of
-from gemmaspec.releases.read_runner import Runner, runner_of
+from gemmaspec.releases.read_runner import RunnerChoice, runner_of
 from gemmaspec.releases.sources import Read, Sources, Unexpected
 
 METADATA: Final = "METADATA"
@@ -31,7 +31,7 @@ class Extracted:
     attention_backends: frozenset[str]
     architectures: frozenset[str]
     metrics: frozenset[str]
-    runner: Runner
+    runner: RunnerChoice
     attention: Attention
     torch: str
     """Version specifiers; empty without METADATA."""

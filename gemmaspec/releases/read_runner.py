@@ -16,7 +16,7 @@ CONFIG: Final = "vllm/config/vllm.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runner:
+class RunnerChoice:
     """What makes vLLM fall back from model runner v2 to v1."""
 
     chooses: bool
@@ -31,12 +31,12 @@ class Runner:
     """Where vLLM lists the methods that v2 can do: these; all others are refused."""
 
 
-def runner_of(sources: Sources) -> Runner:
+def runner_of(sources: Sources) -> RunnerChoice:
     """Raises Unexpected when there is no VllmConfig."""
     _, config = sources.class_of(CONFIG, "VllmConfig")
     features = method_of(config, "_get_v2_model_runner_unsupported_features")
     if features is None:
-        return Runner(chooses=False)
+        return RunnerChoice(chooses=False)
     refused: set[str] = set()
     supported: frozenset[str] | None = None
     for node in ast.walk(features):
@@ -49,7 +49,7 @@ def runner_of(sources: Sources) -> Runner:
             supported = values
         else:
             refused |= values
-    return Runner(
+    return RunnerChoice(
         chooses=True,
         default=_last_return(method_of(config, "_is_default_v2_model_runner_model")),
         unsupported=_words(features),

@@ -14,7 +14,7 @@ from gemmaspec.releases import spans
 from gemmaspec.releases.attention import Attention
 from gemmaspec.releases.extract import Extracted
 from gemmaspec.releases.flags import Flag
-from gemmaspec.releases.read_runner import Runner
+from gemmaspec.releases.read_runner import RunnerChoice
 
 Fact = tuple[str, ...]
 Nested = dict[str, "str | Nested"]
@@ -129,7 +129,7 @@ def _to_flag(name: str, rest: Sequence[Fact]) -> Flag:
     )
 
 
-def _runner(runner: Runner) -> list[Fact]:
+def _runner(runner: RunnerChoice) -> list[Fact]:
     facts: list[Fact] = [("chooses",)] if runner.chooses else []
     facts += [("default", runner.default)] if runner.default else []
     facts += [("unsupported", text) for text in runner.unsupported]
@@ -137,8 +137,8 @@ def _runner(runner: Runner) -> list[Fact]:
     return facts + [("methods_supported", method) for method in runner.methods_supported or ()]
 
 
-def _to_runner(below: Mapping[str, Sequence[Fact]]) -> Runner:
-    return Runner(
+def _to_runner(below: Mapping[str, Sequence[Fact]]) -> RunnerChoice:
+    return RunnerChoice(
         chooses="chooses" in below,
         default=next(iter(_names(below, "default")), ""),
         unsupported=_names(below, "unsupported"),

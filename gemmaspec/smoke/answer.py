@@ -64,7 +64,7 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ChatAnswer:
     """One answer. Where `fault` is set, the rest is what had come until then."""
 
     fault: Fault | None = None
@@ -137,14 +137,14 @@ class Collector:
             choice = _choice(found)
             self._take(found, choice or {}, choice.get("delta") if choice else {})
 
-    def answer(self, **more: Any) -> Answer:
+    def answer(self, **more: Any) -> ChatAnswer:
         """Return what was collected; `more` are further fields of the answer."""
         calls = (
             Call(name=one.name, arguments=one.arguments, named_first=one.named)
             for _, one in sorted(self._calls.items())
         )
         own = {name: getattr(self, name) for name in ("content", "reasoning", "finish", "model", "completion_tokens")}
-        return Answer(**{**own, "calls": tuple(calls), "tokens": tuple(self._tokens), **more})
+        return ChatAnswer(**{**own, "calls": tuple(calls), "tokens": tuple(self._tokens), **more})
 
     def _take(self, found: Mapping[str, Any], choice: Mapping[str, Any], message: object) -> None:
         message = message if isinstance(message, dict) else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from gemmaspec.smoke.answer import Answer, Fault
+from gemmaspec.smoke.answer import ChatAnswer, Fault
 
 Word = Literal["pass", "fail", "skipped", "unknown"]
 SHORTEST_LINE: Final = 160
@@ -72,12 +72,12 @@ class Received:
 
     offer: Offer
     asks: Sequence[Ask]
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, ChatAnswer]
     """By the key of the request; one for each."""
-    reference: Mapping[str, Answer] = field(default_factory=dict)
+    reference: Mapping[str, ChatAnswer] = field(default_factory=dict)
     """What a server without speculation answered to the same requests."""
 
-    def pairs(self, *, alone: bool | None = None) -> list[tuple[Ask, Answer]]:
+    def pairs(self, *, alone: bool | None = None) -> list[tuple[Ask, ChatAnswer]]:
         """Return requests with their answers, all or only those of one kind."""
         return [(one, self.answers[one.key]) for one in self.asks if alone is None or one.alone == alone]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from gemmaspec.smoke.answer import Answer, Fault
+from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.bodies import CITIES, STATION, TRAINS, WEATHER, Cities, City, chat, fits, two_calls, under_schema
 from gemmaspec.smoke.check import (
     Ask,
@@ -77,7 +77,7 @@ def _fit(received: Received, schema: type[BaseModel]) -> Judged:
     return passed(f"{count - cut} of {count} answers fit the schema{off}{one_by_one}")
 
 
-def _wrong(answer: Answer, schema: type[BaseModel]) -> str | None:
+def _wrong(answer: ChatAnswer, schema: type[BaseModel]) -> str | None:
     """Return what is wrong with an answer under a schema; "cut" for one that max_tokens ended, None for a good one."""
     text = answer.content
     if text.strip() and not text.lstrip().startswith("{"):
@@ -126,7 +126,7 @@ def _calls_whole(received: Received) -> Judged:
     return passed(f"{len(streams)} streams with the same {len(whole.calls)} calls as without a stream")
 
 
-def _wrong_calls(answer: Answer, whole: Answer) -> str | None:
+def _wrong_calls(answer: ChatAnswer, whole: ChatAnswer) -> str | None:
     if [one.name for one in answer.calls] != [one.name for one in whole.calls]:
         names = [", ".join(one.name for one in side.calls) or "none" for side in (answer, whole)]
         return f"calls {names[0]}; without a stream {names[1]}"

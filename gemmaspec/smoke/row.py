@@ -18,7 +18,7 @@ WORDS: Final[tuple[Word, ...]] = ("pass", "fail", "skipped", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SmokeRow:
     """One check of a run."""
 
     id: str
@@ -70,7 +70,7 @@ class Verdict:
         return ", ".join(parts)
 
 
-def verdict_of(rows: Sequence[Row], *, at: float, since: float | None, vllm: str | None) -> Verdict:
+def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm: str | None) -> Verdict:
     """Return what rows come to."""
     warned = [one for one in rows if one.word == "fail" and not one.counts]
     plain = [one for one in rows if one not in warned]

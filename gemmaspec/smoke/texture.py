@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gemmaspec.smoke.answer import Answer
+from gemmaspec.smoke.answer import ChatAnswer
 from gemmaspec.smoke.bodies import QUESTIONS, book, chat
 from gemmaspec.smoke.check import (
     Ask,
@@ -115,7 +115,7 @@ def _parity(received: Received) -> Judged:
     return passed(f"{same}{f'; the others part where two tokens are close: {moved[0]}' if moved else ''}")
 
 
-def _difference(one: Answer, other: Answer) -> int | None:
+def _difference(one: ChatAnswer, other: ChatAnswer) -> int | None:
     for place, (mine, theirs) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if mine.text != theirs.text:
             return place
@@ -123,7 +123,7 @@ def _difference(one: Answer, other: Answer) -> int | None:
     return short - 1 if len(one.tokens) != len(other.tokens) else None
 
 
-def _gap(one: Answer, other: Answer, place: int) -> float | None:
+def _gap(one: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
     """Return the smaller of the two sides' gaps between the likeliest tokens, in nats."""
     gaps = [gap for side in (one, other) if (gap := side.tokens[place].gap) is not None]
     return min(gaps, default=None)

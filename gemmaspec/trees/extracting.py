@@ -26,7 +26,7 @@ _AT_ONCE: Final = (
 """Read in one go, with vllm/config/: most of what is wanted. The rest follows by itself, a request each."""
 
 
-class Files:
+class CachedFiles:
     """The files of one vLLM, each read once; callable as `extract` wants it."""
 
     def __init__(self, reader: Reader) -> None:
@@ -46,7 +46,7 @@ class Files:
 def extract_from(reader: Reader) -> Extracted:
     """Raises EnvironmentMissing when the vLLM cannot be read, or is built in a way that is not known."""
     try:
-        return extract(Files(reader))
+        return extract(CachedFiles(reader))
     except Unexpected as error:
         raise EnvironmentMissing(f"{reader.place}: its flags and names cannot be read: {error}") from None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.trees.tree import LARGEST_FILE, Needed, Place, Tree
+from gemmaspec.trees.tree import LARGEST_FILE, Needed, Tree, TreeSource
 
 
 def open_folder(folder: Path, needed: Needed) -> Tree:
@@ -16,7 +16,7 @@ def open_folder(folder: Path, needed: Needed) -> Tree:
     package = package_in(folder)
     version = launcher.vllm_version(package)
     files = {path: read_inside(folder, path) for path in needed(version)}
-    return Tree(place=Place(kind="tree", ref=str(folder)), vllm=version, files=files)
+    return Tree(place=TreeSource(kind="tree", ref=str(folder)), vllm=version, files=files)
 
 
 def package_in(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from gemmaspec.engine import endpoint
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.trees.packages import Archive, candidates, find_package
-from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Place, Tree
+from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Tree, TreeSource
 
 LABEL: Final = "gemmaspec.looks-into"
 """On every container made here, with the second (since 1970) at which it was made."""
@@ -35,31 +35,24 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
     in the place of a file.
     """
     where = endpoint.find()
-    client = endpoint.connect(where)
-    try:
-        with answering(where, ref), looking_into(client, ref) as archive:
-            config = client.images.get(ref).attrs.get("Config") or {}
-            package = find_package(candidates(config, python), archive)
-            if package is None:
-                raise EnvironmentMissing(
-                    f"no vllm package was found in the image {ref}",
-                    hint="set container.python in the profile to the interpreter that has vllm",
-                )
-            version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
-            files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
-    finally:
-        client.close()
-    return Tree(place=Place(kind="image", ref=ref), vllm=version, files=files)
+    with endpoint.client(where) as client, answering(where, ref), looking_into(client, ref) as archive:
+        config = client.images.get(ref).attrs.get("Config") or {}
+        package = find_package(candidates(config, python), archive)
+        if package is None:
+            raise EnvironmentMissing(
+                f"no vllm package was found in the image {ref}",
+                hint="set container.python in the profile to the interpreter that has vllm",
+            )
+        version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
+        files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
+    return Tree(place=TreeSource(kind="image", ref=ref), vllm=version, files=files)
 
 
 def present(refs: Iterable[str]) -> list[str]:
     """Those of some images that are on this machine. Raises EnvironmentMissing when docker does not answer."""
     where = endpoint.find()
-    client = endpoint.connect(where)
-    try:
+    with endpoint.client(where) as client:
         return [ref for ref in refs if _is_here(client, where, ref)]
-    finally:
-        client.close()
 
 
 def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) -> bool:

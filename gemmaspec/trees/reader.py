@@ -15,7 +15,7 @@ from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.folder import open_folder, package_in
 from gemmaspec.trees.listing import PROJECT, Listing
 from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Place, Unreadable
+from gemmaspec.trees.tree import TreeSource, Unreadable
 
 _AT_ONCE = 200
 """Files that are read before something is said again."""
@@ -25,7 +25,7 @@ class Reader(Protocol):
     """A vllm/ package."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TreeSource:
         """Where it is."""
 
     @property
@@ -44,7 +44,7 @@ class FolderReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.place = Place(kind="tree", ref=str(folder))
+        self.place = TreeSource(kind="tree", ref=str(folder))
         self.vllm = launcher.vllm_version(package_in(folder))
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
@@ -66,7 +66,7 @@ class ReleaseReader:
 
     def __init__(self, version: str, listing: Listing) -> None:
         self._listing = listing
-        self.place = Place(kind="release", ref=version)
+        self.place = TreeSource(kind="release", ref=version)
         self.vllm = version
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.index.cache import cache_dir, keep, kept
 from gemmaspec.trees.listing import PROJECT, Listing
-from gemmaspec.trees.tree import Needed, Place, Tree, Unreadable
+from gemmaspec.trees.tree import Needed, Tree, TreeSource, Unreadable
 
 if TYPE_CHECKING:
     import requests
@@ -155,8 +155,8 @@ def _drain(todo: queue.SimpleQueue[str]) -> None:
 
 
 def _tree(version: str, files: Mapping[str, bytes | None]) -> Tree:
-    return Tree(place=Place(kind="release", ref=version), vllm=version, files=files)
+    return Tree(place=TreeSource(kind="release", ref=version), vllm=version, files=files)
 
 
 def _unreadable(version: str, error: GemmaspecError) -> Unreadable:
-    return Unreadable(place=Place(kind="release", ref=version), error=error)
+    return Unreadable(place=TreeSource(kind="release", ref=version), error=error)

@@ -20,7 +20,7 @@ UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TreeSource:
     """Where a tree is: a release number, an image, a folder, or the name of a started stack."""
 
     kind: Kind
@@ -34,7 +34,7 @@ class Place:
 class Tree:
     """What was read: the version, and the wanted files; None for one that the package does not have."""
 
-    place: Place
+    place: TreeSource
     vllm: str
     files: Mapping[str, bytes | None]
 
@@ -47,5 +47,5 @@ class Tree:
 class Unreadable:
     """A tree that could not be read, and why."""
 
-    place: Place
+    place: TreeSource
     error: GemmaspecError

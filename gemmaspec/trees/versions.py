@@ -38,13 +38,9 @@ def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
     from gemmaspec.trees.image import answering, looking_into
 
     where = endpoint.find()
-    client = endpoint.connect(where)
-    try:
-        with answering(where, ref), looking_into(client, ref) as archive:
-            config = client.images.get(ref).attrs.get("Config") or {}
-            return _versions(list(candidates(config, python)), archive, f"the image {ref}")
-    finally:
-        client.close()
+    with endpoint.client(where) as client, answering(where, ref), looking_into(client, ref) as archive:
+        config = client.images.get(ref).attrs.get("Config") or {}
+        return _versions(list(candidates(config, python)), archive, f"the image {ref}")
 
 
 def interpreter_versions(python: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -28,7 +28,7 @@ _TOWERS: Final = ("model.vision_", "model.embed_vision", "model.audio_tower", "m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shipped:
+class PublishedCheckpoint:
     """What is known of one published checkpoint."""
 
     ref: str
@@ -53,18 +53,18 @@ class Shipped:
 
 
 @functools.cache
-def shipped() -> dict[str, Shipped]:
+def shipped() -> dict[str, PublishedCheckpoint]:
     """Return every checkpoint whose shapes ship, by its id in small letters."""
     raw = json.loads((configs.DATA / "models.json").read_text(encoding="utf-8"))["models"]
     return {one["ref"].lower(): _entry(one) for one in raw}
 
 
-def shipped_for(ref: str) -> Shipped | None:
+def shipped_for(ref: str) -> PublishedCheckpoint | None:
     """Return what ships of a Hugging Face id; None for another."""
     return shipped().get(ref.lower())
 
 
-def checkpoint_of(known: Shipped) -> Checkpoint:
+def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:
     """Return the checkpoint as its headers would describe it; the tokenizer is not part of it."""
     config, tensors = _built(known)
     fields = Fields(config, "config.json")
@@ -86,8 +86,8 @@ def checkpoint_of(known: Shipped) -> Checkpoint:
     )
 
 
-def _entry(one: dict[str, Any]) -> Shipped:
-    return Shipped(
+def _entry(one: dict[str, Any]) -> PublishedCheckpoint:
+    return PublishedCheckpoint(
         ref=one["ref"],
         kind=one["kind"],
         size=one["size"],
@@ -101,7 +101,7 @@ def _entry(one: dict[str, Any]) -> Shipped:
     )
 
 
-def _built(known: Shipped) -> tuple[dict[str, Any], Shapes]:
+def _built(known: PublishedCheckpoint) -> tuple[dict[str, Any], Shapes]:
     if known.kind == "assistant":
         config = configs.assistant_config(known.size)
         return config, shapes.assistant_tensors(config)
@@ -122,7 +122,7 @@ def _built(known: Shipped) -> tuple[dict[str, Any], Shapes]:
     return config, found
 
 
-def _quantized(known: Shipped, plain: Shapes) -> Shapes:
+def _quantized(known: PublishedCheckpoint, plain: Shapes) -> Shapes:
     if known.form == "BF16":
         return plain
     if known.form == "FP8":
@@ -134,7 +134,7 @@ def _quantized(known: Shipped, plain: Shapes) -> Shapes:
     return shapes.nvfp4(plain, awq=known.form == "NVFP4-AWQ", inputs=known.form != "NVFP4A16")
 
 
-def _declaration(known: Shipped) -> dict[str, Any]:
+def _declaration(known: PublishedCheckpoint) -> dict[str, Any]:
     left = [*_LEFT, *(["*self_attn*"] if known.form == "NVFP4-mlp" else [])]
     if known.form == "FP8" and known.method == "compressed-tensors":
         weights = {"num_bits": 8, "type": "float", "strategy": "channel"}

@@ -11,20 +11,20 @@ from gemmaspec.cli import output
 from gemmaspec.cli.text import table
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.smoke import Progress, Report
+    from gemmaspec.deploy.smoke import SmokeProgress, SmokeReport
     from gemmaspec.smoke.check import Check
-    from gemmaspec.smoke.row import Row
+    from gemmaspec.smoke.row import SmokeRow
 
 _COLOURS = {"pass": 32, "fail": 31, "warn": 33, "unknown": 35, "skipped": 2}
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Progress]:
+def progress() -> Iterator[SmokeProgress]:
     """Progress on stderr: a bar on a terminal, one line elsewhere."""
-    from gemmaspec.deploy.smoke import Progress
+    from gemmaspec.deploy.smoke import SmokeProgress
 
     if not sys.stderr.isatty():
-        yield Progress(note=output.progress, asked=lambda _, __: None)
+        yield SmokeProgress(note=output.progress, asked=lambda _, __: None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -37,10 +37,10 @@ def progress() -> Iterator[Progress]:
         def asked(done: int, of: int) -> None:
             bar.update(task, completed=done, total=of)
 
-        yield Progress(note=output.progress, asked=asked)
+        yield SmokeProgress(note=output.progress, asked=asked)
 
 
-def show(report: Report, *, as_json: bool) -> None:
+def show(report: SmokeReport, *, as_json: bool) -> None:
     """Print a run."""
     verdict = report.verdict
     if as_json:
@@ -62,7 +62,7 @@ def show(report: Report, *, as_json: bool) -> None:
     output.told(f"{verdict.line()}, in {report.seconds:.0f} s")
 
 
-def _row(row: Row, *, vllm: str | None) -> None:
+def _row(row: SmokeRow, *, vllm: str | None) -> None:
     word = "warn" if row.word == "fail" and not row.counts else row.word
     output.told(f"{_coloured(word)}  {row.id:<4}{row.name}  {row.seen}")
     if row.word != "fail":

@@ -15,7 +15,7 @@ from gemmaspec.redact import redact
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
     from gemmaspec.deploy.stacks import Started
-    from gemmaspec.deploy.starting import Progress, Running
+    from gemmaspec.deploy.starting import Running, StartProgress
     from gemmaspec.deploy.up import DryRun
     from gemmaspec.deploy.verdicts import Last
     from gemmaspec.ready.phases import Phase
@@ -63,7 +63,7 @@ class TerminalProgress:
 
 
 @contextlib.contextmanager
-def start_progress() -> Iterator[Progress]:
+def start_progress() -> Iterator[StartProgress]:
     """Progress on stderr: live on a terminal, plain lines elsewhere."""
     if sys.stderr.isatty():
         with TerminalProgress() as progress:
