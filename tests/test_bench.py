@@ -24,7 +24,8 @@ from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, r
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.bench_server import Servers, _at
+from gemmaspec.deploy.address import server_at
+from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.live.sample import read_sample
 from gemmaspec.measure.counters import Counters, counters_of
@@ -319,7 +320,7 @@ def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
     fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With servers that are started by nobody: the fake takes the place of the arms' servers."""
-    there = _at(fake.url, load_profile("tiny-cpu"))
+    there = server_at(fake.url, option="--url", name="tiny-cpu")
 
     def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
         fake.k = arm.k

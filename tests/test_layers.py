@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint"),
-    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict"),
+    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke"),
     ("tune",),
     ("cluster", "index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
@@ -55,6 +55,7 @@ PURE = (
     "bench",
     "predict",
     "tune",
+    "smoke",
     "checkpoint",
     "patching",
     "profile",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gemmaspec.live.faults import Event, FaultKind, Faults
+from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
+from gemmaspec.live.reference import Reference
 from gemmaspec.live.sample import Sample
 
 
@@ -124,3 +125,92 @@ def test_a_hang_where_the_power_is_unknown_takes_longer_to_be_named_and_ends_wit
     assert at == 300.0
     ((_, event),) = fed(series(range(302, 304), drafts=0.0, accepted=(0.0,) * 4), faults)
     assert (event.kind, event.begins, event.reason) == (FaultKind.HANGS, False, "the server generates tokens again")
+
+
+REFERENCE = Reference(seconds={(0, 1): 0.10, (4, 1): 0.12, (0, 8): 0.11, (4, 8): 0.30})
+"""Of one request and of eight at once: at eight, four drafted tokens cost nearly three steps."""
+POOR = (1.0, 0.3, 0.1, 0.1)
+"""Per second of 10 drafts: an acceptance length of 1.15."""
+
+
+def test_drafting_that_costs_more_than_it_gives_is_named() -> None:
+    faults = Faults(reference=REFERENCE)
+    ((at, event),) = fed(series(range(120), accepted=POOR), faults)
+    assert (at, event.kind) == (90.0, FaultKind.SLOWER)
+    assert event.reason == (
+        "acceptance length 1.15 at k = 4 is worth 9.6 tokens/s a request, and 10.0 were measured without speculation "
+        "(1 at once)"
+    )
+    ended = fed(series(range(120, 220), base=10_000.0), faults)
+    assert [(one.kind, one.begins) for _, one in ended] == [(FaultKind.SLOWER, False)]
+
+
+def test_the_same_acceptance_may_pay_for_one_request_and_not_for_eight() -> None:
+    assert fed(series(range(120)), Faults(reference=REFERENCE)) == []
+    ((_, event),) = fed(series(range(120), running=8.0, accepted=(8.0, 4.0, 2.0, 1.0)), Faults(reference=REFERENCE))
+    assert "(8 at once)" in event.reason
+
+
+def test_nothing_is_slower_where_the_steps_of_that_load_or_k_were_not_measured() -> None:
+    assert fed(series(range(200), accepted=POOR)) == []
+    assert fed(series(range(200), accepted=POOR, running=3.0), Faults(reference=REFERENCE)) == []
+    assert fed(series(range(200), accepted=POOR[:3]), Faults(reference=REFERENCE)) == []
+    assert fed(series(range(200), accepted=POOR, running=0.0), Faults(reference=REFERENCE)) == []
+
+
+def test_a_window_that_reads_prompts_is_not_slower() -> None:
+    """Few tokens a second: the speed of a window is not judged, only what its acceptance is worth."""
+    slow = series(range(200), tokens=1.0, prompt=4096.0)
+    assert fed(slow, Faults(reference=REFERENCE)) == []
+
+
+def test_few_drafts_and_the_first_window_are_not_slower() -> None:
+    assert fed(series(range(300), drafts=5.0, accepted=(0.5, 0.1, 0.05, 0.05)), Faults(reference=REFERENCE)) == []
+    assert fed(series(range(61), accepted=POOR), Faults(reference=REFERENCE)) == []
+
+
+def restarts(times: Iterable[int], until: int) -> list[tuple[float, Event]]:
+    """A server that is started anew at these seconds."""
+    starts = [0, *times]
+    samples = (
+        next(series([second], start=1000.0 + 100 * sum(begun <= second for begun in starts))) for second in range(until)
+    )
+    return fed(samples)
+
+
+def test_three_restarts_within_ten_minutes_are_a_loop_that_ends_after_as_long_without() -> None:
+    found = restarts((100, 200, 300), 1000)
+    assert [(at, event.kind, event.begins) for at, event in found] == [
+        (300.0, FaultKind.RESTARTS, True), (900.0, FaultKind.RESTARTS, False)
+    ]  # fmt: skip
+    assert found[0][1].reason == "3 restarts within 10 min"
+
+
+def test_two_restarts_or_three_far_apart_are_no_loop() -> None:
+    assert restarts((100, 200), 900) == []
+    assert restarts((100, 500, 800), 1500) == []
+
+
+def test_a_counter_that_falls_once_is_one_restart() -> None:
+    faults = Faults()
+    fed(series(range(10), base=1000.0), faults)
+    fed(series(range(10, 20)), faults)
+    assert faults.active == ()
+
+
+def test_a_server_that_is_gone_is_told_once_and_its_next_sample_ends_it() -> None:
+    faults = Faults()
+    fed(series(range(5)), faults)
+    assert [event.kind for event in faults.gone("it has exited")] == [FaultKind.GONE]
+    assert faults.gone("it has exited") == []
+    found = fed(series(range(6, 8), start=2000.0), faults)
+    assert [(event.kind, event.begins) for _, event in found] == [(FaultKind.GONE, False)]
+
+
+def test_a_shorter_window_speaks_sooner() -> None:
+    faults = Faults(limits=Limits(window_s=20.0, hang_s=5.0, hang_without_power_s=5.0))
+    ((at, _),) = fed(series(range(70), accepted=DEAD), faults)
+    assert at == 60.0
+    still = series(range(70, 90), base=10_000.0, drafts=0.0, accepted=(0.0,) * 4, tokens=0.0)
+    hang = [event.kind for at, event in fed(still, faults) if event.begins]
+    assert hang == [FaultKind.HANGS]

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shlex
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, Literal
 
+import platformdirs
 import pytest
 
-from gemmaspec.deploy import live_k, stacks, watch
+from gemmaspec.cli.text import verdicts as text
+from gemmaspec.deploy import hooks, live_k, memory, stacks, verdicts, watch
 from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.verdicts import Watching
 from gemmaspec.deploy.watch import Watched, WatchLine, look
-from gemmaspec.errors import StartFailed, TimedOut
-from gemmaspec.live import faults
-from gemmaspec.live.faults import Event, FaultKind
+from gemmaspec.engine.server import State
+from gemmaspec.errors import ProfileError, StartFailed, TimedOut, UsageError
+from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.live_k import InUse
 from gemmaspec.live.reaction import Policy, reaction
+from gemmaspec.live.sample import Sample
+from gemmaspec.profile.load import load_profile
+from tests.fake_engine import FakeMachine
 from tests.standin import StandIn, stand_in
 
 DEAD = Event(kind=FaultKind.DEAD_DRAFT, begins=True, reason="")
 HANGS = Event(kind=FaultKind.HANGS, begins=True, reason="")
+SLOWER = Event(kind=FaultKind.SLOWER, begins=True, reason="")
+GONE = Event(kind=FaultKind.GONE, begins=True, reason="")
 
 
 @pytest.mark.parametrize(
@@ -37,6 +49,11 @@ HANGS = Event(kind=FaultKind.HANGS, begins=True, reason="")
         (DEAD, Policy(on_dead_draft="restart"), [-4000.0, 200.0], "restart"),
         (DEAD, Policy(on_dead_draft="restart", most_restarts_per_hour=0), [], "report"),
         (HANGS, Policy(on_dead_draft="off"), [], "report"),
+        (SLOWER, Policy(on_dead_draft="off"), [], "report"),
+        (SLOWER, Policy(on_slower="off"), [], "off"),
+        (GONE, Policy(on_hang="restart"), [], "report"),
+        (GONE, Policy(on_exit="restart"), [], "restart"),
+        (Event(kind=FaultKind.RESTARTS, begins=True, reason=""), Policy(on_exit="restart"), [], "report"),
         (HANGS, Policy(on_hang="restart"), [], "restart"),
         (Event(kind=FaultKind.DEAD_DRAFT, begins=False, reason=""), Policy(on_dead_draft="off"), [], "report"),
         (Event(kind=FaultKind.CUT_DRAFT, begins=True, reason=""), Policy(on_dead_draft="off"), [], "report"),
@@ -76,11 +93,15 @@ def fake() -> Iterator[StandIn]:
 def one(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """The fake server as a stack, with windows of no length so that every reading closes one."""
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    monkeypatch.setattr(faults, "WINDOW_S", 0.0)
     started = Started(engine="process", server=fake.server(), profile="tiny-cpu")
     monkeypatch.setattr(stacks, "find", lambda _: started)
     (tmp_path / "stacks" / started.server.name).mkdir(parents=True)
-    return Watched(started=started, policy=Policy(on_dead_draft="off", most_restarts_per_hour=1), hook=())
+    policy = Policy(on_dead_draft="off", most_restarts_per_hour=1)
+    return Watched(started=started, policy=policy, hook=(), faults=closing())
+
+
+def closing() -> Faults:
+    return Faults(limits=Limits(window_s=0.0))
 
 
 def counters(drafts: int, accepted: int) -> bytes:
@@ -102,7 +123,9 @@ def read(one: Watched, fake: StandIn, restart: Restarts, *, times: int, accepted
 def test_a_dead_draft_is_switched_off_once(one: Watched, fake: StandIn) -> None:
     restart = Restarts()
     found = read(one, fake, restart, times=4)
-    assert [(line.what, line.fault) for line in found] == [("begins", "dead draft"), ("off", None)]
+    assert [(line.what, line.fault) for line in found] == [
+        ("begins", "dead draft"), ("drained", "dead draft"), ("off", None)
+    ]  # fmt: skip
     assert restart.calls == [(one.started.server.name, True)]
     again = read(one, fake, restart, times=5)
     assert [line.what for line in again] == ["begins"]
@@ -137,7 +160,7 @@ def test_a_draft_that_works_is_left_alone(one: Watched, fake: StandIn) -> None:
 
 def test_a_restart_that_fails_is_a_line(one: Watched, fake: StandIn) -> None:
     found = read(one, fake, Restarts(StartFailed("no memory")), times=4)
-    assert [(line.what, line.reason) for line in found[1:]] == [("failed", "no memory")]
+    assert [(line.what, line.reason) for line in found[2:]] == [("failed", "no memory")]
 
 
 def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Watched, fake: StandIn) -> None:
@@ -157,8 +180,199 @@ def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: S
     assert json.loads(target.read_text())["kind"] == "dead draft"
     assert [line.what for line in found] == ["begins", "hook"]
     one.hook = ("/nonexistent/hook",)
-    one.faults = faults.Faults()
+    one.faults = closing()
     assert "No such file" in read(one, fake, Restarts(), times=4)[1].reason
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes what is posted."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Post)
+        self.got: list[Any] = []
+        self.status = 200
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+
+class _Post(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.status)
+        self.send_header("Location", "http://192.0.2.1/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_event_is_posted_and_a_failure_names_the_host_alone(one: Watched, fake: StandIn) -> None:
+    receiver = Receiver()
+    one.webhook = f"http://127.0.0.1:{receiver.server_address[1]}/secret-path"
+    one.policy = Policy()
+    assert [line.what for line in read(one, fake, Restarts(), times=4)] == ["begins"]
+    (got,) = receiver.got
+    assert (got["stack"], got["kind"], got["begins"]) == (one.started.server.name, "dead draft", True)
+    receiver.status = 302
+    one.faults = closing()
+    found = read(one, fake, Restarts(), times=4)
+    assert [(line.what, line.reason) for line in found[1:]] == [("hook", "webhook at 127.0.0.1: HTTP 302")]
+    receiver.shutdown()
+    receiver.server_close()
+    one.faults = closing()
+    assert read(one, fake, Restarts(), times=4)[1].reason == "webhook at 127.0.0.1: cannot be reached"
+
+
+@pytest.mark.parametrize("url", [
+    "http://example.org/x", "ftp://example.org", "https://user:pw@example.org", "https://", "x", "http://127.0.0.1:x",
+    "http://192.168.1.1/", "https://[::1",
+])  # fmt: skip
+def test_a_webhook_is_https_or_of_this_machine_and_holds_no_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ProfileError, match="webhook"):
+        load_profile("tiny-cpu", overrides=(f"watch.webhook={json.dumps(url)}",))
+    monkeypatch.setenv(hooks.VARIABLE, url)
+    with pytest.raises(UsageError, match=hooks.VARIABLE):
+        hooks.address(None)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/x?y=1", "http://127.0.0.1:9/x", "http://[::1]/", "http://localhost"]
+)
+def test_good_webhooks(url: str) -> None:
+    assert load_profile("tiny-cpu", overrides=(f"watch.webhook={json.dumps(url)}",)).profile.watch.webhook == url
+
+
+def running(requests: int, drafts: int) -> bytes:
+    return counters(drafts, 0) + f"vllm:num_requests_running {requests}\n".encode()
+
+
+def test_requests_are_waited_for_before_a_restart(one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_DRAIN_POLL_S", 0.0)
+    left = iter([3, 2, 0])
+    monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=next(left)))
+    assert watch._drain(one) == "3 requests ended within 0 s"
+    one.started = dataclasses.replace(one.started, server=dataclasses.replace(one.started.server, stop_grace_s=0.0))
+    monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=1, waiting=1))
+    assert watch._drain(one) == "2 requests still ran after 0 s, and are aborted"
+
+
+def test_a_hung_server_is_not_waited_for(one: Watched, fake: StandIn) -> None:
+    one.policy = Policy(on_hang="restart")
+    one.faults = Faults(limits=Limits(hang_without_power_s=0.0))
+    fake.metrics = running(1, 0)
+    restart = Restarts()
+    lines = [line for _ in range(3) for line in look(one, power_w=None, restart=restart)]
+    assert [line.what for line in lines] == ["begins", "restarted"]
+    assert restart.calls == [(one.started.server.name, False)]
+
+
+@pytest.mark.parametrize("on_exit", ["report", "restart"])
+def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
+    one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]
+) -> None:
+    one.policy = Policy(on_exit=on_exit, most_restarts_per_hour=1)
+    one.started = dataclasses.replace(one.started, outcome="ready")
+    monkeypatch.setattr(stacks, "find", lambda _: one.started)
+    monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", exit_code=137))
+    fake.metrics = b"\xff"
+    machine = FakeMachine()
+    monkeypatch.setattr(stacks, "engine_of", lambda _: machine.engine("process"))
+    restart = Restarts()
+    lines = [line for _ in range(8) for line in look(one, power_w=None, restart=restart)]
+    whats = [(line.what, line.fault) for line in lines]
+    assert lines[1].reason.startswith("the server has exited with exit code 137")
+    if on_exit == "report":
+        assert whats == [("unreachable", None), ("begins", "gone")]
+        return
+    assert whats == [("unreachable", None), ("begins", "gone"), ("restarted", None), *whats[:2]]
+    assert "not restarted: 1 restarts in the last hour" in lines[-1].reason
+    assert len(restart.calls) == 1
+    assert [call.split()[1] for call in machine.calls] == ["stop"], "what it left behind is ended first"
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("stopped", "absent"), ("ready", "running"), ("failed", "exited")])
+def test_a_server_that_was_stopped_or_still_lives_has_not_exited(
+    one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch, outcome: Any, status: Any
+) -> None:
+    one.started = dataclasses.replace(one.started, outcome=outcome)
+    monkeypatch.setattr(stacks, "find", lambda _: one.started)
+    monkeypatch.setattr(stacks, "look", lambda *_: State(status=status))
+    fake.metrics = b"\xff"
+    assert [line.what for _ in range(5) for line in look(one, power_w=None, restart=Restarts())] == ["unreachable"]
+
+
+def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, fake: StandIn) -> None:
+    name = one.started.server.name
+    read(one, fake, Restarts(), times=4)
+    kept = verdicts.last_watch(name)
+    assert kept is not None
+    assert (kept.active, len(kept.restarts), kept.last) == ({}, 1, "dead draft: restarted without speculation")
+    read(one, fake, Restarts(), times=5)
+    kept = verdicts.last_watch(name)
+    assert kept is not None
+    assert list(kept.active) == ["dead draft"]
+    assert kept.last.startswith("dead draft: not restarted: 1 restarts")
+    (again,) = watch.watched([name])
+    assert again.restarts == list(kept.restarts)
+    assert kept.unknown == (watch.NO_REFERENCE,)
+    (stacks.stack_folder(name) / verdicts.WATCH).write_text('{"at": []}')
+    assert verdicts.last_watch(name) is None
+
+
+def test_step_times_that_bench_kept_are_the_reference(one: Watched) -> None:
+    assert watch.watched([one.started.server.name])[0].faults.reference is None
+    file = platformdirs.user_config_path("gemmaspec") / "measured" / "tiny-cpu.json"
+    file.parent.mkdir(parents=True)
+    common = {"concurrency": 1, "context": 20, "machine": "cpu"}
+    rows = [
+        {"method": "none", "k": 0, "tokens_per_second": 40.0, "acceptance": [], **common},
+        {"method": "draft_model", "k": 1, "tokens_per_second": 60.0, "acceptance": [0.5], **common},
+    ]
+    file.write_text(json.dumps({"schema": 1, "rows": rows}))
+    found = watch.watched([one.started.server.name])[0].faults.reference
+    assert found is not None
+    assert {at: round(step, 4) for at, step in found.seconds.items()} == {(0, 1): 0.025, (1, 1): 0.025}
+    file.write_text(json.dumps({"schema": 1, "rows": rows[1:]}))
+    assert watch.watched([one.started.server.name])[0].faults.reference is None
+
+
+def test_the_memory_gate_waits_until_nothing_comes_back_any_more() -> None:
+    gigabyte = 10**9
+    readings = iter([gigabyte, 5 * gigabyte, 9 * gigabyte, 9 * gigabyte, 9 * gigabyte, 9 * gigabyte])
+    notes: list[str] = []
+    memory.wait_released(notes.append, read=lambda: next(readings), poll_s=0.0)
+    assert notes == ["8.0 GB came back in 0 s"]
+    assert list(readings) == []
+
+
+def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
+    notes: list[str] = []
+    growing = itertools.count(0, 10**12)
+    memory.wait_released(notes.append, read=lambda: next(growing), poll_s=0.001, longest_s=0.02)
+    assert notes == ["memory still comes back after 0 s; starting all the same"]
+    notes.clear()
+    memory.wait_released(notes.append, read=lambda: 10**9, poll_s=0.0)
+    assert notes == []
+    assert memory.available() > 0
+
+
+def test_status_shows_what_watch_knows(one: Watched, fake: StandIn) -> None:
+    now = stacks.now()
+    name = one.started.server.name
+    looking = Watching(at=now, active={"hangs": now - 180}, unknown=("a rule (no data)",), last="hangs: restarted")
+    verdicts.keep_watch(name, looking)
+    last = verdicts.last_verdicts(one.started)
+    (line,) = text.lines(last)
+    assert line == ("  watch     hangs since 3 min ago, looked 0 s ago; hangs: restarted; not judged: a rule (no data)")
+    assert text.document(last)["watch"]["watches"] is True
+    verdicts.keep_watch(name, Watching(at=now - 7200))
+    assert list(text.lines(verdicts.last_verdicts(one.started))) == [
+        "  watch     no fault, ended; it looked last 2 h ago"
+    ]
 
 
 def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(

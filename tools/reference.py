@@ -29,6 +29,8 @@ from gemmaspec.profile.model import Measured, Profile
 from gemmaspec.profile.schema import profile_schema
 from gemmaspec.ready.known import KILLED, known_failures
 from gemmaspec.ready.phases import MARKS
+from gemmaspec.smoke.catalogue import CHECKS
+from gemmaspec.smoke.known import KNOWN
 
 ROOT: Final = Path(__file__).parent.parent
 _PART: Final = re.compile(r"(<!-- ([a-z-]+): made from the code -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -321,6 +323,27 @@ def _quoted(error: str) -> str:
 _PATCHES_PAGE: Final = "../reference/patches.md"
 
 
+def smoke_checks() -> str:
+    """Return the checks of `smoke`: what each needs, and what a failure does."""
+    rows = [
+        (one.id, one.name, ", ".join(sorted(need.name.lower() for need in one.needs)) or "-",
+         "fails" if one.counts else "warns", one.fix)
+        for one in CHECKS
+    ]  # fmt: skip
+    return table(("check", "what is right", "needs", "otherwise it", "what to do"), rows)
+
+
+def smoke_issues() -> str:
+    """Return the issues of vLLM that the checks show."""
+    rows = [
+        (id_, f"[#{one.number}]({one.url})", one.title, one.state, one.seen_in or "", one.fixed_in or "not known",
+         one.source)
+        for id_, known in KNOWN.items()
+        for one in known
+    ]  # fmt: skip
+    return table(("check", "vLLM", "what", "state", "seen in", "fixed in", "by"), rows)
+
+
 def phases() -> str:
     """Return the log line that begins each phase, and its origin."""
     rows = [(mark.phase, code(mark.pattern.pattern), mark.source, mark.releases) for mark in MARKS]
@@ -348,6 +371,8 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "failures": failures,
     "failure-texts": failure_texts,
     "bugs": bugs_of_vllm,
+    "smoke-checks": smoke_checks,
+    "smoke-issues": smoke_issues,
     "phases": phases,
     "exit-codes": exit_codes,
 }

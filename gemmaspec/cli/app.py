@@ -30,6 +30,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "k": "k",
     "top": "top",
     "watch": "watch",
+    "smoke": "smoke",
     "export": "export",
     "demo": "demo",
     "doctor": "doctor",

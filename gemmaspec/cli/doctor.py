@@ -35,6 +35,9 @@ def doctor(
     profile: OptionalProfile = None,
     engine: options.Engine = None,
     set_: options.Set = None,
+    speed: Annotated[
+        bool, typer.Option("--speed", help="Try out for ten seconds how fast the memory is. Best with nothing running.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
@@ -43,7 +46,7 @@ def doctor(
     """
     from gemmaspec.deploy.doctor import doctor as use_case
 
-    found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
+    found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or (), speed=speed)
     if json:
         rows = [_as_json(row) for row in found.rows]
         output.json_data({"ok": found.ok, "profile": found.profile, "engine": found.engine, "rows": rows})

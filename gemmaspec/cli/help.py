@@ -21,6 +21,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "k",
         "top",
         "watch",
+        "smoke",
         "bench",
         "compare",
         "tune",
@@ -79,6 +80,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "watch": About(
         "Watch running profiles for faults",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
+    ),
+    "smoke": About(
+        "Check what a running profile answers",
+        ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),

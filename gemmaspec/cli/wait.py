@@ -20,7 +20,8 @@ def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Jso
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import wait as use_case
+    from gemmaspec.deploy.verdicts import last_verdicts
 
     with told_on_interrupt(name), stack.start_progress() as progress:
         running = use_case.wait(name, progress, timeout_s=timeout)
-    stack.running(running, as_json=json)
+    stack.running(running, as_json=json, last=last_verdicts(running.started))

@@ -29,29 +29,46 @@ def watch(
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.")
     ] = 1.0,
+    window: Annotated[
+        float, typer.Option("--window", metavar="SECONDS", min=1, max=600, help="How long drafts are judged over.")
+    ] = 30.0,
+    hang: Annotated[
+        float | None,
+        typer.Option(
+            "--hang",
+            metavar="SECONDS",
+            min=1,
+            max=3600,
+            help="Call it a hang after so long without a token. [default: 60, and 300 where the power is unknown]",
+        ),
+    ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
     json: options.Json = False,
 ) -> None:
     """Watch running stacks for faults.
 
-    Reports a draft whose tokens are no longer accepted, a draft that is cut off after its window, and an engine that
-    hangs while /health is green. It acts only if the profile's `watch:` says so. Ctrl-C stops watching and leaves the
-    servers running.
+    Reports a draft whose tokens are no longer accepted or that is cut off after its window, speculation that costs
+    more than it gives, an engine that hangs while /health is green, a server that has exited, and a restart loop.
+    What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and leaves the servers running.
     """
     from gemmaspec.deploy import watch as use_case
+    from gemmaspec.live.faults import Limits
 
     if systemd:
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
-    found = use_case.watched(names or ())
-    output.progress(
-        f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; press Ctrl-C to stop."
+    limits = Limits(
+        window_s=window,
+        hang_s=hang or Limits.hang_s,
+        hang_without_power_s=hang or Limits.hang_without_power_s,
     )
+    found = use_case.watched(names or (), limits=limits)
+    output.progress(f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; Ctrl-C ends it.")
     while found:
         began = time.monotonic()
         drawn = use_case.power()
         for one in found:
-            for line in use_case.look(one, power_w=drawn, restart=_restart):
+            for line in use_case.look(one, power_w=drawn, restart=_restart, interval=interval):
                 use_case.log(line, redact=redact)
                 _tell(line, as_json=json)
         time.sleep(max(0.0, interval - (time.monotonic() - began)))
@@ -60,9 +77,10 @@ def watch(
 def _restart(name: str, *, no_spec: bool) -> None:
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case
+    from gemmaspec.deploy.memory import wait_released
 
     with stack.start_progress() as progress:
-        use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec)
+        use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec, gate=wait_released)
 
 
 def _tell(line: WatchLine, *, as_json: bool) -> None:

@@ -7,12 +7,11 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
 from gemmaspec.deploy.resolve import cached, resolve
@@ -183,7 +182,7 @@ class Servers:
 
     def _find(self) -> Server:
         if self._url:
-            there = _at(self._url, self._loaded)
+            there = server_at(self._url, option="--url", name=self._loaded.profile.name)
             drafts = speculates(there, timeout_s=_LOOK_S, api_key=_key(there, self._url))
             return dataclasses.replace(there, speculates=drafts)
         started = stacks.find(self._loaded.profile.name)
@@ -250,25 +249,6 @@ def _version(server: Server, key: str | None) -> str | None:
 
 def _key(server: Server, url: str | None) -> str | None:
     return os.environ.get("VLLM_API_KEY") or None if url else api_key_for(server)
-
-
-def _at(url: str, loaded: Loaded) -> Server:
-    """Return the server at an address, which was not started by bench."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or 80
-    except ValueError:
-        raise UsageError(f"--url {url!r} is no address like http://127.0.0.1:8000") from None
-    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/", "/v1", "/v1/") or parts.username:
-        raise UsageError(f"--url {url!r} is no address like http://127.0.0.1:8000")
-    return Server(
-        name=loaded.profile.name,
-        folder=Path(os.devnull),
-        port=port,
-        bind=parts.hostname,
-        model="",
-        speculates=loaded.profile.speculative is not None,
-    )
 
 
 def _named(server: Server, model: str) -> Server:

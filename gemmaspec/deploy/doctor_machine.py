@@ -9,6 +9,7 @@ from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.deploy.fit import FitRequest, fit
 from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
+from gemmaspec.doctor import speed as speeds
 from gemmaspec.doctor.machine import (
     clock_row,
     container_shm_row,
@@ -23,10 +24,11 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.files import state_dir
 from gemmaspec.fit.report import Fit
-from gemmaspec.machine import readings
+from gemmaspec.machine import bandwidth, readings
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.machines import MACHINES
 
 
 def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
@@ -172,3 +174,10 @@ def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
     yield skipped("open files", "containers use the docker daemon's limit")
     if subject.profile:
         yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)
+
+
+def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """How fast the processor reads its memory."""
+    yield speeds.memory_row(bandwidth.read_memory())
+    if MACHINES[subject.loaded.profile.machine].gpus if subject.loaded else readings.gpus():
+        yield speeds.gpu_memory_row()

@@ -71,16 +71,23 @@ class Told:
 
 
 def carry_out(
-    start: Start, engine: Engine, told: Told, *, timeout_s: float, go_back: Callable[[KnownGood], Running]
+    start: Start,
+    engine: Engine,
+    told: Told,
+    *,
+    timeout_s: float,
+    go_back: Callable[[KnownGood], Running],
+    gate: Callable[[Callable[[str], None]], None] | None = None,
 ) -> Running:
     """Carry out a start, and return once the server has answered.
 
     Nothing that runs is touched before everything that the start needs is in place. If the start fails after that,
-    it is stopped, and `go_back` restarts the stack that ran before, if the start includes that.
+    it is stopped, and `go_back` restarts the stack that ran before, if the start includes that. `gate` is called once
+    the replaced server has ended.
     """
     if start.joins:
         return ask(start, engine, told, timeout_s=timeout_s)
-    with launched(start, engine, told, go_back=go_back):
+    with launched(start, engine, told, go_back=go_back, gate=gate):
         running = wait(start, engine, told, timeout_s=timeout_s)
     return keep(start, running, engine, told)
 
@@ -95,12 +102,24 @@ def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Cal
 
 
 @contextlib.contextmanager
-def launched(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Iterator[None]:
-    """Start the server, step by step; what is done with it is inside, and undone with it if that fails."""
+def launched(
+    start: Start,
+    engine: Engine,
+    told: Told,
+    *,
+    go_back: Callable[[KnownGood], Running],
+    gate: Callable[[Callable[[str], None]], None] | None = None,
+) -> Iterator[None]:
+    """Start the server, step by step; what is done with it is inside, and undone with it if that fails.
+
+    `gate` is called once the replaced server has ended.
+    """
     with ports_settled(start):
         check(start, engine, told)
         fetch(start, engine, told)
         stop_replaced(start, told)
+        if gate:
+            gate(told.note)
         with undone_on_failure(start, engine, told, go_back=go_back):
             write(start, told)
             launch(start, engine, told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec.deploy import live_k, owner, stacks
 from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.verdicts import Last, last_verdicts
 from gemmaspec.engine.server import Engine, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
@@ -51,6 +53,8 @@ class Status:
     """Whether its record is damaged; `started` then has only its name and folder."""
     problem: str = ""
     """Why the launcher's report cannot be read."""
+    last: Last | None = None
+    """What `smoke` and `watch` found last."""
 
     @property
     def running(self) -> bool:
@@ -64,7 +68,7 @@ def status(name: str | None) -> list[Status]:
     Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else list(stacks.names_of_stacks())
-    return [_status(one) for one in names]
+    return [dataclasses.replace(found, last=last_verdicts(found.started)) for found in map(_status, names)]
 
 
 def _status(name: str) -> Status:

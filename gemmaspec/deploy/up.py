@@ -71,12 +71,19 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
 
 
 def restart(
-    name: str, progress: StartProgress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
+    name: str,
+    progress: StartProgress,
+    *,
+    timeout_s: float,
+    overrides: Sequence[str] = (),
+    no_spec: bool = False,
+    gate: Callable[[Callable[[str], None]], None] | None = None,
 ) -> Running:
     """Render a started stack again and restart it with the options it was started with.
 
-    `overrides` are added to those, and `no_spec` leaves the draft out. Raises what `up` raises. The running server is
-    not stopped before everything that the new start needs is in place.
+    `overrides` are added to those, and `no_spec` leaves the draft out. `gate` is called between the end of the old
+    server and the new start, with a function that takes notes. Raises what `up` raises. The running server is not
+    stopped before everything that the new start needs is in place.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
@@ -84,7 +91,7 @@ def restart(
         request = dataclasses.replace(
             request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
         )
-        return _start(request, load_request(request), Told(progress=progress, owner=owner))
+        return _start(request, load_request(request), Told(progress=progress, owner=owner), gate=gate)
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
@@ -118,12 +125,15 @@ def again(name: str, *, timeout_s: float) -> UpRequest:
     )
 
 
-def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
+def _start(
+    request: UpRequest, loaded: Loaded, told: Told, *, gate: Callable[[Callable[[str], None]], None] | None = None
+) -> Running:
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
     told.note(f"engine {start.why}")
     timeout_s = request.timeout_s
-    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_way_back(told, timeout_s=timeout_s))
+    way_back = _way_back(told, timeout_s=timeout_s)
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate)
     if not request.to_measure:
         _say_tuned(loaded, start, told)
     return running

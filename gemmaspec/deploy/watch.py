@@ -6,31 +6,38 @@ import contextlib
 import dataclasses
 import json
 import os
-import subprocess
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import live_k, stacks
+from gemmaspec.deploy import hooks, live_k, measurements, stacks
 from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.live.faults import Event, Faults
-from gemmaspec.live.reaction import Policy, Reaction, reaction
+from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
+from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
+from gemmaspec.live.reference import Reference
 from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
-from gemmaspec.profile.load import load_profile
+from gemmaspec.predict.rows import NONE, Row
+from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
 from gemmaspec.ready.probe import api_key_for
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
 """Bytes after which the log is rotated; one old log is kept."""
-_HOOK_S: Final = 30
 _GONE_AFTER: Final = 3
 """Consecutive failed readings before the server is called unreachable."""
+_DRAIN_POLL_S: Final = 0.5
+_KEEP_EVERY_S: Final = 10.0
+"""Seconds between two times that the verdict is written, if nothing happens."""
+NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE --running --save-measured)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, restarted, off, failed, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
     fault: str | None = None
     reason: str = ""
 
@@ -58,103 +65,196 @@ class Watched:
     started: Started
     policy: Policy
     hook: tuple[str, ...]
+    webhook: str | None = None
     faults: Faults = field(default_factory=Faults)
     restarts: list[float] = field(default_factory=list)
-    """Monotonic times of the restarts by `watch`, in seconds."""
+    """When `watch` restarted it, in seconds since 1970."""
     failures: int = 0
+    since: dict[FaultKind, float] = field(default_factory=dict)
+    """When each fault that is active began, in seconds since 1970."""
+    last: str = ""
+    """The last action, and why it was done or left undone."""
+    kept_at: float = 0.0
 
 
-def watched(names: Sequence[str]) -> list[Watched]:
+def watched(names: Sequence[str], *, limits: Limits | None = None) -> list[Watched]:
     """Return the stacks of these names, or all that were started here, with what their profiles allow.
 
     Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
     found = [stacks.find(name) for name in names] if names else list(stacks.started_stacks())
-    return [_watched(one) for one in found]
+    return [_watched(one, limits or Limits()) for one in found]
 
 
-def _watched(started: Started) -> Watched:
-    wish = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec).profile.watch
+def _watched(started: Started, limits: Limits) -> Watched:
+    loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
+    wish = loaded.profile.watch
+    before = last_watch(started.server.name)
     return Watched(
         started=started,
         policy=Policy(
             on_dead_draft=wish.on_dead_draft,
+            on_slower=wish.on_slower,
             on_hang=wish.on_hang,
+            on_exit=wish.on_exit,
             most_restarts_per_hour=wish.most_restarts_per_hour,
         ),
         hook=tuple(wish.hook),
+        webhook=hooks.address(wish.webhook),
+        faults=Faults(limits=limits, reference=_reference(loaded)),
+        restarts=list(before.restarts) if before else [],
+        last=before.last if before else "",
     )
 
 
-def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
+def _reference(loaded: Loaded) -> Reference | None:
+    """Return the step times that bench has kept for this profile; None without any for k = 0 and for its own method."""
+    spec = loaded.profile.speculative
+    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    rows: Sequence[Row] = ()
+    with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
+        rows = measurements.own_rows(loaded)
+    for row in rows:
+        if row.method == NONE or (spec and row.method == spec.method):
+            found[row.k, row.concurrency].append(row.step)
+    drafts = {k for k, _ in found}
+    if len(drafts) < 2 or 0 not in drafts:
+        return None
+    return Reference(seconds={at: statistics.median(times) for at, times in found.items()})
+
+
+def look(one: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
     """Read one stack once, act if its profile says so, and yield the events to log."""
+    happened = False
+    for line in _look(one, power_w=power_w, restart=restart):
+        happened = True
+        yield line
+    now = stacks.now()
+    if happened or now - one.kept_at >= _KEEP_EVERY_S:
+        one.kept_at = now
+        with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
+            keep_watch(one.started.server.name, _verdict(one, now, interval))
+
+
+def _verdict(one: Watched, now: float, interval: float) -> Watching:
+    blind = one.started.server.speculates and one.faults.reference is None
+    return Watching(
+        at=now,
+        active={str(kind): since for kind, since in one.since.items()},
+        restarts=tuple(at for at in one.restarts if now - at < HOUR_S),
+        last=one.last,
+        unknown=(NO_REFERENCE,) if blind else (),
+        interval=interval,
+    )
+
+
+def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
     try:
-        server = one.started.server
-        sample = read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+        sample = _read(one)
     except GemmaspecError as error:
         one.failures += 1
         if one.failures == _GONE_AFTER:
             yield _line(one, "unreachable", reason=error.message)
+        if one.failures >= _GONE_AFTER:
+            yield from _look_at_process(one, restart)
         return
     if one.failures >= _GONE_AFTER:
         yield _line(one, "answers")
     one.failures = 0
-    yield from _judge(one, sample, power_w=power_w, restart=restart)
+    yield from _told(one, one.faults.add(sample, power_w=power_w), restart)
 
 
-def _judge(one: Watched, sample: Sample, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
-    for event in one.faults.add(sample, power_w=power_w):
+def _read(one: Watched) -> Sample:
+    server = one.started.server
+    return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+
+
+def _look_at_process(one: Watched, restart: Restart) -> Iterator[WatchLine]:
+    """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
+    name = one.started.server.name
+    try:
+        now = stacks.find(name)
+    except GemmaspecError:
+        return
+    state = stacks.look(now)
+    if now.outcome == "ready" and state.status == "exited":
+        code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+        yield from _told(one, one.faults.gone(f"the server has exited{code}"), restart)
+
+
+def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
+    for event in events:
+        if event.begins:
+            one.since[event.kind] = stacks.now()
+        else:
+            one.since.pop(event.kind, None)
         live = one.started.server.live_k is not None
-        done = reaction(event, one.policy, restarts=one.restarts, now=time.monotonic(), live_k=live)
+        done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now(), live_k=live)
         reason = f"{event.reason}; {done.note}" if done.note else event.reason
+        one.last = f"{event.kind}: {done.note}" if done.note else one.last
         yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
-        yield from _hooked(one, event)
-        yield from _act(one, done, restart)
+        document = {"stack": one.started.server.name, **dataclasses.asdict(event), "reason": reason}
+        for wrong in hooks.tell(one.hook, one.webhook, document):
+            yield _line(one, "hook", reason=wrong)
+        yield from _act(one, event, done, restart)
 
 
-def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
+def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
     if done.action == "report":
         return
-    name = one.started.server.name
     if done.action == "off" and one.started.server.live_k is not None:
-        yield _undrafted(one)
+        yield _undrafted(one, event)
         return
-    one.restarts.append(time.monotonic())
+    name = one.started.server.name
+    if drains(event.kind):
+        yield _line(one, "drained", fault=event.kind, reason=_drain(one))
+    one.restarts.append(stacks.now())
+    what = "restarted without speculation" if done.action == "off" else "restarted"
     try:
+        if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
+            stacks.engine_of(one.started).stop(one.started.server)
         restart(name, no_spec=done.action == "off")
     except GemmaspecError as error:
+        one.last = f"{event.kind}: a restart failed"
         yield _line(one, "failed", reason=error.message)
         return
-    one.started, one.faults = stacks.find(name), Faults()
+    one.last = f"{event.kind}: {what}"
+    one.started, one.since, one.failures = stacks.find(name), {}, 0
+    one.faults = Faults(limits=one.faults.limits, reference=one.faults.reference)
     yield _line(one, "off" if done.action == "off" else "restarted")
 
 
-def _undrafted(one: Watched) -> WatchLine:
+def _undrafted(one: Watched, event: Event) -> WatchLine:
     """Switch speculation off in the running server; no request is lost."""
     name = one.started.server.name
     try:
         done = live_k.change(name, "off", lambda _: None)
     except GemmaspecError as error:
+        one.last = f"{event.kind}: k could not be changed"
         return _line(one, "failed", reason=error.message)
-    one.faults = Faults()
+    one.last = f"{event.kind}: k is 0"
+    one.faults, one.since = Faults(limits=one.faults.limits, reference=one.faults.reference), {}
     return _line(one, "off", reason=f"k was {done.before} and is 0 now; to draft again: gemmaspec k {name} auto")
 
 
-def _hooked(one: Watched, event: Event) -> Iterator[WatchLine]:
-    """Run the profile's hook with the event as JSON. Its failures do not stop the watch."""
-    if not one.hook:
-        return
-    document = json.dumps({"stack": one.started.server.name, **dataclasses.asdict(event)})
-    try:
-        done = subprocess.run(
-            one.hook, input=document, text=True, capture_output=True, timeout=_HOOK_S, check=False, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        said = "timed out" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
-        yield _line(one, "hook", reason=f"{one.hook[0]}: {said}")
-        return
-    if done.returncode:
-        yield _line(one, "hook", reason=f"{one.hook[0]} ended with exit code {done.returncode}")
+def _drain(one: Watched) -> str:
+    """Wait until no request runs, for as long as the server may take to stop, and say how that went."""
+    began = time.monotonic()
+    longest = one.started.server.stop_grace_s
+    most = 0.0
+    while True:
+        try:
+            sample = _read(one)
+        except GemmaspecError:
+            return "the server does not say any more how many requests run"
+        left = sample.running + sample.waiting
+        most = max(most, left)
+        took = time.monotonic() - began
+        if not left:
+            return f"{most:.0f} requests ended within {took:.0f} s"
+        if took >= longest:
+            return f"{left:.0f} requests still ran after {longest:.0f} s, and are aborted"
+        time.sleep(_DRAIN_POLL_S)
 
 
 def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
@@ -163,7 +263,7 @@ def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = ""
 
 
 def power() -> float | None:
-    """Return the power of all GPUs together in watts; None if unknown."""
+    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
     with contextlib.suppress(EnvironmentMissing):
         drawn = [one.power_w for one in nvidia.loads()]
         if drawn and all(one is not None for one in drawn):
@@ -172,7 +272,7 @@ def power() -> float | None:
 
 
 def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
-    """Append a line to the stack's log, readable only by this user. A log that cannot be written is ignored."""
+    """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
     file = stack_folder(line.stack) / LOG
     with contextlib.suppress(OSError):
         if file.exists() and file.stat().st_size > MOST_LOG:

@@ -10,22 +10,32 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from gemmaspec.live.reference import Reference, slower
 from gemmaspec.live.sample import Sample
 from gemmaspec.live.window import Window, restarted, window
 
-WINDOW_S: Final = 30.0
 ENOUGH_DRAFTS: Final = 200
 DEAD_BELOW: Final = 0.05
 """Accepted tokens per draft. Even a poor draft gets one token in five accepted."""
 BAD_WINDOWS: Final = 2
 GOOD_WINDOWS: Final = 2
-HANG_S: Final = 60.0
-HANG_WITHOUT_POWER_S: Final = 300.0
-"""Longer than HANG_S, because without the GPU's power a long prefill looks like a hang."""
 IDLE_POWER_W: Final = 30.0
 """A GB10 that works draws about 45 W, and reports 95 % utilization either way."""
 DEEP: Final = 5
 """Positions from here on fail together when a draft's sliding window is run as full attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long the rules look before they speak, in seconds."""
+
+    window_s: float = 30.0
+    hang_s: float = 60.0
+    hang_without_power_s: float = 300.0
+    """Where the GPU's power is unknown, a long prefill looks like a hang for longer."""
+    loop_s: float = 600.0
+    """Restarts within this time are a loop, and as long without one ends it."""
+    loop_restarts: int = 3
 
 
 class FaultKind(StrEnum):
@@ -33,7 +43,11 @@ class FaultKind(StrEnum):
 
     DEAD_DRAFT = "dead draft"
     CUT_DRAFT = "draft cut off"
+    SLOWER = "slower than off"
     HANGS = "hangs"
+    RESTARTS = "restart loop"
+    GONE = "gone"
+    """It has exited. Counters cannot say so: who looks at its process does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +72,9 @@ class _Run:
 class Faults:
     """The faults of one server. Feed it every sample, with the GPU's power if it is known."""
 
+    limits: Limits = field(default_factory=Limits)
+    reference: Reference | None = None
+    """What steps of this server take with and without speculation; without, nothing is called slower than off."""
     _last: Sample | None = None
     _edge: Sample | None = None
     """Where the current window begins."""
@@ -65,6 +82,7 @@ class Faults:
     _runs: dict[FaultKind, _Run] = field(default_factory=lambda: {kind: _Run() for kind in FaultKind})
     _progress: Sample | None = None
     """The last sample that had made a token, read a prompt, or had nothing to do."""
+    _restarts: list[float] = field(default_factory=list)
 
     @property
     def active(self) -> tuple[FaultKind, ...]:
@@ -75,20 +93,50 @@ class Faults:
         """Return the faults that begin or end with this sample."""
         last = self._last
         if last is None or restarted(last, sample):
-            return self._anew(sample)
-        events = self._hang(last, sample, power_w)
+            return self._anew(sample, again=last is not None)
+        events = [*self._looped(sample), *self._hang(last, sample, power_w)]
         self._last = sample
         assert self._edge
-        if sample.at - self._edge.at >= WINDOW_S:
+        if sample.at - self._edge.at >= self.limits.window_s:
             events += self._close(self._edge, sample)
             self._edge = sample
         return events
 
-    def _anew(self, sample: Sample) -> list[Event]:
-        ended = [Event(kind=kind, begins=False, reason="the server was restarted") for kind in self.active]
+    def gone(self, reason: str) -> list[Event]:
+        """Return that the server has exited, once; its next sample ends that."""
+        run = self._runs[FaultKind.GONE]
+        if run.active:
+            return []
+        run.active = True
+        return [Event(kind=FaultKind.GONE, begins=True, reason=reason)]
+
+    def _anew(self, sample: Sample, *, again: bool) -> list[Event]:
+        kept = self._runs[FaultKind.RESTARTS]
+        ended = [
+            Event(kind=kind, begins=False, reason="the server was restarted")
+            for kind in self.active
+            if kind is not FaultKind.RESTARTS
+        ]
         self._last, self._edge, self._progress, self._first = sample, sample, sample, True
-        self._runs = {kind: _Run() for kind in FaultKind}
-        return ended
+        self._runs = {kind: _Run() for kind in FaultKind} | {FaultKind.RESTARTS: kept}
+        if again:
+            self._restarts.append(sample.at)
+        return [*ended, *self._looped(sample)]
+
+    def _looped(self, now: Sample) -> list[Event]:
+        """Judge the restarts that somebody else does, such as Docker's restart policy."""
+        limits, run = self.limits, self._runs[FaultKind.RESTARTS]
+        self._restarts = [one for one in self._restarts if now.at - one < limits.loop_s]
+        if not run.active and len(self._restarts) >= limits.loop_restarts:
+            run.active = True
+            minutes = limits.loop_s / 60
+            said = f"{len(self._restarts)} restarts within {minutes:.0f} min"
+            return [Event(kind=FaultKind.RESTARTS, begins=True, reason=said)]
+        if run.active and not self._restarts:
+            run.active = False
+            said = f"no restart for {limits.loop_s / 60:.0f} min"
+            return [Event(kind=FaultKind.RESTARTS, begins=False, reason=said)]
+        return []
 
     def _close(self, before: Sample, now: Sample) -> list[Event]:
         """Return the faults that a complete window of drafting begins or ends."""
@@ -99,7 +147,13 @@ class Faults:
         return [
             *self._count(FaultKind.DEAD_DRAFT, _dead(found)),
             *self._count(FaultKind.CUT_DRAFT, _cut(found)),
+            *self._slower(found, (before.running + now.running) / 2),
         ]
+
+    def _slower(self, found: Window, running: float) -> list[Event]:
+        """Judge the speed, where it is known what it would be without speculation."""
+        gain = self.reference.gain(found, running) if self.reference else None
+        return self._count(FaultKind.SLOWER, slower(gain)) if gain else []
 
     def _count(self, kind: FaultKind, reason: str | None) -> list[Event]:
         run = self._runs[kind]
@@ -129,7 +183,7 @@ class Faults:
             return [Event(kind=FaultKind.HANGS, begins=False, reason="the server generates tokens again")]
         assert self._progress
         still = now.at - self._progress.at
-        if run.active or still < (HANG_S if power_w is not None else HANG_WITHOUT_POWER_S):
+        if run.active or still < (self.limits.hang_s if power_w is not None else self.limits.hang_without_power_s):
             return []
         run.active = True
         power = "" if power_w is None else f"; the GPU draws {power_w:.0f} W"

@@ -17,7 +17,9 @@ class Policy:
     """What a profile allows `watch` to do; see `watch:` in the profile."""
 
     on_dead_draft: Action = "report"
+    on_slower: Action = "report"
     on_hang: Action = "report"
+    on_exit: Action = "report"
     most_restarts_per_hour: int = 2
 
 
@@ -44,6 +46,15 @@ def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: fl
 
 
 def _wish(kind: FaultKind, policy: Policy) -> Action:
-    if kind is FaultKind.DEAD_DRAFT:
-        return policy.on_dead_draft
-    return policy.on_hang if kind is FaultKind.HANGS else "report"
+    wishes: dict[FaultKind, Action] = {
+        FaultKind.DEAD_DRAFT: policy.on_dead_draft,
+        FaultKind.SLOWER: policy.on_slower,
+        FaultKind.HANGS: policy.on_hang,
+        FaultKind.GONE: policy.on_exit,
+    }
+    return wishes.get(kind, "report")
+
+
+def drains(kind: FaultKind) -> bool:
+    """Return whether running requests are worth waiting for before a restart: those of a hung server never end."""
+    return kind not in (FaultKind.HANGS, FaultKind.GONE)

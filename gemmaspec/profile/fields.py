@@ -1,7 +1,9 @@
 """Types of a profile's values, with the checks that need only one field."""
 
+import ipaddress
 import re
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -79,6 +81,29 @@ def not_secret(value: str) -> str:
     return value
 
 
+def webhook(value: str) -> str:
+    """Return an address that events may be posted to: https, or http of this machine; ValueError for any other."""
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port == 0 or parts.scheme not in ("https", "http"):
+        raise ValueError("is no address like https://example.org/events")
+    if parts.username or parts.password:
+        raise ValueError("holds a user or a password: export the address as GEMMASPEC_WEBHOOK instead")
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise ValueError("is http to another machine, where anybody on the way can read it: use https")
+    return value
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 Text = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=4096)]
 Name = Annotated[str, matching(_NAME, "a name of lower-case letters, digits and hyphens")]
 Int = Annotated[int, BeforeValidator(_whole_number)]
@@ -94,6 +119,7 @@ Image = Annotated[Text, matching(_IMAGE, "an image name")]
 Size = Annotated[str, matching(_SIZE, "a size like 32gb")]
 User = Annotated[str, BeforeValidator(_text_of_number), matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")]
 EnvName = Annotated[str, AfterValidator(_env_name)]
+Webhook = Annotated[Text, AfterValidator(webhook)]
 Word = Annotated[Text, BeforeValidator(_text_of_number)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
 Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]

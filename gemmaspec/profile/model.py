@@ -23,6 +23,7 @@ from gemmaspec.profile.fields import (
     Text,
     User,
     Version,
+    Webhook,
     Word,
     matching,
     not_secret,
@@ -189,12 +190,19 @@ class Watch(Section):
     on_dead_draft: Literal["report", "off", "restart"] = "report"
     """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it. With
     `speculative.live_k` `off` needs no restart."""
+    on_slower: Literal["report", "off"] = "report"
+    """Speculation costs more than it gives, by step times that `bench --save-measured` has kept."""
     on_hang: Literal["report", "restart"] = "report"
     """Requests run, but no tokens arrive."""
+    on_exit: Literal["report", "restart"] = "report"
+    """The server has exited by itself."""
     most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2
     """After this many restarts within an hour, watch only reports."""
     hook: list[Word] = []
     """A command to run for each event, as a list of arguments; it reads the event as JSON from standard input."""
+    webhook: Webhook | None = None
+    """An address that each event is posted to as JSON: https, or http of this machine. One that is a secret itself
+    goes into the environment variable GEMMASPEC_WEBHOOK instead."""
 
 
 class Measured(Section):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
+from gemmaspec.cli.text import verdicts
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.stacks import Started
     from gemmaspec.deploy.starting import Running, StartProgress
     from gemmaspec.deploy.up import DryRun
+    from gemmaspec.deploy.verdicts import Last
     from gemmaspec.ready.phases import Phase
     from gemmaspec.ready.probe import Answer
 
@@ -91,8 +93,8 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     output.told(f"ready:  when {plan.expects}")
 
 
-def running(result: Running, *, as_json: bool) -> None:
-    """Print the result of `up` after the server has answered."""
+def running(result: Running, *, as_json: bool, last: Last | None = None) -> None:
+    """Print the result of `up` after the server has answered; `wait` adds the last verdicts."""
     server, ready = result.started.server, result.ready
     if as_json:
         output.json_data(
@@ -106,6 +108,7 @@ def running(result: Running, *, as_json: bool) -> None:
                 "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
                 "answer": _answer_json(ready.answer),
                 "report": result.report,
+                **(verdicts.document(last) if last else {}),
             }
         )
         return
@@ -115,6 +118,8 @@ def running(result: Running, *, as_json: bool) -> None:
     report_lines(result.report)
     for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
+    for line in verdicts.lines(last):
+        output.told(line)
 
 
 def detached(started: Started, *, as_json: bool) -> None:

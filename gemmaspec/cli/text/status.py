@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
+from gemmaspec.cli.text import table, verdicts
 from gemmaspec.cli.text.k import sentence
 from gemmaspec.cli.text.stack import report_lines
+from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.status import Status
@@ -52,7 +52,7 @@ def _row(one: Status) -> tuple[str, ...]:
         started.engine,
         port,
         one.word,
-        _ago(one.since),
+        ago(one.since),
         _drafts(one),
         changed,
     )
@@ -68,7 +68,7 @@ def _drafts(one: Status) -> str:
 def _whole(one: Status) -> None:
     server = one.started.server
     why = f": {one.why}" if one.why else ""
-    since = f", {_ago(one.since)}" if one.since else ""
+    since = f", {ago(one.since)}" if one.since else ""
     detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
     output.told(f"{server.name} is {_coloured(one.word)}{why}  ({one.started.engine}{detail}{since})")
     if one.running:
@@ -79,6 +79,8 @@ def _whole(one: Status) -> None:
         for file in one.changed:
             output.told(f"  CHANGED   {file}")
         _drafting(one)
+    for line in verdicts.lines(one.last):
+        output.told(line)
     if one.next:
         output.told(f"  next      {one.next}")
 
@@ -96,17 +98,6 @@ def _drafting(one: Status) -> None:
 
 def _coloured(word: str) -> str:
     return f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if output.wants_colour(sys.stdout) else word
-
-
-def _ago(moment: float | None) -> str:
-    """Return how long ago something was, in the largest suitable unit."""
-    if moment is None:
-        return "-"
-    seconds = max(0, int(time.time() - moment))
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
 
 
 def _document(one: Status) -> dict[str, Any]:
@@ -131,4 +122,5 @@ def _document(one: Status) -> dict[str, Any]:
         "live_k": dataclasses.asdict(one.k) if one.k else None,
         "report": one.report,
         "changed": [dataclasses.asdict(file) for file in one.changed],
+        **verdicts.document(one.last),
     }

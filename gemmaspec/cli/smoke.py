@@ -1,0 +1,73 @@
+"""`gemmaspec smoke`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options
+from gemmaspec.errors import UsageError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("smoke")(smoke)
+
+
+def smoke(
+    name: options.OptionalStack = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ID", help="Run this check alone, as in --only S9. Repeatable."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="ID", help="Leave a check out. Repeatable.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="URL|NAME",
+            help="Compare greedy texts with this server, which must not speculate.",
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the checks, and ask nothing.")] = False,
+    request_timeout: Annotated[
+        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Longest time of one answer.")
+    ] = 120,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Longest time of all; the rest is unknown.")
+    ] = 600,
+    json: options.Json = False,
+) -> None:
+    """Check what a running server answers: thoughts, tools, JSON, loops, long prompts, images, drafting.
+
+    Asks streamed and not, with thinking on and off, alone and up to eight at once. A check is left out by name where
+    the profile does not offer what it needs. Exit code 1 if a check failed, 4 if one could not be judged. A warning
+    fails nothing. The verdict of a whole run is kept; status and wait show it.
+    """
+    from gemmaspec.cli.text import smoke as text
+    from gemmaspec.deploy import smoke as use_case
+    from gemmaspec.smoke.catalogue import CHECKS, chosen
+
+    if list_:
+        text.checks(chosen(only=only or (), skip=skip or ()) if only or skip else CHECKS, as_json=json)
+        return
+    if not name:
+        raise UsageError("name a started profile", hint="gemmaspec status")
+    request = use_case.SmokeRequest(
+        name=name,
+        only=tuple(only or ()),
+        skip=tuple(skip or ()),
+        against=against,
+        request_s=request_timeout,
+        run_s=timeout,
+    )
+    with text.progress() as progress:
+        report = use_case.smoke(request, progress)
+    text.show(report, as_json=json)
+    if report.verdict.failed:
+        raise typer.Exit(1)
+    if any(one.word == "unknown" and one.counts for one in report.rows):
+        raise typer.Exit(4)

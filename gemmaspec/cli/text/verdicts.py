@@ -1,0 +1,59 @@
+"""How the last verdicts of `smoke` and `watch` read, in `status` and `wait`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.verdicts import Last, Watching
+
+_SILENT_S = 30.0
+"""After so many seconds, and five of its intervals, without a look `watch` is taken to have ended."""
+
+
+def ago(moment: float | None) -> str:
+    """Return how long ago something was, in the largest unit that says enough."""
+    if moment is None:
+        return "-"
+    seconds = max(0, int(time.time() - moment))
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def lines(last: Last | None) -> Iterator[str]:
+    """Return a line for each command that has a verdict."""
+    if last and last.smoke:
+        before = "" if last.smoke_is_of_this_start else ", before the last start"
+        yield f"  smoke     {last.smoke.line()}, {ago(last.smoke.at)}{before}"
+    if last and last.watch:
+        yield f"  watch     {_watching(last.watch)}"
+
+
+def _watching(found: Watching) -> str:
+    faults = ", ".join(f"{kind} since {ago(began)}" for kind, began in found.active.items()) or "no fault"
+    runs = f"looked {ago(found.at)}" if watches(found) else f"ended; it looked last {ago(found.at)}"
+    done = f"; {found.last}" if found.last else ""
+    missing = f"; not judged: {', '.join(found.unknown)}" if found.unknown else ""
+    return f"{faults}, {runs}{done}{missing}"
+
+
+def watches(found: Watching) -> bool:
+    """Return whether `watch` still looks."""
+    return time.time() - found.at <= max(_SILENT_S, 5 * found.interval)
+
+
+def document(last: Last | None) -> dict[str, Any]:
+    """Return the verdicts for machines."""
+    smoke = last.smoke if last else None
+    watch = last.watch if last else None
+    return {
+        "smoke": {
+            **dataclasses.asdict(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start
+        } if smoke and last else None,
+        "watch": {**dataclasses.asdict(watch), "watches": watches(watch)} if watch else None,
+    }  # fmt: skip

@@ -1,0 +1,97 @@
+"""What `smoke` and `watch` found last, kept in the stack's folder for `status` and `wait`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.files import UnreadableFile, read_regular, write_whole
+from gemmaspec.smoke.row import Verdict, verdict_from, verdict_text
+
+SMOKE: Final = "smoke.json"
+WATCH: Final = "watch.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """What `watch` knew of a stack when it looked last."""
+
+    at: float
+    """Seconds since 1970 of its last look."""
+    active: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Faults that have begun and not ended, and when they began, in seconds since 1970."""
+    restarts: tuple[float, ...] = ()
+    """Restarts that `watch` has done in the last hour, in seconds since 1970."""
+    last: str = ""
+    """Its last action, and why it was done or left undone."""
+    unknown: tuple[str, ...] = ()
+    """Rules that it cannot judge here, each with what is missing."""
+    interval: float = 1.0
+    """Seconds between two looks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Last:
+    """The last verdicts of a stack."""
+
+    smoke: Verdict | None = None
+    smoke_is_of_this_start: bool = False
+    """Whether the server has not been started anew since."""
+    watch: Watching | None = None
+
+
+def last_verdicts(started: Started) -> Last:
+    """Return what is kept; what cannot be read counts as missing."""
+    smoke = last_smoke(started.server.name)
+    return Last(
+        smoke=smoke,
+        smoke_is_of_this_start=bool(smoke and smoke.since is not None and smoke.since == started.since),
+        watch=last_watch(started.server.name),
+    )
+
+
+def keep_smoke(name: str, verdict: Verdict) -> None:
+    """Keep a verdict. Raises EnvironmentMissing when it cannot be written; the last one is then still there."""
+    write_whole(stack_folder(name) / SMOKE, verdict_text(verdict))
+
+
+def last_smoke(name: str) -> Verdict | None:
+    """Return the last verdict of `smoke`; None where there is none, or its file cannot be read."""
+    text = _kept(name, SMOKE)
+    return None if text is None else verdict_from(text)
+
+
+def keep_watch(name: str, found: Watching) -> None:
+    """Keep what `watch` knows. Raises EnvironmentMissing when it cannot be written."""
+    write_whole(stack_folder(name) / WATCH, json.dumps({"schema": 1, **dataclasses.asdict(found)}, indent=1) + "\n")
+
+
+def last_watch(name: str) -> Watching | None:
+    """Return what `watch` knew last; None where there is nothing, or its file cannot be read."""
+    text = _kept(name, WATCH)
+    try:
+        return None if text is None else _watching(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+
+
+def _watching(found: Mapping[str, Any]) -> Watching:
+    return Watching(
+        at=float(found["at"]),
+        active={str(kind): float(began) for kind, began in found["active"].items()},
+        restarts=tuple(map(float, found["restarts"])),
+        last=str(found["last"]),
+        unknown=tuple(map(str, found["unknown"])),
+        interval=float(found["interval"]),
+    )
+
+
+def _kept(name: str, file: str) -> bytes | None:
+    try:
+        return read_regular(stack_folder(name) / file)
+    except UnreadableFile:
+        return None

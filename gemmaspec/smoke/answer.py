@@ -1,0 +1,228 @@
+"""What a server answered to one chat completion, whole or streamed. Every byte of it is hostile input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one answer; the longest that a check asks for has some 200 kB, streamed."""
+MAX_CALLS: Final = 32
+MAX_TOKENS: Final = 4096
+
+
+class Fault(StrEnum):
+    """Why there is no answer to judge."""
+
+    REFUSED = "refused"
+    """HTTP 4xx."""
+    FAILED = "failed"
+    """HTTP 5xx, or an error in the middle of a stream."""
+    UNREACHABLE = "unreachable"
+    BROKEN_OFF = "broken off"
+    ENDLESS = "endless"
+    """It had not ended when its time was up."""
+    MALFORMED = "malformed"
+    HUGE = "huge"
+    NOT_ASKED = "not asked"
+    """The time of the whole run was up before."""
+
+
+class Malformed(Exception):
+    """The answer is no chat completion; the text says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One tool call."""
+
+    name: str
+    arguments: str
+    """JSON, as the server wrote it."""
+    named_first: bool = True
+    """Whether its first chunk had an id and a name; always, where it was not streamed."""
+
+    def parsed(self) -> dict[str, Any] | None:
+        """Return the arguments; None if they are no JSON object."""
+        try:
+            found = json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One token of an answer with its log-probabilities."""
+
+    text: str
+    gap: float | None
+    """Nats between the likeliest token and the next; None if the server does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatAnswer:
+    """One answer. Where `fault` is set, the rest is what had come until then."""
+
+    fault: Fault | None = None
+    said: str = ""
+    """The server's own words of an error."""
+    status: int = 0
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    finish: str = ""
+    model: str = ""
+    tokens: tuple[Token, ...] = ()
+    completion_tokens: int = 0
+    drafts: int | None = None
+    """Drafts that the server counted for this request; None if nobody looked, or other requests ran."""
+    accepted: int | None = None
+
+    @property
+    def length(self) -> float | None:
+        """The acceptance length: 1 + accepted / drafts."""
+        return 1 + (self.accepted or 0) / self.drafts if self.drafts else None
+
+
+@dataclass(kw_only=True)
+class _Part:
+    """A streamed tool call as far as it has come."""
+
+    named: bool
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(kw_only=True)
+class Collector:
+    """Puts an answer together from a whole document or from the bytes of a stream."""
+
+    content: str = ""
+    reasoning: str = ""
+    finish: str = ""
+    model: str = ""
+    completion_tokens: int = 0
+    ended: bool = False
+    """Whether the stream said that it is complete."""
+    _waiting: bytes = b""
+    _calls: dict[int, _Part] = field(default_factory=dict)
+    _tokens: list[Token] = field(default_factory=list)
+
+    def whole(self, body: bytes) -> None:
+        """Take a document that was not streamed. Raises Malformed."""
+        found = _json(body)
+        choice = _choice(found)
+        if choice is None:
+            raise Malformed("the answer has no choice in it")
+        self._take(found, choice, choice.get("message"))
+        self.ended = True
+
+    def feed(self, part: bytes) -> None:
+        """Take some bytes of a stream. Raises Malformed, and StreamError for an error that the server reports."""
+        *lines, self._waiting = (self._waiting + part).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            text = line[5:].strip()
+            if text == b"[DONE]":
+                self.ended = True
+                continue
+            found = _json(text)
+            if error := found.get("error"):
+                raise StreamError(said(error))
+            choice = _choice(found)
+            self._take(found, choice or {}, choice.get("delta") if choice else {})
+
+    def answer(self, **more: Any) -> ChatAnswer:
+        """Return what was collected; `more` are further fields of the answer."""
+        calls = (
+            Call(name=one.name, arguments=one.arguments, named_first=one.named)
+            for _, one in sorted(self._calls.items())
+        )
+        own = {name: getattr(self, name) for name in ("content", "reasoning", "finish", "model", "completion_tokens")}
+        return ChatAnswer(**{**own, "calls": tuple(calls), "tokens": tuple(self._tokens), **more})
+
+    def _take(self, found: Mapping[str, Any], choice: Mapping[str, Any], message: object) -> None:
+        message = message if isinstance(message, dict) else {}
+        self.content += _text(message.get("content"))
+        # vLLM has called it both: entrypoints/openai/chat_completion/protocol.py
+        self.reasoning += _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
+        self.finish = _text(choice.get("finish_reason"))[:40] or self.finish
+        self.model = _text(found.get("model"))[:200] or self.model
+        usage = found.get("usage")
+        count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 10**9:
+            self.completion_tokens = count
+        calls = message.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            self._take_call(place, call)
+        self._take_tokens(choice.get("logprobs"))
+
+    def _take_call(self, place: int, call: object) -> None:
+        if not isinstance(call, dict):
+            raise Malformed("a tool call is no object")
+        index = call.get("index", place)
+        if not isinstance(index, int) or not 0 <= index < MAX_CALLS:
+            raise Malformed("the index of a tool call is out of range")
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
+        name = _text(function.get("name"))
+        part = self._calls.setdefault(index, _Part(named=bool(name and _text(call.get("id")))))
+        part.name = part.name or name
+        part.arguments += _text(function.get("arguments"))
+
+    def _take_tokens(self, logprobs: object) -> None:
+        content = logprobs.get("content") if isinstance(logprobs, dict) else None
+        for one in content if isinstance(content, list) else ():
+            if isinstance(one, dict) and len(self._tokens) < MAX_TOKENS:
+                self._tokens.append(Token(text=_text(one.get("token")), gap=_gap(one.get("top_logprobs"))))
+
+
+class StreamError(Exception):
+    """The server reported an error in the middle of a stream, in these words."""
+
+
+def error_text(body: bytes) -> str:
+    """Return what the body of an error reply says; "" where that cannot be read."""
+    try:
+        return said(json.loads(body))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def said(error: object) -> str:
+    """Return the message of an error document, as `{"error": {"message": …}}` or one of its older forms."""
+    for key in ("error", "message", "detail"):
+        if isinstance(error, dict) and key in error:
+            error = error[key]
+    return error if isinstance(error, str) else ""
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Malformed("the answer holds what is not JSON") from None
+    if not isinstance(found, dict):
+        raise Malformed("the answer holds what is no JSON object")
+    return found
+
+
+def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    choices = found.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _gap(top: object) -> float | None:
+    values = [one.get("logprob") for one in top if isinstance(one, dict)] if isinstance(top, list) else []
+    numbers = sorted((one for one in values if isinstance(one, int | float)), reverse=True)
+    return numbers[0] - numbers[1] if len(numbers) > 1 else None

@@ -1,0 +1,170 @@
+"""What a check is: requests, what they need of the server, and a judge over the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from gemmaspec.smoke.answer import ChatAnswer, Fault
+
+Word = Literal["pass", "fail", "skipped", "unknown"]
+SHORTEST_LINE: Final = 160
+"""Characters of an answer that a row shows."""
+
+
+class Need(StrEnum):
+    """What a check needs; the text says what is missing where the server does not offer it."""
+
+    THINKING = "the profile sets no chat.reasoning_parser"
+    TOOLS = "the profile sets no chat.tool_call_parser"
+    IMAGES = "the profile allows no images"
+    DRAFT = "the server does not speculate"
+    CACHE = "the profile turns the prefix cache off"
+    REFERENCE = "no reference without speculation: name one with --against"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the server offers, and what is known of it."""
+
+    model: str
+    """The served model's name."""
+    lacks: frozenset[Need] = frozenset()
+    together: int = 8
+    """Requests that are sent at once: 8, or as many as the server runs."""
+    max_len: int = 131_072
+    """Longest context, in tokens."""
+    entry_tokens: float = 32.0
+    """Tokens of an entry of the logbook that fills long prompts, by the server's own count."""
+    stored_length: float | None = None
+    """The acceptance length that was measured with this profile on this machine, or is published for it."""
+    versions: tuple[str, ...] = ()
+    """The vLLM that the server and the launcher's report name; one of them where they agree."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One request."""
+
+    key: str
+    """Unique within its check."""
+    body: Mapping[str, Any]
+    """The request's JSON, without `model` unless it is to be another one."""
+    alone: bool = False
+    """Sent with nothing else in flight; otherwise together with those of all checks."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer comes as a stream."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest answer, in tokens."""
+        return int(self.body["max_tokens"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """What a check has to judge by."""
+
+    offer: Offer
+    asks: Sequence[Ask]
+    answers: Mapping[str, ChatAnswer]
+    """By the key of the request; one for each."""
+    reference: Mapping[str, ChatAnswer] = field(default_factory=dict)
+    """What a server without speculation answered to the same requests."""
+
+    def pairs(self, *, alone: bool | None = None) -> list[tuple[Ask, ChatAnswer]]:
+        """Return requests with their answers, all or only those of one kind."""
+        return [(one, self.answers[one.key]) for one in self.asks if alone is None or one.alone == alone]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a judge says."""
+
+    word: Word
+    seen: str
+    """What was seen, in one line."""
+    key: str | None = None
+    """The request that shows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check."""
+
+    id: str
+    name: str
+    asks: Callable[[Offer], Sequence[Ask]]
+    judge: Callable[[Received], Judged]
+    fix: str
+    """What to do when it fails: a flag, a patch, a release."""
+    needs: frozenset[Need] = frozenset()
+    counts: bool = True
+    """Whether a failure fails the run; otherwise it is a warning."""
+    judges: frozenset[Fault] = frozenset()
+    """Faults that are for this check's own judge to judge."""
+
+
+_FAILURES: Final = {
+    Fault.FAILED: "the request failed inside the server",
+    Fault.BROKEN_OFF: "the server broke off in the middle of the answer",
+    Fault.MALFORMED: "the answer is malformed",
+    Fault.HUGE: "the answer is longer than any that was asked for",
+}
+_UNKNOWN: Final = {
+    Fault.REFUSED: "the server refuses the request",
+    Fault.UNREACHABLE: "the server cannot be reached",
+    Fault.ENDLESS: "the answer had not ended when its time was up",
+    Fault.NOT_ASKED: "not asked: the time of the run was up",
+}
+
+
+def judged(check: Check, received: Received) -> Judged:
+    """Return what a check says of its answers. Faults come first: an answer that did not come is never a pass."""
+    faults = [(ask, one, one.fault) for ask, one in received.pairs() if one.fault and one.fault not in check.judges]
+    for words, word in ((_FAILURES, "fail"), (_UNKNOWN, "unknown")):
+        for ask, one, fault in faults:
+            if fault in words:
+                text = f"{words[fault]}{f': {shown(one.said)}' if one.said else ''}"
+                return Judged(word=word, seen=text, key=ask.key)  # type: ignore[arg-type]
+    return check.judge(received)
+
+
+def skipped(check: Check, offer: Offer) -> str | None:
+    """Return why a check is left out; None if the server offers what it needs."""
+    return next((str(need) for need in Need if need in check.needs and need in offer.lacks), None)
+
+
+def passed(seen: str) -> Judged:
+    """Return a pass."""
+    return Judged(word="pass", seen=seen)
+
+
+def failed(seen: str, key: str) -> Judged:
+    """Return a failure that this request shows."""
+    return Judged(word="fail", seen=seen, key=key)
+
+
+def unknown(seen: str, key: str | None = None) -> Judged:
+    """Return that it cannot be told."""
+    return Judged(word="unknown", seen=seen, key=key)
+
+
+def shown(text: str, most: int = SHORTEST_LINE) -> str:
+    """Return a text as a row shows it: one line without control characters, shortened in its middle."""
+    line = "".join(one if one.isprintable() else {"\n": "⏎"}.get(one, " ") for one in text[:20_000])
+    if len(line) <= most and len(text) <= 20_000:
+        return line
+    half = most // 2 - 1
+    tail = "".join(one if one.isprintable() else " " for one in text[-half:])
+    return f"{line[:half]} … {tail}"
+
+
+def where(ask: Ask) -> str:
+    """Return how a request was sent, in two words."""
+    return f"{'streamed' if ask.streams else 'not streamed'}, {'alone' if ask.alone else 'with others'}"

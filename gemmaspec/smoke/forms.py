@@ -1,0 +1,175 @@
+"""Checks of forms: tool calls, and JSON under a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pydantic import BaseModel
+
+from gemmaspec.smoke.answer import ChatAnswer, Fault
+from gemmaspec.smoke.bodies import CITIES, STATION, TRAINS, WEATHER, Cities, City, chat, fits, two_calls, under_schema
+from gemmaspec.smoke.check import (
+    Ask,
+    Check,
+    Judged,
+    Need,
+    Offer,
+    Received,
+    failed,
+    passed,
+    shown,
+    unknown,
+    where,
+)
+from gemmaspec.smoke.texts import loop
+from gemmaspec.smoke.thinking import twice
+
+_REQUIRED: Final = {
+    one["function"]["name"]: frozenset(one["function"]["parameters"]["required"]) for one in (STATION, TRAINS)
+}
+
+
+def _s5(offer: Offer) -> Sequence[Ask]:
+    body = under_schema("Describe Paris. Think in one sentence.", City, tokens=128, thinking=True)
+    streamed = under_schema("Describe Rome. Think in one sentence.", City, tokens=128, thinking=True, stream=True)
+    return [*twice("thought", body, offer), Ask(key="stream", body=streamed)]
+
+
+def _s9(offer: Offer) -> Sequence[Ask]:
+    plain = [
+        Ask(key=name, body=under_schema(f"Describe {name}.", City, tokens=64, thinking=False, stream=number % 2 == 1))
+        for number, name in enumerate(CITIES[: 3 * offer.together])
+    ]
+    if Need.THINKING in offer.lacks:
+        return plain
+    return [
+        *plain,
+        *(
+            Ask(key=f"{name}, thought", body=under_schema(f"Describe {name}.", City, tokens=96, thinking=True))
+            for name in CITIES[: offer.together]
+        ),
+    ]
+
+
+def _all_fit(received: Received) -> Judged:
+    return _fit(received, City)
+
+
+def _fit(received: Received, schema: type[BaseModel]) -> Judged:
+    """Judge answers under a schema: those that were cut off by max_tokens say nothing, unless they went astray."""
+    bad: list[tuple[Ask, str]] = []
+    cut = 0
+    for ask, answer in received.pairs():
+        wrong = _wrong(answer, schema)
+        if wrong == "cut":
+            cut += 1
+        elif wrong:
+            bad.append((ask, wrong))
+    count = len(received.asks)
+    if bad:
+        ask, wrong = bad[0]
+        return failed(f"{len(bad)} of {count} answers are wrong, the first ({where(ask)}): {wrong}", ask.key)
+    if cut * 2 > count:
+        return unknown(f"{cut} of {count} answers were cut off before their JSON was whole")
+    off = f", {cut} cut off" if cut else ""
+    one_by_one = "" if received.offer.together > 1 else "; the server runs one request at a time"
+    return passed(f"{count - cut} of {count} answers fit the schema{off}{one_by_one}")
+
+
+def _wrong(answer: ChatAnswer, schema: type[BaseModel]) -> str | None:
+    """Return what is wrong with an answer under a schema; "cut" for one that max_tokens ended, None for a good one."""
+    text = answer.content
+    if text.strip() and not text.lstrip().startswith("{"):
+        return f"text before the JSON: {shown(text)}"
+    if found := loop(text):
+        return f"{found}: {shown(text)}"
+    if answer.finish == "length":
+        return "cut"
+    return None if fits(schema, text) else f"does not fit the schema: {shown(text) or 'empty'}"
+
+
+def _s10(offer: Offer) -> Sequence[Ask]:
+    thinking = Need.THINKING not in offer.lacks
+    body = under_schema("Describe five cities of Italy.", Cities, tokens=384, thinking=thinking, stream=True)
+    return [Ask(key="cities", body=body)]
+
+
+def _ends(received: Received) -> Judged:
+    ((ask, answer),) = received.pairs()
+    if found := loop(answer.content) or loop(answer.reasoning):
+        return failed(f"{found}, {answer.completion_tokens} tokens: {shown(answer.content)}", ask.key)
+    if answer.finish == "length":
+        return unknown("the answer was cut off after 384 tokens, without going round in circles", ask.key)
+    return _fit(received, Cities)
+
+
+def _s7(offer: Offer) -> Sequence[Ask]:
+    streams = [Ask(key=f"stream {n + 1}", body=two_calls(stream=True)) for n in range(12 * offer.together // 8 or 1)]
+    alone = Ask(key="stream alone", body=two_calls(stream=True), alone=True)
+    return [Ask(key="whole", body=two_calls(stream=False), alone=True), alone, *streams]
+
+
+def _calls_whole(received: Received) -> Judged:
+    whole = received.answers["whole"]
+    if wrong := _wrong_calls(whole, whole):
+        return failed(f"not streamed: {wrong}", "whole")
+    streams = [(ask, answer) for ask, answer in received.pairs() if ask.streams]
+    if not whole.calls and not any(answer.calls for _, answer in streams):
+        return unknown(f"the model called no tool: {shown(whole.content)}", "whole")
+    bad = [(ask, wrong) for ask, answer in streams if (wrong := _wrong_calls(answer, whole))]
+    if bad:
+        ask, wrong = bad[0]
+        return failed(f"{len(bad)} of {len(streams)} streams are wrong, the first ({where(ask)}): {wrong}", ask.key)
+    if len(whole.calls) < 2:
+        return unknown("the model called one tool, and two were to be called", "whole")
+    return passed(f"{len(streams)} streams with the same {len(whole.calls)} calls as without a stream")
+
+
+def _wrong_calls(answer: ChatAnswer, whole: ChatAnswer) -> str | None:
+    if [one.name for one in answer.calls] != [one.name for one in whole.calls]:
+        names = [", ".join(one.name for one in side.calls) or "none" for side in (answer, whole)]
+        return f"calls {names[0]}; without a stream {names[1]}"
+    for call in answer.calls:
+        found = call.parsed()
+        if not call.named_first:
+            return f"the first chunk of {shown(call.name, 60)} has no id or no name"
+        if found is None or not _REQUIRED.get(call.name, frozenset()) <= found.keys():
+            return f"the arguments of {shown(call.name, 60)} are {shown(call.arguments) or 'empty'}"
+    return None
+
+
+def _s15(offer: Offer) -> Sequence[Ask]:
+    del offer
+    return [Ask(key="auto", body=chat("Hello.", tokens=8, tools=[WEATHER], tool_choice="auto"), alone=True)]
+
+
+def _tools_taken(received: Received) -> Judged:
+    answer = received.answers["auto"]
+    if answer.fault is Fault.REFUSED:
+        return failed(f"requests with tools get HTTP {answer.status}: {shown(answer.said)}", "auto")
+    return passed("a request with tools is answered")
+
+
+FORMS: Final = (
+    Check(
+        id="S5", name="JSON after a thought begins with {", asks=_s5, judge=_all_fit, needs=frozenset({Need.THINKING}),
+        fix="chat.template_kwargs: {enable_thinking: false} for requests with a schema; a newer vLLM",
+    ),
+    Check(
+        id="S7", name="streamed tool calls are whole", asks=_s7, judge=_calls_whole, needs=frozenset({Need.TOOLS}),
+        fix="vLLM 0.24.0 or newer; before it, clients that do not stream, or --no-spec",
+    ),
+    Check(
+        id="S9", name="JSON under a schema, many at once", asks=_s9, judge=_all_fit,
+        fix="vLLM 0.26.0 or newer; before it, --no-spec",
+    ),
+    Check(
+        id="S10", name="JSON under a schema ends", asks=_s10, judge=_ends,
+        fix="a max_tokens of the client's own; extra_args: --structured-outputs-config with disable_any_whitespace",
+    ),
+    Check(
+        id="S15", name="tools are accepted", asks=_s15, judge=_tools_taken, counts=False,
+        judges=frozenset({Fault.REFUSED}), fix="chat.tool_call_parser: gemma4",
+    ),
+)  # fmt: skip

@@ -1,0 +1,145 @@
+"""Checks of texts: repetition, long prompts, the prefix cache, and the same text as without speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gemmaspec.smoke.answer import ChatAnswer
+from gemmaspec.smoke.bodies import QUESTIONS, book, chat
+from gemmaspec.smoke.check import (
+    Ask,
+    Check,
+    Judged,
+    Need,
+    Offer,
+    Received,
+    failed,
+    passed,
+    shown,
+    unknown,
+    where,
+)
+from gemmaspec.smoke.texts import loop, variety
+
+_VARIETY: Final = 0.5
+_ESSAYS: Final = (
+    "Describe an ordinary morning in a small harbour town.",
+    "Explain how a bicycle stays upright.",
+    "What happens to water when it freezes, and why does ice float?",
+)
+_LONG: Final = 6000
+_CACHED: Final = 2000
+_NEEDLE: Final = "The word of the day in the harbour office is TAMARISK."
+_AS_GOOD: Final = 0.8
+_GAP: Final = 0.5
+"""Nats: two tokens that are closer may change places by rounding alone."""
+
+
+def _s11(offer: Offer) -> Sequence[Ask]:
+    essays = [Ask(key=f"text {n + 1}", body=chat(text, tokens=192)) for n, text in enumerate(_ESSAYS[: offer.together])]
+    text = f"{book(_entries(offer, _LONG), needle=_NEEDLE)}\nWhat is the word of the day? Answer with that word alone."
+    return [*essays, Ask(key="needle", body=chat(text, tokens=16))]
+
+
+def _room(offer: Offer, wanted: int) -> int:
+    """Return how many tokens a long prompt may have: half of the longest context at most."""
+    return min(wanted, offer.max_len // 2)
+
+
+def _entries(offer: Offer, wanted: int) -> int:
+    return int(_room(offer, wanted) / offer.entry_tokens)
+
+
+def _sound(received: Received) -> Judged:
+    shares = []
+    for ask, answer in received.pairs():
+        if ask.key == "needle":
+            continue
+        share = variety(answer.content)
+        if found := loop(answer.content):
+            return failed(f"{found} ({where(ask)}): {shown(answer.content)}", ask.key)
+        if share is not None and share <= _VARIETY:
+            return failed(f"{share:.0%} of the runs of four words are different: {shown(answer.content)}", ask.key)
+        shares += [share] if share is not None else []
+    needle = received.answers["needle"]
+    length = _room(received.offer, _LONG)
+    if "TAMARISK" not in needle.content.upper():
+        return failed(f"a word in a prompt of about {length} tokens was not found: {shown(needle.content)}", "needle")
+    if not shares:
+        return unknown("no answer was long enough to judge", "text 1")
+    return passed(f"{min(shares):.0%} of the runs of four words are different; a word found in {length} tokens")
+
+
+def _s12(offer: Offer) -> Sequence[Ask]:
+    text = (
+        f"{book(_entries(offer, _CACHED))}\nLeave the logbook aside. What is 19 times 23? Answer with the number alone."
+    )
+    return [Ask(key=key, body=chat(text, tokens=32), alone=True) for key in ("first", "second")]
+
+
+def _cached(received: Received) -> Judged:
+    first, second = received.answers["first"], received.answers["second"]
+    if first.content.strip() != second.content.strip():
+        said = f"{shown(first.content, 70)!r}, then {shown(second.content, 70)!r}"
+        return failed(f"the same prompt is answered differently from the cache: {said}", "second")
+    if not first.content.strip():
+        return unknown("the answers are empty", "second")
+    if first.length and second.length and second.length < _AS_GOOD * first.length:
+        drop = f"acceptance length {first.length:.2f}, then {second.length:.2f}"
+        return failed(f"the draft is worse on a cached prompt: {drop}", "second")
+    return passed(f"the same answer twice: {shown(second.content, 60)}")
+
+
+def _s17(offer: Offer) -> Sequence[Ask]:
+    del offer
+    more: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
+    return [Ask(key=f"question {n}", body=chat(text, tokens=16, **more)) for n, text in enumerate(QUESTIONS, 1)]
+
+
+def _parity(received: Received) -> Judged:
+    moved: list[str] = []
+    for ask, answer in received.pairs():
+        other = received.reference.get(ask.key)
+        if other is None or other.fault or not other.tokens or not answer.tokens:
+            return unknown("one of the two servers gave no log-probabilities", ask.key)
+        place = _difference(answer, other)
+        if place is None:
+            continue
+        gap = _gap(answer, other, place)
+        text = f"{ask.key}, token {place + 1}, {'gap unknown' if gap is None else f'{gap:.2f} nats'}"
+        if gap is None or gap >= _GAP:
+            return failed(f"another token than without speculation where two are not close: {text}", ask.key)
+        moved.append(text)
+    same = f"{len(received.asks) - len(moved)} of {len(received.asks)} greedy texts are those without speculation"
+    return passed(f"{same}{f'; the others part where two tokens are close: {moved[0]}' if moved else ''}")
+
+
+def _difference(one: ChatAnswer, other: ChatAnswer) -> int | None:
+    for place, (mine, theirs) in enumerate(zip(one.tokens, other.tokens, strict=False)):
+        if mine.text != theirs.text:
+            return place
+    short = min(len(one.tokens), len(other.tokens))
+    return short - 1 if len(one.tokens) != len(other.tokens) else None
+
+
+def _gap(one: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
+    """Return the smaller of the two sides' gaps between the likeliest tokens, in nats."""
+    gaps = [gap for side in (one, other) if (gap := side.tokens[place].gap) is not None]
+    return min(gaps, default=None)
+
+
+TEXTURE: Final = (
+    Check(
+        id="S11", name="texts do not repeat, long prompts are read", asks=_s11, judge=_sound,
+        fix="another serve.kv_cache_dtype; another quantization of the target",
+    ),
+    Check(
+        id="S12", name="a cached prompt gives the same answer", asks=_s12, judge=_cached,
+        needs=frozenset({Need.CACHE}), fix="serve.enable_prefix_caching: false",
+    ),
+    Check(
+        id="S17", name="greedy texts as without speculation", asks=_s17, judge=_parity, counts=False,
+        needs=frozenset({Need.REFERENCE}), fix="env: {VLLM_BATCH_INVARIANT: \"1\"} for a strict comparison",
+    ),
+)  # fmt: skip
