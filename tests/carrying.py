@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -100,3 +100,12 @@ def write_patch(folder: Path, *, text: str = TEXT, diff: str = DIFF, id_: str = 
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """An empty cache, but for tests that read real wheels."""
+    if request.node.get_closest_marker("network"):
+        yield
+    else:
+        yield from (None for _ in fake.own_cache(monkeypatch, tmp_path / "cache"))

@@ -33,6 +33,19 @@ CHUNK = 64 * 1024
 LARGE = 10 * 2**20
 """From this size on, and for weights and tokenizer.json, the Hub keeps a file in its large-file storage."""
 
+PAIR = """\
+schema: 1
+name: {name}
+summary: a test
+machine: cpu
+runtime: {{python: %s}}
+target: {{model: some/target}}
+draft: {{model: some/draft}}
+speculative: {{method: draft_model, num_speculative_tokens: 4}}
+serve: {{port: {port}}}
+"""
+"""A profile of a pair on this Hub; its interpreter is filled in by the test."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Zeros:

@@ -28,7 +28,7 @@ from gemmaspec.deploy.bench_server import Servers, _at
 from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.live.sample import read_sample
 from gemmaspec.measure.counters import Counters, counters_of
-from gemmaspec.measure.gpu import Watch
+from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.stream import Broken
 from gemmaspec.predict.rows import parse_rows
 from gemmaspec.profile.load import load_profile
@@ -498,7 +498,7 @@ def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     script.write_text("#!/bin/sh\necho '2411, 41.37, 61, [N/A]'\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with Watch() as watch:
+    with GpuWatch() as watch:
         time.sleep(0.5)
     found = watch.summary()
     assert found is not None
@@ -506,6 +506,6 @@ def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["clock_mhz"]["median"] == 2411
     assert "memory_used" not in found
     script.write_text("#!/bin/sh\nexit 9\n")
-    with Watch() as watch:
+    with GpuWatch() as watch:
         time.sleep(0.2)
     assert watch.summary() is None

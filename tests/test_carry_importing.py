@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry.importing import Import, Request, _diff_address, _id_of, import_diff
+from gemmaspec.carry.importing import Import, ImportRequest, _diff_address, _id_of, import_diff
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict, PatchError, UsageError
 from gemmaspec.patching.decide import decide, launcher_patch
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def imported(source: Path | str, folder: Path, **more: str) -> Import:
-    return import_diff(Request(source=str(source), folder=folder, **more))  # type: ignore[arg-type]
+    return import_diff(ImportRequest(source=str(source), folder=folder, **more))  # type: ignore[arg-type]
 
 
 def test_a_diff_is_reduced_pinned_and_unreviewed(file: Path, folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_context_may_begin_inside_a_docstring(folder: Path, tmp_path: Path) -> N
     file, tree = tmp_path / "start.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=DOCUMENTED)
     file.write_text(diff_of(DOCUMENTED, DOCUMENTED.replace("total = 0", "total = 1")))
     assert file.read_text().splitlines()[3:5] == [" ", "     Or nothing."]
-    import_diff(Request(source=str(file), folder=folder, tree=tree))
+    import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert (folder / "start/0.22.diff").read_text().splitlines()[3:] == ["-    total = 0", "+    total = 1"]
     assert load_patch(folder / "start").text.variants[0].scopes == {"vllm/v1/core.py": ("value",)}
 
@@ -116,7 +116,7 @@ def test_lines_that_only_go_are_imported_with_their_context(folder: Path, tmp_pa
     gone = OLD.replace("    if total:\n", "    log(total)\n    if total:\n")
     file, tree = tmp_path / "no-log.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=gone)
     file.write_text(diff_of(gone, OLD))
-    import_diff(Request(source=str(file), folder=folder, tree=tree))
+    import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert (folder / "no-log/0.22.diff").read_text() == (
         "--- a/vllm/v1/core.py\n+++ b/vllm/v1/core.py\n@@ -7,3 +7,2 @@\n"
         "         total += one\n-    log(total)\n     if total:\n"
@@ -137,20 +137,20 @@ def test_a_diff_that_does_not_fit_the_release_is_told_from_one_that_is_in_it(fil
         imported(file, folder, release="0.21.0")
     done = OLD.replace('        return "stock"', '        # as upstream has it\n        return "patched"', 1)
     tree = fake.write_tree(folder.parent / "tree", version="0.22.0", core=done)
-    with pytest.raises(PatchConflict, match="has it already"):
-        import_diff(Request(source=str(file), folder=folder, tree=tree))
+    with pytest.raises(PatchConflict, match="already has it"):
+        import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert not folder.exists()
 
 
 def test_an_id_that_is_taken_or_none_is_refused(file: Path, folder: Path) -> None:
     imported(file, folder)
     before = snapshot(folder)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         imported(file, folder)
     for id_ in ("../x", "A b"):
-        with pytest.raises(UsageError, match="is no patch id"):
+        with pytest.raises(UsageError, match="invalid patch id"):
             imported(file, folder, id=id_)
-    with pytest.raises(UsageError, match="no id can be made"):
+    with pytest.raises(UsageError, match="cannot make an id"):
         imported("https://x/?", folder)
     assert snapshot(folder) == before
 
@@ -158,10 +158,10 @@ def test_an_id_that_is_taken_or_none_is_refused(file: Path, folder: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\xff\xfe", "not UTF-8 at byte 0"),
-        (PULL.replace("vllm/v1/core.py", "vllm/../../x.py").encode(), "a path that leads elsewhere"),
+        (b"\xff\xfe", "invalid UTF-8 at byte 0"),
+        (PULL.replace("vllm/v1/core.py", "vllm/../../x.py").encode(), "which leaves the folder or is quoted"),
         (PULL.replace("tests/test_core.py", "vllm/new.py").encode(), "adds a file"),
-        (b"<html>", "no diff begins here"),
+        (b"<html>", "not the beginning of a diff"),
     ],
 )
 def test_a_hostile_file_leaves_nothing_behind(content: bytes, said: str, file: Path, folder: Path) -> None:
@@ -175,10 +175,10 @@ def test_a_file_that_is_none_or_too_large_is_refused(folder: Path, tmp_path: Pat
     large = tmp_path / "large.diff"
     with large.open("wb") as opened:
         opened.truncate(6 * 1024 * 1024)
-    with pytest.raises(UsageError, match="is larger than"):
+    with pytest.raises(UsageError, match="is too large for a patch"):
         imported(large, folder)
     for other in (tmp_path / "gone.diff", tmp_path):
-        with pytest.raises(UsageError, match="there is no file"):
+        with pytest.raises(UsageError, match="does not exist"):
             imported(other, folder)
 
 
@@ -232,4 +232,4 @@ def test_the_command_line_says_where_it_is_from_and_what_was_left_out(
         ["tests/test_core.py"],
     )
     assert run([*words, "--date", "today", "--id", "more"]) == 2
-    assert "--date 'today' is not like" in capsys.readouterr().err
+    assert "--date 'today' must be like" in capsys.readouterr().err

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
-from gemmaspec.carry.rebase import Rebased, Request, rebase
-from gemmaspec.carry.verify import Request as Verify
+from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase
+from gemmaspec.carry.verify import RebaseRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict
 from gemmaspec.patching.patch import load_patch
-from tests import vllm_trees as fake
-from tests.carrying import CLEAN, DIFF, OLD, TEXT, snapshot, use_releases, write_patch
+from tests.carrying import CLEAN, DIFF, OLD, TEXT, cache, snapshot, use_releases, write_patch  # noqa: F401
 
 ID = "right-value"
 SCOPES = "scopes: {vllm/v1/core.py: [value]}}"
 RENAMED = OLD.replace("def value(", "def worth(")
-
-
-@pytest.fixture(autouse=True)
-def cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """An empty cache, but for tests that read real wheels."""
-    if request.node.get_closest_marker("network"):
-        yield
-    else:
-        yield from (None for _ in fake.own_cache(monkeypatch, tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -39,7 +28,7 @@ def patch(tmp_path: Path) -> Path:
 
 
 def carry(patch: Path, to: str, **more: str) -> Rebased:
-    return rebase(Request(patch=ID, to=to, folders=(patch.parent,), **more))  # type: ignore[arg-type]
+    return rebase(RebaseRequest(patch=ID, to=to, folders=(patch.parent,), **more))  # type: ignore[arg-type]
 
 
 def states(patch: Path) -> dict[str, str]:
@@ -86,7 +75,9 @@ def test_a_renamed_function_is_offered_and_taken_with_successor(
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0={"vllm/v1/core.py": "x = 1\n", "vllm/v1/new.py": RENAMED})
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"most like it: worth in vllm/v1/new\.py \(the same code\)") as caught:
+    with pytest.raises(
+        PatchConflict, match=r"the most similar code: worth in vllm/v1/new\.py \(the same code\)"
+    ) as caught:
         carry(patch, "0.21.0")
     hint = "gemmaspec patch rebase right-value --to 0.21.0 --successor vllm/v1/new.py:worth"
     assert caught.value.hint == hint
@@ -112,7 +103,7 @@ def test_a_successor_that_is_not_there_is_refused(
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=RENAMED)
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"vllm 0\.21\.0 has no "):
+    with pytest.raises(PatchConflict, match=r" of vllm 0\.21\.0 does not define "):
         carry(patch, "0.21.0", successor=successor)
     assert snapshot(patch) == before
 
@@ -128,7 +119,7 @@ def test_the_gap_of_0_20_is_taken_by_a_rebase_to_0_20_2(tmp_path: Path) -> None:
     text = (patch / "patch.yaml").read_text()
     begin, end = text.index("  - diff: 0.20.diff"), text.index("  - diff: 0.21.diff")
     (patch / "patch.yaml").write_text(text[:begin] + text[end:])
-    done = rebase(Request(patch=id_, to="0.20.2", folders=(patch.parent,)))
+    done = rebase(RebaseRequest(patch=id_, to="0.20.2", folders=(patch.parent,)))
     assert done.versions == ">=0.20.0,<0.21.0"
     ends = verify(Verify(folders=(patch.parent,), releases=("0.19.1..0.21.0",), patches=(id_,)))
     assert {cell.verdict.state for cell in ends.cells} == {"applies"}

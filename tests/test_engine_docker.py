@@ -20,6 +20,7 @@ import pytest
 from gemmaspec.engine import compose, endpoint
 from gemmaspec.engine.container import has_nvidia
 from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.once import SharedFolder, run_once
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from tests.docker_support import IMAGE, free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
@@ -337,7 +338,7 @@ def test_a_port_taken_between_the_check_and_the_start_is_the_machines_fault(
     server = make()
     with (
         socket.create_server(("127.0.0.1", server.port)),
-        pytest.raises(EnvironmentMissing, match="the port is taken"),
+        pytest.raises(EnvironmentMissing, match="the port is in use"),
     ):
         engine.start(server)
     assert engine.state(server).status == "absent", "the container that Compose had created is removed"
@@ -407,7 +408,7 @@ def test_a_missing_image_is_pulled_with_its_progress_on_stderr(
 def test_an_image_that_no_registry_has_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
     with (
         stand_in_registry(b"") as registry,
-        pytest.raises(EnvironmentMissing, match="was not found in its registry") as caught,
+        pytest.raises(EnvironmentMissing, match="is not in its registry") as caught,
     ):
         engine.preflight(with_image(make(), f"{registry}/good/image:2"))
     assert (caught.value.hint or "").startswith("docker pull 127.0.0.1:")
@@ -431,7 +432,7 @@ def test_a_registry_that_cannot_be_reached_is_told(
 
 
 def test_an_impossible_image_name_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
-    with pytest.raises(EnvironmentMissing, match="not an image name"):
+    with pytest.raises(EnvironmentMissing, match="docker rejects the image name"):
         engine.preflight(with_image(make(), "--Not An Image"))
 
 
@@ -458,7 +459,7 @@ def test_a_daemon_that_hangs_is_told(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "s"))
         silent.listen()
-        with pytest.raises(EnvironmentMissing, match="was silent for 1 s"):
+        with pytest.raises(EnvironmentMissing, match="within 1 s"):
             elsewhere(DOCKER_HOST=f"unix://{tmp_path}/s").ping()
 
 
@@ -597,8 +598,8 @@ def test_a_machine_without_the_docker_command_is_told(elsewhere: Callable[..., D
 @pytest.mark.parametrize(
     ("plugin", "standalone", "why"),
     [
-        ("exit 1", "echo 1.29.2", r"only Compose v1 is here \(docker-compose 1\.29\.2\)"),
-        ("exit 1", "echo 2.26.1", "2.26.1 is here as the command docker-compose, but not as docker's plugin"),
+        ("exit 1", "echo 1.29.2", r"only Compose v1 is installed \(docker-compose 1\.29\.2\)"),
+        ("exit 1", "echo 2.26.1", "2.26.1 is installed as docker-compose, but not as docker's plugin"),
         ("exit 1", None, "its plugin is missing"),
         ("echo 1.28.0-tech-preview", None, r"is version 1\.28\.0-tech-preview"),
         ("echo rubbish", "echo rubbish", "its plugin is missing"),
@@ -611,3 +612,18 @@ def test_a_compose_that_is_too_old_or_missing_is_told(
     monkeypatch.setenv("PATH", f"{fake_commands(tmp_path, docker=plugin, **others)}:/usr/bin:/bin")
     with pytest.raises(EnvironmentMissing, match=why):
         compose.ensure_compose_v2()
+
+
+def test_a_command_runs_once_as_this_user_and_is_gone(client: docker.DockerClient, tmp_path: Path) -> None:
+    own, out = tmp_path / "own", tmp_path / "out"
+    for folder in (own, out):
+        folder.mkdir()
+    (own / "script").write_text("echo made > /out/file; echo said >&2; echo more > /own/file; exit 7\n")
+    mounts = (SharedFolder(folder=own, at="/own", read_only=True), SharedFolder(folder=out, at="/out"))
+    code, said = run_once(IMAGE, "sh", ("/own/script",), mounts)
+    assert (code, said[0], "Read-only" in said[-1]) == (7, "said", True)
+    assert (out / "file").read_text() == "made\n"
+    assert (out / "file").stat().st_uid == os.getuid()
+    assert not client.containers.list(all=True, filters={"name": "gemmaspec-once-"})
+    with pytest.raises(EnvironmentMissing, match="docker cannot run gemmaspec/none:1"):
+        run_once("gemmaspec/none:1", "sh", (), ())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.plan import Models, Plan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import plan_of
 
@@ -20,7 +20,7 @@ STARTS = {start["name"]: start for start in MEASURED["starts"]}
 
 
 @cache
-def planned(name: str) -> Plan:
+def planned(name: str) -> MemoryPlan:
     """The same start, computed."""
     start = STARTS[name]
     nvfp4, pair = "nvfp4" in name, name.startswith("pair")
@@ -37,7 +37,9 @@ def planned(name: str) -> Plan:
         method="draft_model" if pair else None,
         draft_tokens=start["k"],
     )
-    return Plan(Models(target=target, draft=draft), flags, Device(name="h200", memory=start["total"], capability="9.0"))
+    return MemoryPlan(
+        Models(target=target, draft=draft), flags, Device(name="h200", memory=start["total"], capability="9.0")
+    )
 
 
 def estimated(name: str, *estimates: str) -> int:

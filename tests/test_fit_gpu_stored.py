@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.plan import Models, Plan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import plan_of
 
@@ -20,7 +20,7 @@ SERVED = {start["name"]: start for start in MEASURED["served"]}
 TOTAL = MEASURED["starts"][0]["total"]
 
 
-def planned(start: dict[str, Any]) -> Plan:
+def planned(start: dict[str, Any]) -> MemoryPlan:
     """The same start, computed."""
     pair = start["k"] > 0
     flags = replace(
@@ -36,7 +36,7 @@ def planned(start: dict[str, Any]) -> Plan:
     )
     target = checkpoint("31B", nvfp4=True, towers=start["images"])
     models = Models(target=target, draft=checkpoint("E2B", nvfp4=True) if pair else None)
-    return Plan(models, flags, Device(name="h200", memory=TOTAL, capability="9.0"))
+    return MemoryPlan(models, flags, Device(name="h200", memory=TOTAL, capability="9.0"))
 
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)

@@ -9,8 +9,8 @@ import pytest
 from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.machine import GIB, Device
-from gemmaspec.fit.overhead import Estimate
-from gemmaspec.fit.plan import HELD, Plan
+from gemmaspec.fit.overhead import Overhead
+from gemmaspec.fit.plan import HELD, MemoryPlan
 from gemmaspec.fit.weights import weights_of
 from gemmaspec.releases.media import largest_item
 from tests.fit_shapes import checkpoint
@@ -20,7 +20,7 @@ SEES, BLIND = checkpoint("31B", nvfp4=True), checkpoint("31B", nvfp4=True, tower
 SHORT = "serve.max_num_batched_tokens=2048"
 
 
-def estimate(plan: Plan, name: str) -> Estimate:
+def estimate(plan: MemoryPlan, name: str) -> Overhead:
     return next(one for one in plan.overheads if one.name == name)
 
 
@@ -59,7 +59,7 @@ def test_without_videos_images_are_passed() -> None:
     assert "2 images, 2 of 2 frames at once x 2520 patches" in _formula(plan)
 
 
-def _formula(plan: Plan) -> str:
+def _formula(plan: MemoryPlan) -> str:
     from gemmaspec.fit.images import encoding
 
     found = encoding(plan.models.target, plan.flags, plan.device)

@@ -16,7 +16,7 @@ from gemmaspec.fit.advice import advice
 from gemmaspec.fit.flags import Flags, flags_of
 from gemmaspec.fit.machine import GIB, Device, named
 from gemmaspec.fit.overhead import graph_sizes
-from gemmaspec.fit.plan import Models, Plan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.weights import weights_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
@@ -33,13 +33,15 @@ def plan_of(
     device: Device | None = SPARK,
     no_spec: bool = False,
     target: Checkpoint | None = None,
-) -> Plan:
+) -> MemoryPlan:
     """A shipped profile with the published shapes."""
     assert device
     loaded = load_profile(profile, overrides=sets, no_spec=no_spec).profile
     model = target or checkpoint("31B", nvfp4=True, towers=False)
     draft = checkpoint("E2B", nvfp4=True, towers=False) if loaded.draft else None
-    return Plan(Models(target=model, draft=draft), flags_of(loaded, model, draft, vllm=vllm, device=device), device)
+    return MemoryPlan(
+        Models(target=model, draft=draft), flags_of(loaded, model, draft, vllm=vllm, device=device), device
+    )
 
 
 def flags(*sets: str, **more: Any) -> Flags:
@@ -248,7 +250,7 @@ def test_two_gpus_load_half_each() -> None:
 
 
 def test_the_hybrid_manager_is_not_advised_where_a_draft_cannot_take_it() -> None:
-    def names(plan: Plan) -> list[str]:
+    def names(plan: MemoryPlan) -> list[str]:
         return [one.change for one in advice(plan)]
 
     hybrid = "--set serve.disable_hybrid_kv_cache_manager=null"
@@ -267,7 +269,7 @@ def test_the_hybrid_manager_is_not_advised_where_a_draft_cannot_take_it() -> Non
 )
 def test_more_of_anything_leaves_no_more(length: int, sequences: int, batch: int, k: int, share: float) -> None:
     plan = plan_of()
-    small = Plan(
+    small = MemoryPlan(
         plan.models,
         replace(
             plan.flags,
@@ -286,7 +288,7 @@ def test_more_of_anything_leaves_no_more(length: int, sequences: int, batch: int
         {"draft_tokens": k + 1},
         {"utilization": share - 0.1},
     ):
-        larger = Plan(plan.models, replace(small.flags, **more), plan.device)  # type: ignore[arg-type]
+        larger = MemoryPlan(plan.models, replace(small.flags, **more), plan.device)  # type: ignore[arg-type]
         assert larger.available <= small.available
         assert larger.longest <= small.longest
 

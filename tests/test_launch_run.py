@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec import data
 from tests.launching import (
     CORE,
     HUNK,
@@ -44,6 +45,24 @@ def test_the_server_runs_patched_code_and_vllm_itself_is_untouched(place: Place)
     assert done.said["argv"] == ["serve", "model"]
     changes = {path for path, entry in tree_of(place.package).items() if before.get(path) != entry}
     assert not {path for path in changes if "__pycache__" not in path}
+
+
+def test_it_runs_through_the_links_that_a_config_map_is_mounted_as(place: Place) -> None:
+    mount = place.run_dir.parent / "gemmaspec"
+    version = mount / "..2026_11_22_08_00_00.1"
+    version.mkdir(parents=True)
+    shutil.copy(data.LAUNCHER, version / "launch.py")
+    (version / "plan.json").write_text(json.dumps(plan_of()))
+    (mount / "..data").symlink_to(version.name)
+    for name in ("launch.py", "plan.json"):
+        (mount / name).symlink_to(f"..data/{name}")
+    words = [place.python, mount / "launch.py", "--plan", mount / "plan.json", "--run-dir", place.run_dir]
+    words += ["--cache-dir", place.cache_dir, "--", "vllm", "serve", "model"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["value"] == "patched"
+    assert not any(str(mount) in entry for entry in said["path"])
 
 
 def test_the_first_and_the_last_line_are_those_that_others_wait_for(place: Place) -> None:
@@ -139,7 +158,7 @@ def test_an_optional_patch_that_does_not_fit_is_left_out_loudly(place: Place) ->
     done = place.launch(plan_of(patch_of("good"), {**CONFLICT, "required": False}))
     assert done.code == 0
     assert done.states == {"good": "applies", "bad": "conflict"}
-    assert "WARNING: the optional patch bad does not fit vllm 0.32.0 and is left out" in done.err
+    assert "WARNING: skipped the optional patch bad, which does not fit vllm 0.32.0" in done.err
     assert done.said["value"] == "patched"
 
 
@@ -169,7 +188,7 @@ def test_no_overlay_is_made_when_no_file_needs_a_patch(place: Place) -> None:
     assert done.report["overlay"] is None
     assert not (place.run_dir / "overlay").exists()
     assert done.said["pythonpath"] is None
-    assert "no overlay, starting vllm" in done.err
+    assert "no overlay, because no file needs a patch, starting vllm" in done.err
 
 
 def test_an_overlay_of_an_earlier_start_goes_away_when_none_is_needed(place: Place) -> None:
@@ -215,7 +234,7 @@ def test_without_vllm_the_start_ends_in_one_sentence(place: Place) -> None:
     place.package.rename(place.site / "elsewhere")
     done = place.launch(plan_of())
     assert done.code == 4
-    assert done.err == f"gemmaspec: there is no vllm in the Python that runs this: {place.python}\n"
+    assert done.err == f"gemmaspec: vllm is not installed in the Python that runs the launcher: {place.python}\n"
 
 
 def test_the_version_comes_from_the_distribution_when_the_package_does_not_say(place: Place) -> None:
@@ -232,7 +251,7 @@ def test_the_version_comes_from_the_distribution_when_the_package_does_not_say(p
 def test_a_program_that_cannot_be_run_is_one_clear_line(place: Place) -> None:
     done = place.launch(plan_of(), "no-such-program")
     assert done.code == 4
-    assert done.err.splitlines()[-1].startswith("gemmaspec: there is no program no-such-program beside ")
+    assert done.err.splitlines()[-1].startswith("gemmaspec: the program no-such-program is neither next to ")
     script = place.python.parent / "vllm"
     script.write_text("#!/no/such/interpreter\n")
     done = place.launch(plan_of())
@@ -356,7 +375,7 @@ def test_a_link_out_of_the_installed_package_is_refused(place: Place, tmp_path: 
     (place.package / "v1/core.py").symlink_to(outside)
     done = place.launch(plan_of())
     assert done.code == 2
-    assert "leads out of it" in done.err
+    assert "leaves the package" in done.err
 
 
 def test_an_environment_that_cannot_be_written_is_enough(place: Place, tmp_path: Path) -> None:
@@ -421,7 +440,7 @@ def test_a_command_is_needed(place: Place) -> None:
     for argv in (place.argv()[:-3], place.argv()[:-4]):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert "there is no command after --" in done.stderr
+        assert "the command after -- is missing" in done.stderr
 
 
 def test_the_overlay_is_built_in_well_under_a_second(place: Place) -> None:

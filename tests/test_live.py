@@ -19,7 +19,7 @@ from gemmaspec.errors import UsageError
 from gemmaspec.live.board import Board, GpuLoad, View, bars, document, gpu_line, rows
 from gemmaspec.live.grafana import dashboard
 from gemmaspec.live.history import History
-from gemmaspec.live.prometheus import Target, configuration, rules
+from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules
 from gemmaspec.live.sample import TTFT, Histogram, Sample, read_sample
 from gemmaspec.live.window import quantile, restarted, window
 
@@ -238,7 +238,7 @@ def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path) -> Non
     write(tmp_path / "gemmaspec-rules.yml", rules())
     write(
         tmp_path / "prometheus.yml",
-        configuration([Target(name="tiny", address="127.0.0.1:8321")], rule_file="gemmaspec-rules.yml"),
+        configuration([ScrapeTarget(name="tiny", address="127.0.0.1:8321")], rule_file="gemmaspec-rules.yml"),
     )
     promtool("check", "config", tmp_path / "prometheus.yml")
     write(tmp_path / "unit.yml", UNIT)

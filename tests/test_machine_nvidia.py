@@ -13,7 +13,7 @@ from gemmaspec.doctor.gpu import Gpus
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.machine import nvidia, readings
 from gemmaspec.machine.device import device_of
-from gemmaspec.machine.nvidia import Gpu, Load, parse_cuda, parse_gpus, parse_loads
+from gemmaspec.machine.nvidia import Gpu, GpuReading, parse_cuda, parse_gpus, parse_loads
 
 H200 = "NVIDIA H200, 570.86.15, 9.0, 143771, 143100\n"
 GB10 = "NVIDIA GB10, 580.95.05, 12.1, [N/A], [N/A]\n"
@@ -62,8 +62,8 @@ def test_numbers_of_thousands_of_digits_and_control_characters_are_dropped() -> 
 
 def test_the_load_of_each_gpu() -> None:
     assert list(parse_loads("1980, 512.34, 61, 70123\n208, [N/A], 40, [N/A]\n")) == [
-        Load(clock_mhz=1980, power_w=512.34, temperature_c=61, memory_used=70123 * 2**20),
-        Load(clock_mhz=208, power_w=None, temperature_c=40, memory_used=None),
+        GpuReading(clock_mhz=1980, power_w=512.34, temperature_c=61, memory_used=70123 * 2**20),
+        GpuReading(clock_mhz=208, power_w=None, temperature_c=40, memory_used=None),
     ]
 
 
@@ -91,7 +91,7 @@ def test_all_of_it_from_the_executable(tmp_path: Path, monkeypatch: pytest.Monke
         f" *) cat {tmp_path}/summary;; esac",
     )
     assert readings.gpus() == Gpus(names=("NVIDIA GB10",), driver="580.95.05", cuda="13.0", capabilities=("12.1",))
-    assert nvidia.loads() == (Load(clock_mhz=2411, power_w=45.1, temperature_c=52, memory_used=None),)
+    assert nvidia.loads() == (GpuReading(clock_mhz=2411, power_w=45.1, temperature_c=52, memory_used=None),)
 
 
 def test_without_nvidia_smi_or_with_one_that_fails_there_is_no_gpu(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.deploy.decide import offline_for
-from gemmaspec.deploy.models import Model, server_cache
+from gemmaspec.deploy.models import ModelRef, server_cache
 from gemmaspec.deploy.observe import observe_models
 from gemmaspec.deploy.starting import is_offline
 from gemmaspec.models import access
@@ -49,7 +49,7 @@ def asks(hub: Hub, cache: Path, revision: str | None) -> tuple[bool, list[str], 
     """The decision, what was said, and how many requests it took."""
     said: list[str] = []
     hub.forget()
-    model = Model(role="target", model="some/model", revision=revision)
+    model = ModelRef(role="target", model="some/model", revision=revision)
     offline = offline_for(tuple(observe_models([model], cache)))
     return is_offline(offline, [model], said.append), said, len(hub.requests)
 
@@ -97,7 +97,7 @@ def test_an_index_that_is_none_is_not_whole(hub: Hub, tmp_path: Path, index: byt
 
 
 def test_folders_never_need_it_decided(tmp_path: Path) -> None:
-    folder = Model(role="target", model=str(tmp_path), revision=None)
+    folder = ModelRef(role="target", model=str(tmp_path), revision=None)
     assert offline_for(tuple(observe_models([folder], tmp_path))) == "no"
 
 

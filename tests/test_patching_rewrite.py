@@ -33,30 +33,16 @@ superseded:
 - {path: vllm/m.py, scope: f, contains: x}
 # the end
 author: somebody"""
-BLOCK_AFTER = """\
-# a note on top
-id: some-fix
-variants:   # from old to new
-  - diff: 0.19.diff
-    versions: '>=0.19.0,<0.20'   # the first
-    scopes: {vllm/m.py: [f]}
-
-  # the newest
-  - diff: 0.20.diff
-    scopes:
-      vllm/m.py:
-        - f
+ADDED = """\
     versions: ">=0.20.0,<0.34.0"
   - diff: 0.34.diff
     versions: ">=0.34.0"
     scopes: {vllm/v1/m.py: [C.f, ""]}
-
-# how it is seen
-superseded:
-- {path: vllm/m.py, scope: f, contains: x}
-- {path: vllm/v1/m.py, scope: f, contains: "x: y"}
-# the end
-author: somebody"""
+"""
+SEEN = "- {path: vllm/m.py, scope: f, contains: x}\n"
+BLOCK_AFTER = BLOCK.replace("    versions: '>=0.20.0'\n", ADDED).replace(
+    SEEN, f'{SEEN}- {{path: vllm/v1/m.py, scope: f, contains: "x: y"}}\n'
+)
 
 
 def test_a_variant_and_a_rule_are_added_and_every_comment_stays() -> None:

@@ -114,10 +114,10 @@ def test_heads_that_draft_a_block_are_read_as_such_and_say_what_is_assumed(
 
 
 def test_a_head_without_a_table_of_words_reads_that_of_its_target() -> None:
-    from gemmaspec.deploy.fit import Request, fit
+    from gemmaspec.deploy.fit import FitRequest, fit
     from gemmaspec.fit.roofline import step_bytes
 
-    plan = fit(Request(profile="spark-31b-dflash2")).plan
+    plan = fit(FitRequest(profile="spark-31b-dflash2")).plan
     assert plan.draft
     assert not plan.draft.head
     assert not plan.draft.embeddings

@@ -201,18 +201,12 @@ def test_down_leaves_nothing_running(engine: str) -> None:
     assert not left_running(engine)
 
 
+def up_command(engine: str) -> list[str]:
+    return [sys.executable, "-m", "gemmaspec", "up", PROFILE, "--engine", engine, "--set", f"serve.port={PORT}"]
+
+
 def test_ctrl_c_during_the_start_leaves_no_orphan(engine: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "gemmaspec",
-        "up",
-        PROFILE,
-        "--engine",
-        engine,
-        "--set",
-        f"serve.port={PORT}",
-    ]
+    command = up_command(engine)
     done = real.interrupt_when(command, "importing")
     assert done.code == 130, done.err
     assert gemmaspec("status", PROFILE).code == 1
@@ -236,17 +230,7 @@ def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str
 
 
 def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "gemmaspec",
-        "up",
-        PROFILE,
-        "--engine",
-        engine,
-        "--set",
-        f"serve.port={PORT}",
-    ]
+    command = up_command(engine)
     before = package_digest() if engine == "process" else None
     killed = kill_during_the_start(engine, command)
     assert killed.code == 6, killed.err

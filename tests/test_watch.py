@@ -15,7 +15,7 @@ import pytest
 
 from gemmaspec.deploy import live_k, stacks, watch
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.watch import Line, Watched, look
+from gemmaspec.deploy.watch import Watched, WatchLine, look
 from gemmaspec.errors import StartFailed, TimedOut
 from gemmaspec.live import faults
 from gemmaspec.live.faults import Event, FaultKind
@@ -91,8 +91,8 @@ def counters(drafts: int, accepted: int) -> bytes:
     ).encode()
 
 
-def read(one: Watched, fake: StandIn, restart: Restarts, *, times: int, accepted: int = 0) -> list[Line]:
-    lines: list[Line] = []
+def read(one: Watched, fake: StandIn, restart: Restarts, *, times: int, accepted: int = 0) -> list[WatchLine]:
+    lines: list[WatchLine] = []
     for turn in range(1, times + 1):
         fake.metrics = counters(1000 * turn, accepted * turn)
         lines += look(one, power_w=None, restart=restart)
@@ -164,7 +164,9 @@ def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: S
 def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(
     one: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = Line(at="2026-01-01T00:00:00+00:00", stack=one.started.server.name, what="begins", reason="secret-token")
+    line = WatchLine(
+        at="2026-01-01T00:00:00+00:00", stack=one.started.server.name, what="begins", reason="secret-token"
+    )
     watch.log(line, redact=lambda text: text.replace("secret-token", "***"))
     file = tmp_path / "stacks" / line.stack / watch.LOG
     assert "secret-token" not in file.read_text()
@@ -179,7 +181,7 @@ def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(
 def test_a_long_log_is_begun_anew(one: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MOST_LOG", 10)
     for _ in range(2):
-        watch.log(Line(at="now", stack=one.started.server.name, what="begins"), redact=str)
+        watch.log(WatchLine(at="now", stack=one.started.server.name, what="begins"), redact=str)
     folder = tmp_path / "stacks" / one.started.server.name
     assert len((folder / "watch.log").read_text().splitlines()) == 1
     assert len((folder / "watch.log.1").read_text().splitlines()) == 1

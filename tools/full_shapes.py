@@ -1,8 +1,8 @@
-"""Write checkpoints of Gemma 4 31B's and E2B's shapes, to measure memory with.
+"""Write checkpoints with the shapes of Gemma 4 31B and E2B, for measurements of memory.
 
     python3 full_shapes.py TINY OUT [--weights]
 
-TINY is what `gemmaspec/tiny/make.py` writes: tokenizer, processor and every field that is not a size come from there.
+TINY is the output of `gemmaspec/tiny/make.py`, which supplies tokenizer, processor and every field that is not a size.
 OUT gets `target` and `draft` (BF16) and `target-nvfp4` and `draft-nvfp4` (every linear layer of the text model). They
 are for `--load-format dummy`; with --weights the NVFP4 ones get weights of constant values, 25 GB. That needs torch and
 the transformers that vLLM runs with.
@@ -14,35 +14,15 @@ import argparse
 import fnmatch
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TARGET = {
-    "vocab_size": 262144, "vocab_size_per_layer_input": 262144, "max_position_embeddings": 262144,
-    "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
-    "num_key_value_heads": 16, "num_global_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
-    "sliding_window": 1024, "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 10,
-}  # fmt: skip
-DRAFT = {
-    "vocab_size": 262144, "vocab_size_per_layer_input": 262144, "max_position_embeddings": 131072,
-    "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
-    "num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 256,
-    "num_kv_shared_layers": 20, "sliding_window": 512,
-    "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 7,
-}  # fmt: skip
-TARGET_VISION = {
-    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
-    "num_key_value_heads": 16, "head_dim": 72, "position_embedding_size": 10240,
-}  # fmt: skip
-DRAFT_VISION = {
-    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
-    "num_key_value_heads": 12, "head_dim": 64, "position_embedding_size": 10240,
-}  # fmt: skip
-DRAFT_AUDIO = {
-    "hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 8, "subsampling_conv_channels": [128, 32],
-    "output_proj_dims": 1536,
-}  # fmt: skip
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from gemmaspec.checkpoint.published.configs import config as published
+
 NOT_QUANTIZED = [
     "lm_head", "*vision_tower*", "*audio_tower*", "*embed_vision*", "*embed_audio*", "*embed_tokens*",
 ]  # fmt: skip
@@ -52,8 +32,14 @@ NVFP4 = {
 }  # fmt: skip
 
 
+def parts(size: str) -> dict[str, dict[str, Any]]:
+    """The text model and the towers of a published size, as its config.json has them."""
+    config = published(size)
+    return {name: config[name] for name in ("text_config", "vision_config", "audio_config") if config[name]}
+
+
 def write(source: Path, folder: Path, changes: dict[str, dict[str, Any]], quantization: dict[str, Any] | None) -> None:
-    """Copy everything but the weights, and change these parts of config.json."""
+    """Copy everything except the weights, and change these parts of config.json."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     config = json.loads((folder / "config.json").read_text())
     for part, fields in changes.items():
@@ -64,7 +50,7 @@ def write(source: Path, folder: Path, changes: dict[str, dict[str, Any]], quanti
 
 
 def shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Name, shape and "is quantized" of every tensor that transformers would save."""
+    """Yield name, shape and "is quantized" of every tensor that transformers would save."""
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
 
@@ -80,7 +66,7 @@ def shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...], bool]]:
 
 
 def tensors(name: str, shape: tuple[int, ...], quantized: bool) -> dict[str, Any]:
-    """A weight as it is stored: BF16, or NVFP4 with its block scales and its two scales for the tensor."""
+    """Return the stored tensors of a weight: BF16, or NVFP4 with block scales and two tensor scales."""
     import torch
 
     if not quantized:
@@ -95,7 +81,7 @@ def tensors(name: str, shape: tuple[int, ...], quantized: bool) -> dict[str, Any
 
 
 def write_weights(folder: Path, shard_bytes: int = 4 * 10**9) -> None:
-    """Files of about `shard_bytes`, and the index that names them."""
+    """Write files of about `shard_bytes`, and the index that names them."""
     from safetensors.torch import save_file
 
     index: dict[str, str] = {}
@@ -121,8 +107,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--weights", action="store_true")
     options = parser.parse_args()
-    target = {"text_config": TARGET, "vision_config": TARGET_VISION}
-    draft = {"text_config": DRAFT, "vision_config": DRAFT_VISION, "audio_config": DRAFT_AUDIO}
+    target, draft = parts("31B"), parts("E2B")
     for ending, quantization in {"": None, "-nvfp4": NVFP4}.items():
         write(options.tiny / "tiny-target", options.out / f"target{ending}", target, quantization)
         write(options.tiny / "tiny-draft", options.out / f"draft{ending}", draft, quantization)

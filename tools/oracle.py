@@ -1,4 +1,4 @@
-"""Ask released vLLMs themselves: flags, defaults by machine, and whether they accept a command line. `make oracle`.
+"""Query vLLM releases themselves: flags, defaults by machine, and whether they accept a command line (`make oracle`).
 
     .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
                                                                   defaults into gemmaspec/releases/data/defaults.json
@@ -6,13 +6,15 @@
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release's sdist is fetched once, and its parser and create_engine_config() are imported on the CPU by
-tools/oracle_engine.py: compiled modules are empty, the platform is pretended. Its Python is the managed runtime of
-tiny-cpu (`make runtime`), with the transformers that runs Gemma 4 under that release in front. No GPU, no weights.
+tools/oracle_engine.py: compiled modules are empty and the platform is a fake. Its Python is the managed runtime of
+tiny-cpu (`make runtime`), preceded by the transformers that runs Gemma 4 with that release. No GPU, no weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -33,7 +35,6 @@ from gemmaspec.files import state_dir, write_whole
 from gemmaspec.index import wheels as index
 from gemmaspec.index.cache import cache_dir
 from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.batch import batch_defaults
 from gemmaspec.releases.facts import Facts, facts_for, releases
 from gemmaspec.runtime import ensure_runtime
 
@@ -46,51 +47,81 @@ EXTRAS: Final = (
     *("prometheus-fastapi-instrumentator", "blake3", "py-cpuinfo", "cbor2", "setproctitle", "python-json-logger"),
     *("cloudpickle", "tiktoken", "mcp", "llguidance", "ijson", "model-hosting-container-standards", "pybase64"),
 )
-"""What some release imports, and the runtime of another has not."""
+"""Packages that some releases import and the runtime of another lacks."""
 TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", "5.8.1"))
 """The transformers for a release; None: the runtime's own."""
+_MASK: Final = 4
+"""The token in place of those that a head drafts at once; any one will do for a configuration."""
 SIZES: Final = ("31B", "26B-A4B", "E4B", "E2B")
 
 
 class Oracle:
-    """One release on one kind of platform; answers questions until it is closed."""
+    """One release on one kind of platform; answers questions until it is closed.
+
+    Answers are kept in the cache, by what they depend on, so that a run that is repeated goes on where it was. vLLM is
+    imported for the first question that has no answer yet.
+    """
 
     def __init__(self, release: str, machine: str) -> None:
-        models = model_folders()
-        path = [str(part) for part in (_transformers(release), _extras(), source(release)) if part]
-        env = {**os.environ, "ORACLE_RELEASE": release, "PYTHONPATH": os.pathsep.join(path)}
-        env |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(_folder("cache"))}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._log = (_folder("log") / f"{release}-{machine}.txt").open("w")
-        self._process = subprocess.Popen(
-            [str(_interpreter()), str(ENGINE), machine],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=env,
-        )
-        self.ask({"argv": ["--model", str(models / "gemma-4-31B-it")], "warm": True})
+        self._release, self._machine = release, machine
+        self._models = model_folders()
+        self._process: subprocess.Popen[str] | None = None
+        self._log = _folder("log") / f"{release}-{machine}.txt"
+        self._kept = _folder("answers") / f"{release}-{machine}-{self._depends_on()}.jsonl"
+        self._answers = dict(_answers(self._kept))
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """One answer. Raises GemmaspecError when the process died."""
-        assert self._process.stdin
-        assert self._process.stdout
+        key = json.dumps(question, sort_keys=True)
+        if key not in self._answers:
+            self._process = self._process or self._start()
+            found = self._answered(self._process, question)
+            with self._kept.open("a") as file:
+                file.write(json.dumps([key, found]) + "\n")
+            self._answers[key] = found
+        return self._answers[key]
+
+    def _start(self) -> subprocess.Popen[str]:
+        path = [str(part) for part in (_transformers(self._release), _extras(), source(self._release)) if part]
+        env = {**os.environ, "ORACLE_RELEASE": self._release, "PYTHONPATH": os.pathsep.join(path)}
+        env |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(_folder("cache"))}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        with self._log.open("w") as log:
+            process = subprocess.Popen(
+                [str(_interpreter()), str(ENGINE), self._machine],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=env,
+            )
+        self._answered(process, {"argv": ["--model", str(self._models / "gemma-4-31B-it")], "warm": True})
+        return process
+
+    def _answered(self, process: subprocess.Popen[str], question: Mapping[str, Any]) -> dict[str, Any]:
+        assert process.stdin
+        assert process.stdout
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            raise GemmaspecError(f"the oracle died; its log: {self._log.name}")
+            raise GemmaspecError(f"the oracle died; its log: {self._log}")
         found: dict[str, Any] = json.loads(line)
         return found
 
+    def _depends_on(self) -> str:
+        """A digest of everything but the question that an answer depends on."""
+        parts = [ENGINE.read_bytes(), repr((EXTRAS, TRANSFORMERS)).encode()]
+        parts += [file.read_bytes() for file in sorted(self._models.glob("*/config.json"))]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=30)  # closes both pipes
-        self._log.close()
+        if self._process:
+            self._process.communicate(timeout=300)  # closes both pipes
 
     def __enter__(self) -> Oracle:
         return self
@@ -99,8 +130,16 @@ class Oracle:
         self.close()
 
 
+def _answers(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was answered before; a line that was cut short is asked again."""
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(ValueError):
+            key, found = json.loads(line)
+            yield key, found
+
+
 def source(release: str) -> Path:
-    """vLLM's Python files of a release, out of its sdist."""
+    """Return the folder with a release's Python files, from its sdist."""
     out = _folder("src") / release
     if (out / ".complete").exists():
         return out
@@ -123,7 +162,7 @@ def source(release: str) -> Path:
 
 
 def model_folders() -> Path:
-    """config.json of the published sizes and heads, with the tiny pair's tokenizer and processor."""
+    """Return folders with config.json of the published sizes and heads, and the tiny pair's tokenizer and processor."""
     out, tiny = _folder("models"), state_dir() / "tiny" / "tiny-target"
     wanted: dict[str, dict[str, Any]] = {}
     for size in SIZES:
@@ -134,6 +173,9 @@ def model_folders() -> Path:
         assert known
         wanted[name.rpartition("/")[2]] = dict(checkpoint_of(known).config)
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()
+    wanted["gemma-4-31B-dspark"] = {**configs.block_config("dspark"), "mask_token_id": _MASK}
+    plain = {"speculators_model_type": "dflash", "architectures": ["DFlashDraftModel"], "mask_token_id": _MASK}
+    wanted["gemma-4-31B-dflash"] = {**configs.block_config("dflash2"), **plain}
     for name, config in wanted.items():
         (out / name).mkdir(exist_ok=True)
         write_whole(out / name / "config.json", json.dumps(config))
@@ -174,7 +216,7 @@ def _installed(name: str, wanted: Sequence[str]) -> Path:
 
 
 def defaults_of(oracle: Oracle, machines: Iterable[str] = GPUS) -> dict[str, dict[str, int | None]]:
-    """Machine → tokens and sequences of a 31B and an E2B, as the engine resolves them."""
+    """Return machine → tokens and sequences of a 31B and an E2B, as the engine resolves them."""
     return {machine: _resolved(oracle, machine) for machine in machines}
 
 
@@ -190,9 +232,9 @@ def _resolved(oracle: Oracle, machine: str) -> dict[str, int | None]:
 
 
 def ask_about(wanted: Iterable[str], *, processors: bool) -> int:
-    """Ask each release about flags, keys, variables and defaults; returns how many differ from the tables.
+    """Ask each release about flags, keys, variables and defaults; return how many differ from the tables.
 
-    Defaults are kept in data/defaults.json. `processors`: those of a server on the CPU too, which takes a process more.
+    Defaults are stored in data/defaults.json. `processors`: include a server on the CPU, which takes another process.
     """
     wrong = 0
     for release in wanted:
@@ -221,7 +263,7 @@ def _keep(release: str, defaults: Mapping[str, Mapping[str, int | None]]) -> Non
 
 
 def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
-    """What the parser, SpeculativeConfig and envs of a release have, and the table has not, or otherwise."""
+    """Yield the differences between a release's parser, SpeculativeConfig and envs, and the table."""
     for name, flag in answer["flags"].items():
         known = facts.flags.get(name)
         if known is None:
@@ -248,26 +290,13 @@ def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"speculative key {name} is not of SpeculativeConfig"
 
 
-def expected(release: str, machine: str, facts: Mapping[str, Any]) -> tuple[int, int]:
-    """What batch_defaults says of a machine of the oracle."""
-    capability = facts["capability"]
-    found = batch_defaults(
-        release,
-        memory=facts["memory"],
-        name=facts["name"],
-        capability=".".join(map(str, capability)) if capability else None,
-        cpu=machine == "cpu",
-    )
-    return found.tokens, found.sequences
-
-
 def main(words: Sequence[str]) -> int:
-    """Do what is asked; returns the exit code."""
+    """Run the subcommand and return the exit code."""
     parser = argparse.ArgumentParser(prog="oracle.py")
     commands = parser.add_subparsers(dest="command", required=True)
     tables = commands.add_parser("tables")
     tables.add_argument("releases", nargs="*")
-    tables.add_argument("--cpu", action="store_true", help="defaults of a server on the CPU as well")
+    tables.add_argument("--cpu", action="store_true", help="also the defaults of a server on the CPU")
     ask = commands.add_parser("ask")
     ask.add_argument("release")
     ask.add_argument("machine", choices=(*GPUS, "cpu"))

@@ -36,7 +36,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class CellChange:
     """One cell in both."""
 
     method: str
@@ -70,7 +70,7 @@ class Comparison:
     """The whole answer."""
 
     differences: tuple[Difference, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[CellChange, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
 
@@ -150,9 +150,9 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(one["concurrency"] == other["concurrency"] and near)
 
 
-def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> Change:
+def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
     spread = max(float(a.get("spread") or 0), float(b.get("spread") or 0))
-    return Change(
+    return CellChange(
         method=_from_to(a["method"], b["method"]),
         k=_from_to(a["k"], b["k"]),
         concurrency=a["concurrency"],

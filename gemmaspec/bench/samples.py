@@ -14,7 +14,7 @@ MOVED: Final = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class RequestSample:
     """One request; moments in seconds since the cell began, readings of counters left out."""
 
     prompt: str
@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class SampleGroup:
     """Requests that one reading of the counters belongs to: a category, or all of them."""
 
     category: str | None
@@ -56,8 +56,8 @@ class Group:
 class Measured:
     """Everything of one cell."""
 
-    samples: tuple[Sample, ...]
-    groups: tuple[Group, ...]
+    samples: tuple[RequestSample, ...]
+    groups: tuple[SampleGroup, ...]
     wall: float
     """Seconds in which requests ran."""
     idle: float
@@ -104,7 +104,7 @@ def figures(found: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
     }
 
 
-def rates(groups: Sequence[Group], k: int) -> tuple[float, ...]:
+def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:
     """r_1 … r_k over groups; 0 for a position at which nothing was accepted."""
     drafts = sum(one.drafts for one in groups)
     if not drafts:
@@ -138,21 +138,21 @@ def by_category(found: Measured, k: int) -> dict[str, list[float]]:
     }
 
 
-def _from_histograms(samples: Sequence[Sample], k: int) -> tuple[float, ...]:
+def _from_histograms(samples: Sequence[RequestSample], k: int) -> tuple[float, ...]:
     steps = sum(sum(one.accepted) for one in samples)
     return (
         tuple(sum(sum(one.accepted[i:]) for one in samples) / steps for i in range(1, k + 1)) if steps else (0.0,) * k
     )
 
 
-def _length_interval(samples: Sequence[Sample]) -> list[float] | None:
+def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:
     """Where 90 % of E(k) lie by request: only where each request says what was accepted for it."""
     own = [one for one in samples if sum(one.accepted)]
     found = by_request(own, _length) if own else None
     return list(found) if found else None
 
 
-def _length(samples: Sequence[Sample]) -> float:
+def _length(samples: Sequence[RequestSample]) -> float:
     steps = sum(sum(one.accepted) for one in samples)
     accepted = sum(i * count for one in samples for i, count in enumerate(one.accepted))
     return 1 + accepted / steps

@@ -64,7 +64,7 @@ class _Commands(Mapping[str, Any]):
         return len(_MODULES)
 
 
-class _OnDemand(help_.Group):
+class _OnDemand(help_.CommandGroup):
     sections = help_.SECTIONS
 
     def __init__(self, **attributes: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -109,9 +110,8 @@ def bench(
     Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
     Ctrl-C leaves what was measured; --resume goes on. Exit code 6 when a server did not start; the others are measured.
     """
-    from gemmaspec.cli.text import bench as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.bench import Request
+    from gemmaspec.deploy.bench import BenchRequest
     from gemmaspec.deploy.bench import bench as use_case
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
@@ -119,7 +119,7 @@ def bench(
         raise UsageError(f"--format is {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
         raise UsageError("--running and --url name two servers")
-    request = Request(
+    request = BenchRequest(
         profile=profile,
         out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
         overrides=tuple(set_ or ()),
@@ -146,11 +146,17 @@ def bench(
     )
     with start_progress() as progress:
         document = use_case(request, progress)
-    if json:
+    _show(document, request.out, as_json=json, format_=format_)
+    if document["failed"]:
+        raise typer.Exit(StartFailed.exit_code)
+
+
+def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str) -> None:
+    from gemmaspec.cli.text import bench as text
+
+    if as_json:
         output.json_data({"ok": not document["failed"], **document})
     else:
         for line in text.lines(document, format_=format_):
             output.data(line)
-    output.progress(f"written to {request.out}/")
-    if document["failed"]:
-        raise typer.Exit(StartFailed.exit_code)
+    output.progress(f"written to {out}/")

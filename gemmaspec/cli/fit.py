@@ -84,11 +84,11 @@ def fit(
     Needs no GPU and reads no weight. Exit code 1 when it does not fit, 4 when a model cannot be looked at.
     """
     from gemmaspec.cli.text import fit
-    from gemmaspec.deploy.fit import Request
+    from gemmaspec.deploy.fit import FitRequest
     from gemmaspec.deploy.fit import fit as use_case
     from gemmaspec.fit.report import document
 
-    request = Request(
+    request = FitRequest(
         profile=profile,
         overrides=tuple(set_ or ()),
         no_spec=no_spec,

@@ -44,7 +44,7 @@ def inspect(
     from gemmaspec.cli.text import inspect as text
     from gemmaspec.deploy import inspect as use_case
 
-    request = use_case.Request(
+    request = use_case.InspectRequest(
         target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline
     )
     inspection = use_case.inspect(request)

@@ -60,7 +60,7 @@ def lint(
     """
     from gemmaspec.deploy import lint
 
-    request = lint.Request(
+    request = lint.LintRequest(
         names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models
     )
     found = lint.lint(request)

@@ -111,7 +111,7 @@ def verify(
     from gemmaspec.carry import verify as use_case
     from gemmaspec.cli.text import patch as text
 
-    request = use_case.Request(
+    request = use_case.VerifyRequest(
         patches=tuple(patches or ()),
         folders=tuple(folders or ()),
         releases=tuple(release or ()),

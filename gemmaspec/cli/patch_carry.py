@@ -55,7 +55,7 @@ def rebase(
     from gemmaspec.carry import rebase as use_case
 
     folders = (folder,) if folder else ()
-    request = use_case.Request(patch=patch, to=to, tree=tree, floor=floor, folders=folders, successor=successor)
+    request = use_case.RebaseRequest(patch=patch, to=to, tree=tree, floor=floor, folders=folders, successor=successor)
     _rebased(use_case.rebase(request, output.progress), as_json=json)
 
 
@@ -92,7 +92,7 @@ def new(
     """
     from gemmaspec.carry import workspace
 
-    places = workspace.open_scratch(patch, file or (), release=release, tree=tree)
+    places = workspace.open_workspace(patch, file or (), release=release, tree=tree)
     if json:
         output.json_data({"ok": True, "patch": patch, "files": [str(place) for place in places]})
         return
@@ -139,7 +139,7 @@ def import_(
     from gemmaspec.carry import importing
 
     done = importing.import_diff(
-        importing.Request(source=source, id=id_, release=release, tree=tree, folder=folder, date=date)
+        importing.ImportRequest(source=source, id=id_, release=release, tree=tree, folder=folder, date=date)
     )
     origin = done.patch.text.imported
     assert origin

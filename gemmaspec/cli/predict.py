@@ -47,11 +47,11 @@ def predict(
     measurements of a like machine, else from the bytes that a step reads. It says which. Starts nothing.
     """
     from gemmaspec.cli.text import predict as text
-    from gemmaspec.deploy.predict import Request, predict_profile
+    from gemmaspec.deploy.predict import PredictRequest, predict_profile
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     found = predict_profile(
-        Request(
+        PredictRequest(
             profile=profile,
             overrides=tuple(set_ or ()),
             measured=measured,

@@ -15,7 +15,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.pull import Part, Progress
+    from gemmaspec.deploy.pull import PullPart, PullProgress
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def pull(
         output.data(f"{part.role:<8} {_fetched(part):<12} {part.name}{f' at {part.revision}' if part.revision else ''}")
 
 
-def _fetched(part: Part) -> str:
+def _fetched(part: PullPart) -> str:
     if part.to_fetch == 0:
         return "was here"
     return f"{_size(part.to_fetch)} new" if part.to_fetch else "new"
@@ -60,7 +60,7 @@ def _size(count: int) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[PullProgress]:
     """Bars on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield _Plain()

@@ -16,7 +16,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.watch import Line
+    from gemmaspec.deploy.watch import WatchLine
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,7 +63,7 @@ def _restart(name: str, *, no_spec: bool) -> None:
         use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec)
 
 
-def _tell(line: Line, *, as_json: bool) -> None:
+def _tell(line: WatchLine, *, as_json: bool) -> None:
     if as_json:
         output.data(json_.dumps({"schema": 1, **dataclasses.asdict(line)}))
         return

@@ -18,7 +18,7 @@ from gemmaspec.bench.settings import Settings, arms_of, as_json
 from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy import measurements
 from gemmaspec.deploy.bench_server import Servers
-from gemmaspec.deploy.starting import Progress
+from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
 from gemmaspec.files import write_whole
@@ -35,7 +35,7 @@ OWN: Final = "gemmaspec"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BenchRequest:
     """What is to be measured. An empty tuple leaves the choice to the profile."""
 
     profile: str
@@ -65,7 +65,7 @@ class Request:
     request_timeout_s: float = 600.0
 
 
-def bench(request: Request, progress: Progress) -> dict[str, Any]:
+def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     """Measure, and return the result, which `out` holds whole after every cell.
 
     Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
@@ -77,7 +77,7 @@ def bench(request: Request, progress: Progress) -> dict[str, Any]:
     return run.run()
 
 
-def _settings(request: Request, loaded: Loaded, prompts: PromptSet) -> Settings:
+def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Settings:
     limit = loaded.profile.serve.max_num_seqs
     if limit and not request.url and (above := [one for one in request.concurrencies if one > limit]):
         raise UsageError(
@@ -112,7 +112,12 @@ class _Run:
     """One run, with what it has measured so far."""
 
     def __init__(
-        self, request: Request, settings: Settings, loaded: Loaded, prompts: Sequence[Prompt], progress: Progress
+        self,
+        request: BenchRequest,
+        settings: Settings,
+        loaded: Loaded,
+        prompts: Sequence[Prompt],
+        progress: StartProgress,
     ) -> None:
         self._request, self._settings, self._loaded = request, settings, loaded
         self._prompts, self._progress = prompts, progress

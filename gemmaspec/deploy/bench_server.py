@@ -17,13 +17,13 @@ from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
 from gemmaspec.deploy.resolve import cached, resolve
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.starting import Progress
+from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.machine import nvidia
 from gemmaspec.measure.counters import speculates
-from gemmaspec.measure.lengths import Model, served
+from gemmaspec.measure.lengths import ServedModel, served
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.failures import find_cause
@@ -50,14 +50,14 @@ class Servers:
         any_text: bool,
         replace: bool,
         timeout_s: float,
-        progress: Progress,
+        progress: StartProgress,
     ) -> None:
         self._profile, self._loaded, self._overrides, self._engine = profile, loaded, tuple(overrides), engine
         self._running, self._url, self._any_text, self._replace = running, url, any_text, replace
         self._timeout_s, self._progress = timeout_s, progress
         self._arm: Arm | None = None
         self._server: Server | None = None
-        self._model: Model | None = None
+        self._model: ServedModel | None = None
         self._expected: Mapping[str, Any] = {}
         self._started = False
         self._before: Started | None = None

@@ -14,7 +14,7 @@ from gemmaspec.profile.find import own_folder, profile_folders
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Location:
     """One folder or variable."""
 
     kind: Literal["folder", "variable"]
@@ -44,14 +44,14 @@ _VARIABLES: Final = {
 """Every variable that changes what gemmaspec does; those of the server are listed by a profile's pass_env."""
 
 
-def settings() -> Iterator[Setting]:
+def settings() -> Iterator[Location]:
     """Yield every folder, then every variable."""
     for name, path, meaning in _folders():
-        yield Setting(kind="folder", name=name, value=str(path), meaning=meaning)
+        yield Location(kind="folder", name=name, value=str(path), meaning=meaning)
     for name, meaning in _VARIABLES.items():
         value = os.environ.get(name) or os.environ.get(name.lower() if name.endswith("_PROXY") else name)
         shown = "set" if value and name in _SECRET else value
-        yield Setting(kind="variable", name=name, value=shown or None, meaning=meaning)
+        yield Location(kind="variable", name=name, value=shown or None, meaning=meaning)
 
 
 def _folders() -> Iterator[tuple[str, Path, str]]:

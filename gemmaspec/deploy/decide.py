@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gemmaspec.deploy.models import Model
+from gemmaspec.deploy.models import ModelRef
 from gemmaspec.deploy.stacks import Options, Started
 from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing
@@ -58,7 +58,7 @@ class UpRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FoundStack:
     """A stack as it was found before the start."""
 
     started: Started
@@ -76,7 +76,7 @@ class Seen:
 class ModelSeen:
     """Target or draft, and whether it is on this machine."""
 
-    model: Model
+    model: ModelRef
     here: Here
     whole: bool
     """Whether all of it is in the cache of the Hub."""
@@ -100,7 +100,7 @@ class Observed:
     stack: Stack
     command: tuple[str, ...]
     """The argv that the engine would run."""
-    before: Seen | None
+    before: FoundStack | None
     """What was started last under this name; None when nothing was."""
     same_files: bool
     """Whether the files on the disk are those that were rendered now."""
@@ -131,21 +131,21 @@ class Start:
     """Names of the variables that the start sets or hands on to the server; never their values."""
     joins: bool
     """It runs already as it would be started, and is only asked."""
-    replaces: Seen | None
+    replaces: FoundStack | None
     """What will be stopped first."""
     image: str | None
     """The image to pull; None when it is there, or there is none."""
     runtime: RuntimeSpec | None
     """The environment to build."""
-    fetch: tuple[Model, ...]
+    fetch: tuple[ModelRef, ...]
     """Models that the server will have to fetch from the Hub."""
-    make: tuple[Model, ...]
+    make: tuple[ModelRef, ...]
     """Tiny models to make."""
-    folders: tuple[Model, ...]
+    folders: tuple[ModelRef, ...]
     """Models in folders that must be there."""
-    ask_access: tuple[Model, ...]
+    ask_access: tuple[ModelRef, ...]
     """Models of the Hub that this user must be allowed to read."""
-    of_hub: tuple[Model, ...]
+    of_hub: tuple[ModelRef, ...]
     """All models of the Hub."""
     offline: Offline
     expects: str
@@ -185,17 +185,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     """
     before, server = observed.before, observed.server
     _refuse_unknown(before, forced=request.engine)
-    started = Started(
-        engine=observed.engine,
-        server=server,
-        profile=observed.profile,
-        overrides=tuple(request.overrides),
-        no_spec=request.no_spec,
-        locked=request.locked,
-        hub_cache=observed.hub_cache,
-        since=observed.now,
-        before=_options_before(before),
-    )
+    started = _as_started(request, observed)
     joins = bool(before) and not request.afresh and _runs_as_rendered(before, started, observed)
     replaces = before if before and before.lives and not joins else None
     of_hub = [one for one in observed.models if not one.model.local]
@@ -226,11 +216,26 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     )
 
 
+def _as_started(request: UpRequest, observed: Observed) -> Started:
+    """Return the record of a start with these options."""
+    return Started(
+        engine=observed.engine,
+        server=observed.server,
+        profile=observed.profile,
+        overrides=tuple(request.overrides),
+        no_spec=request.no_spec,
+        locked=request.locked,
+        hub_cache=observed.hub_cache,
+        since=observed.now,
+        before=_options_before(observed.before),
+    )
+
+
 def decide_rollback(
     good: KnownGood,
     files: Mapping[str, str],
     *,
-    before: Seen | None,
+    before: FoundStack | None,
     models: Sequence[ModelSeen],
     command: tuple[str, ...],
     remote: bool,
@@ -265,7 +270,7 @@ def decide_rollback(
     )
 
 
-def _refuse_unknown(before: Seen | None, *, forced: EngineName | None) -> None:
+def _refuse_unknown(before: FoundStack | None, *, forced: EngineName | None) -> None:
     """A server that may run must not be started a second time, nor forgotten; naming an engine says it is gone."""
     if before is None or before.state.status != "unknown" or (forced and forced != before.started.engine):
         return
@@ -277,11 +282,11 @@ def _refuse_unknown(before: Seen | None, *, forced: EngineName | None) -> None:
     )
 
 
-def _options_before(before: Seen | None) -> Options | None:
+def _options_before(before: FoundStack | None) -> Options | None:
     return before.started.last_good_options if before else None
 
 
-def _runs_as_rendered(before: Seen | None, started: Started, observed: Observed) -> bool:
+def _runs_as_rendered(before: FoundStack | None, started: Started, observed: Observed) -> bool:
     """Whether this very stack runs already, engine, files and command unchanged."""
     if before is None or before.state.status != "running":
         return False
@@ -318,5 +323,5 @@ def offline_for(models: Sequence[ModelSeen]) -> Offline:
 
 
 def _expects(server: Server) -> str:
-    drafts = ", having drafted for it" if server.speculates else ""
+    drafts = ", having drafted for it" if server.speculates and not server.looks_up else ""
     return f"{server.base_url}/v1 answers as {server.model}{drafts}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
-from gemmaspec.deploy.starting import Progress, Running
+from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError
@@ -44,7 +44,7 @@ class Demo:
         return self.alone.answer.text == self.drafted.answer.text
 
 
-def demo(*, engine: EngineName | None, keep: bool, progress: Progress) -> Demo:
+def demo(*, engine: EngineName | None, keep: bool, progress: StartProgress) -> Demo:
     """Run the tiny pair; with `keep` the drafting server is left running."""
     try:
         progress.note("1 of 2: the target alone")
@@ -64,7 +64,7 @@ def demo(*, engine: EngineName | None, keep: bool, progress: Progress) -> Demo:
                 down(PROFILE)
 
 
-def _side(request: UpRequest, progress: Progress) -> tuple[Side, Running]:
+def _side(request: UpRequest, progress: StartProgress) -> tuple[Side, Running]:
     running = up(request, progress)
     messages = [{"role": "user", "content": QUESTION}]
     answers = [ask(running.started.server, messages, max_tokens=96) for _ in range(ROUNDS)]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmaspec.deploy import doctor_engine, doctor_machine
-from gemmaspec.deploy.doctor_subject import Subject
+from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.doctor.result import CheckResult, failed
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.profile.load import load_profile
 
-Check = Callable[[Subject], Iterator[CheckResult]]
+Check = Callable[[DoctorSubject], Iterator[CheckResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,12 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
     except EnvironmentMissing:  # docker is asked for or needed and does not answer, which its own row says
         why = "docker: chosen by you" if engine else "docker: the profile names no vLLM for a process (runtime.vllm)"
         chosen = doctor_engine.silent_docker()
-    subject = Subject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
+    subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
     rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)
 
 
-def _rows(name: str, check: Check, subject: Subject) -> Iterator[CheckResult]:
+def _rows(name: str, check: Check, subject: DoctorSubject) -> Iterator[CheckResult]:
     """A check that cannot be finished is a failed one."""
     try:
         yield from check(subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gemmaspec.deploy.doctor_subject import Subject
+from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.doctor.gpu import capability_row, driver_row, gpu_row
 from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
@@ -26,7 +26,7 @@ def silent_docker() -> DockerEngine:
     return DockerEngine()
 
 
-def docker(subject: Subject) -> Iterator[CheckResult]:
+def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
     """The command, the daemon and Compose. Where docker was not asked for, a process can do without."""
     if subject.forced == "process":
         yield skipped("docker", "the process engine was asked for")
@@ -41,7 +41,7 @@ def docker(subject: Subject) -> Iterator[CheckResult]:
     yield _tried("docker compose", compose.ensure_compose_v2, needed=needed)
 
 
-def nvidia_runtime(subject: Subject) -> Iterator[CheckResult]:
+def nvidia_runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Whether docker can hand out GPUs."""
     if not isinstance(subject.engine, DockerEngine):
         return
@@ -55,13 +55,13 @@ def nvidia_runtime(subject: Subject) -> Iterator[CheckResult]:
     yield ok("nvidia runtime", "docker can hand out GPUs")
 
 
-def lock(subject: Subject) -> Iterator[CheckResult]:
+def lock(subject: DoctorSubject) -> Iterator[CheckResult]:
     """A lock that cannot be read, which only a plain `up` does without."""
     if subject.bad_lock:
         yield warning("lock", subject.bad_lock.message, subject.bad_lock.hint)
 
 
-def image(subject: Subject) -> Iterator[CheckResult]:
+def image(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Whether the image is here, and is the one that the lock pins."""
     profile = subject.profile
     if profile is None or not subject.uses_docker:
@@ -82,7 +82,7 @@ def image(subject: Subject) -> Iterator[CheckResult]:
         yield from _locked_image(subject)
 
 
-def _locked_image(subject: Subject) -> Iterator[CheckResult]:
+def _locked_image(subject: DoctorSubject) -> Iterator[CheckResult]:
     locked, now = subject.lock.image if subject.lock else None, subject.image
     if locked is None or now is None:
         return
@@ -93,7 +93,7 @@ def _locked_image(subject: Subject) -> Iterator[CheckResult]:
     yield warning("locked image", message, f"gemmaspec up {_profile(subject)} --locked    # or lock again")
 
 
-def runtime(subject: Subject) -> Iterator[CheckResult]:
+def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
     """The process engine's environment."""
     if subject.loaded is None or subject.uses_docker:
         return
@@ -110,7 +110,7 @@ def runtime(subject: Subject) -> Iterator[CheckResult]:
         yield warning("runtime", "not built yet; `up` builds it", _pull(subject, engine=True))
 
 
-def gpu(subject: Subject) -> Iterator[CheckResult]:
+def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
     """The GPU, what it lacks in this vLLM, and the driver."""
     wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
     found = subject.gpus
@@ -123,11 +123,11 @@ def gpu(subject: Subject) -> Iterator[CheckResult]:
     yield driver_row(found, require=_required(subject), **_cuda(subject))
 
 
-def _required(subject: Subject) -> str | None:
+def _required(subject: DoctorSubject) -> str | None:
     return subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None
 
 
-def _cuda(subject: Subject) -> dict[str, str]:
+def _cuda(subject: DoctorSubject) -> dict[str, str]:
     """Which CUDA is asked for, and by what."""
     if subject.image:
         return {"cuda": subject.image.environment.get("CUDA_VERSION", ""), "where": "the image"}
@@ -149,9 +149,9 @@ def _tried(name: str, look: Callable[[], str], *, needed: bool) -> CheckResult:
         return warning(name, f"{error.message}; `up` takes a process instead", error.hint)
 
 
-def _pull(subject: Subject, *, engine: bool = False) -> str:
+def _pull(subject: DoctorSubject, *, engine: bool = False) -> str:
     return f"gemmaspec pull {_profile(subject)}{' --engine process' if engine else ''}"
 
 
-def _profile(subject: Subject) -> str:
+def _profile(subject: DoctorSubject) -> str:
     return subject.loaded.typed if subject.loaded else "PROFILE"

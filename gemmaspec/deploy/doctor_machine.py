@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemmaspec.deploy.doctor_subject import Subject
-from gemmaspec.deploy.fit import Request, fit
-from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
+from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.deploy.doctor_subject import DoctorSubject
+from gemmaspec.deploy.fit import FitRequest, fit
+from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.doctor.machine import (
     clock_row,
     container_shm_row,
@@ -28,7 +29,7 @@ from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable
 
 
-def memory(subject: Subject) -> Iterator[CheckResult]:
+def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     """What the profile needs, as `fit` computes it; without a profile what is there."""
     if subject.loaded is None:
         import psutil
@@ -40,7 +41,7 @@ def memory(subject: Subject) -> Iterator[CheckResult]:
         yield skipped("memory", f"{subject.loaded.profile.name} is running, and holds what it needs")
         return
     try:
-        answer = fit(Request(profile=str(subject.loaded.file), overrides=subject.overrides))
+        answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))
     except GemmaspecError as error:
         yield skipped("memory", f"fit cannot tell: {error.message}")
         return
@@ -61,7 +62,7 @@ def _mending(answer: Fit, profile: str) -> str:
     return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
 
 
-def models(subject: Subject) -> Iterator[CheckResult]:
+def models(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Whether target and draft are here, or could be fetched."""
     for one in models_of(subject.loaded.profile) if subject.loaded else ():
         if one.local:
@@ -70,7 +71,7 @@ def models(subject: Subject) -> Iterator[CheckResult]:
             yield _of_the_hub(subject, one)
 
 
-def _folder(one: Model) -> CheckResult:
+def _folder(one: ModelRef) -> CheckResult:
     if one.is_tiny and not (one.folder / "config.json").is_file():
         return ok(one.role, f"{one.model} is made by `up`")
     try:
@@ -80,18 +81,18 @@ def _folder(one: Model) -> CheckResult:
     return ok(one.role, f"{one.folder} is there")
 
 
-def _of_the_hub(subject: Subject, one: Model) -> CheckResult:
+def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
-    cached = access.cached_commit(one.model, one.revision, cache=folder)
     try:
+        if subject.silent_hub:
+            raise subject.silent_hub
         if access.is_offline():
             raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
         listing = list_files(one.model, one.revision, role=one.role)
     except Unreachable as error:
-        if cached is None:
-            return failed(one.role, f"{error.message}, and it is not in the cache", error.hint)
-        return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, maybe not whole", error.hint)
+        subject.silent_hub = Unreachable(error.message.removeprefix(f"{one.role}.model: "), hint=error.hint)
+        return _without_the_hub(subject, one, subject.silent_hub)
     except GemmaspecError as error:
         return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
     cache = Cache(folder)
@@ -103,7 +104,24 @@ def _of_the_hub(subject: Subject, one: Model) -> CheckResult:
     return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.typed}")
 
 
-def disks(subject: Subject) -> Iterator[CheckResult]:
+def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
+    """What the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    cached = access.cached_commit(one.model, one.revision, cache=folder)
+    if cached and access.is_whole(one.model, one.revision, cache=folder):
+        subject.to_fetch[one.role] = 0
+        return ok(one.role, f"{one.model} at {cached} is in the cache, with all weights; the Hub was not asked")
+    if cached:
+        return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, not all of it", error.hint)
+    known, says = shipped_for(one.model), f"{error.message}, and it is not in the cache"
+    if known:
+        subject.to_fetch[one.role] = size = checkpoint_of(known).nbytes
+        says += f"; {size / 1e9:.2f} GB would have to be fetched, {known.says}"
+    return failed(one.role, says, error.hint)
+
+
+def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Room for stacks and runtimes, for models, and for docker's images."""
     yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
@@ -121,7 +139,7 @@ def _docker_root(engine: DockerEngine) -> Path | None:
         return None  # its own row says that docker does not answer
 
 
-def port(subject: Subject) -> Iterator[CheckResult]:
+def port(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Whether the port is free, or held by this very stack."""
     try:
         server = subject.server
@@ -140,12 +158,12 @@ def port(subject: Subject) -> Iterator[CheckResult]:
     yield ok("port", f"{server.port} on {server.bind} is free")
 
 
-def clock(_: Subject) -> Iterator[CheckResult]:
+def clock(_: DoctorSubject) -> Iterator[CheckResult]:
     """Whether this machine knows what time it is."""
     yield clock_row(readings.clock())
 
 
-def limits(subject: Subject) -> Iterator[CheckResult]:
+def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Open files and shared memory, where the server will be."""
     if not subject.uses_docker:
         yield open_files_row(readings.hard_open_files())

@@ -17,6 +17,7 @@ from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError
 from gemmaspec.lock.model import Lock, Versions
 from gemmaspec.machine import readings
+from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
@@ -24,7 +25,7 @@ from gemmaspec.trees.versions import image_versions
 
 
 @dataclass(kw_only=True)
-class Subject:
+class DoctorSubject:
     """Readings that several checks share are taken once, when the first of them asks."""
 
     loaded: Loaded | None
@@ -33,6 +34,9 @@ class Subject:
     overrides: Sequence[str] = ()
     to_fetch: dict[str, int] = field(default_factory=dict)
     """Bytes of target and draft that are still to be fetched, as far as they were asked for."""
+
+    silent_hub: Unreachable | None = None
+    """Why the Hub was not to be asked, once that is known: it is asked once, not for each model."""
 
     @property
     def profile(self) -> Profile | None:

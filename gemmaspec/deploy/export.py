@@ -12,7 +12,7 @@ import yaml
 from gemmaspec.deploy import stacks
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.live.prometheus import Target, configuration, rules
+from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules
 
 RULES: Final = "gemmaspec-rules.yml"
 CONFIGURATION: Final = "prometheus.yml"
@@ -24,7 +24,7 @@ def prometheus_files(names: Sequence[str]) -> Mapping[str, str]:
     Raises UsageError if a name was not started on this machine.
     """
     started = [stacks.find(name) for name in names] if names else stacks.started_stacks()
-    targets = [Target(name=one.server.name, address=urlsplit(one.server.base_url).netloc) for one in started]
+    targets = [ScrapeTarget(name=one.server.name, address=urlsplit(one.server.base_url).netloc) for one in started]
     return {
         CONFIGURATION: _yaml(configuration(targets, rule_file=RULES)),
         RULES: _yaml(rules()),

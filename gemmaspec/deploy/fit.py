@@ -18,7 +18,7 @@ from gemmaspec.fit.advice import advice
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
-from gemmaspec.fit.plan import Models, Plan
+from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.report import Fit
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.lint.check import check
@@ -37,7 +37,7 @@ HERE = "here"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class FitRequest:
     """What is asked."""
 
     profile: str
@@ -54,7 +54,7 @@ class Request:
     concurrency: int = 1
 
 
-def fit(request: Request) -> Fit:
+def fit(request: FitRequest) -> Fit:
     """Answer it. Reads configurations and headers of the models, no weight.
 
     Raises EnvironmentMissing for a model that is neither here nor to be reached.
@@ -76,20 +76,20 @@ def fit(request: Request) -> Fit:
     )
 
 
-def plan_of(loaded: Loaded) -> Plan:
+def plan_of(loaded: Loaded) -> MemoryPlan:
     """Return what a profile's models take on its machine, without lint and without advice.
 
     A published model that is not here is told by its shapes, so that nobody is asked. Raises as `fit` does.
     """
     vllm, _ = _release(loaded, None)
-    return _plan(loaded.profile, vllm, Request(profile=loaded.profile.name), shapes=True)
+    return _plan(loaded.profile, vllm, FitRequest(profile=loaded.profile.name), shapes=True)
 
 
-def _plan(profile: Profile, vllm: str, request: Request, *, shapes: bool = False) -> Plan:
+def _plan(profile: Profile, vllm: str, request: FitRequest, *, shapes: bool = False) -> MemoryPlan:
     models = _models(profile, shapes=shapes)
     device = _device(profile, request)
     flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
-    return Plan(models, flags, device)
+    return MemoryPlan(models, flags, device)
 
 
 def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
@@ -179,7 +179,7 @@ def _nearest(model: Target | Draft, cache: Path | None, *, shapes: bool) -> Chec
         return here
 
 
-def _device(profile: Profile, request: Request) -> Device:
+def _device(profile: Profile, request: FitRequest) -> Device:
     device = _found(request.machine or profile.machine)
     if request.memory_gb is None:
         if device.memory:
@@ -207,7 +207,7 @@ def _found(name: str) -> Device:
     return known
 
 
-def _shared_memory(plan: Plan) -> Iterator[str]:
+def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
     yield (
         "CPU and GPU share this memory: vLLM takes its share of all of it, and at the start MemAvailable must be "
         "that large; the page cache counts as available, other programs do not"
@@ -221,7 +221,7 @@ def _shared_memory(plan: Plan) -> Iterator[str]:
         yield f"while loading it may hold {gib(plan.held)}, and {gib(free)} are free: other programs may be pushed out"
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: MemoryPlan) -> list[str]:
     """What a reader of the numbers should know."""
     found: list[str] = []
     if plan.device.unified:

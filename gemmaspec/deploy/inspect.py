@@ -20,7 +20,7 @@ from gemmaspec.stack.paths import is_local
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class InspectRequest:
     """What to look at."""
 
     target: str
@@ -32,7 +32,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Inspected:
     """One checkpoint and what is worth knowing about it."""
 
     checkpoint: Checkpoint
@@ -43,8 +43,8 @@ class Look:
 class Inspection:
     """What was found out."""
 
-    target: Look
-    draft: Look | None
+    target: Inspected
+    draft: Inspected | None
     pairing: Pairing | None
 
     @property
@@ -65,7 +65,7 @@ class _Wanted:
     cache_dir: Path | None
 
 
-def inspect(request: Request) -> Inspection:
+def inspect(request: InspectRequest) -> Inspection:
     """Look at a checkpoint, and at its draft where one is named.
 
     Raises EnvironmentMissing, CheckpointError, and UsageError for a name that is neither a model nor a profile.
@@ -100,7 +100,7 @@ def _known(profile: Profile) -> KnownPair | None:
     )
 
 
-def _wanted(request: Request) -> _Wanted:
+def _wanted(request: InspectRequest) -> _Wanted:
     draft = (request.draft, request.draft_revision) if request.draft else None
     if is_local(request.target) or ("/" in request.target and not request.target.endswith(".yaml")):
         return _Wanted(target=(request.target, request.revision), draft=draft, method=None, cache_dir=None)
@@ -117,10 +117,10 @@ def _wanted(request: Request) -> _Wanted:
     )
 
 
-def _opened(model: tuple[str, str | None], wanted: _Wanted, request: Request) -> Checkpoint:
+def _opened(model: tuple[str, str | None], wanted: _Wanted, request: InspectRequest) -> Checkpoint:
     ref, revision = model
     return open_checkpoint(ref, revision=revision, cache_dir=wanted.cache_dir, offline=request.offline)
 
 
-def _look(checkpoint: Checkpoint, *, drafts: bool = False) -> Look:
-    return Look(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts))
+def _look(checkpoint: Checkpoint, *, drafts: bool = False) -> Inspected:
+    return Inspected(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts))

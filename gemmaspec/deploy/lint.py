@@ -23,11 +23,11 @@ from gemmaspec.stack.build import template_file
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint
-    from gemmaspec.checkpoint.published.shipped import Shipped
+    from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class LintRequest:
     """What `profile lint` was asked for."""
 
     names: Sequence[str] = ()
@@ -65,7 +65,7 @@ class Linted:
         return invalid + sum(1 for one in self.findings if one.severity == severity)
 
 
-def lint(request: Request) -> tuple[Linted, ...]:
+def lint(request: LintRequest) -> tuple[Linted, ...]:
     """Check profiles.
 
     Raises UsageError for a name that does not exist, and for a release that is none; with `models`, what
@@ -90,7 +90,7 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
 
 
-def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> Linted:
+def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) -> Linted:
     try:
         loaded = load_profile(name, overrides=request.overrides, no_spec=request.no_spec)
     except ProfileError as error:
@@ -110,7 +110,7 @@ def _linted(name: str, request: Request, release: str | None, shelf: Shelf) -> L
     )
 
 
-def _shipped(model: Checkpoint) -> Shipped | None:
+def _shipped(model: Checkpoint) -> PublishedCheckpoint | None:
     from gemmaspec.checkpoint.published.shipped import shipped_for
 
     return shipped_for(model.ref) if model.source == "shipped" else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.lockfile import DamagedLock, lock_file, read_lock
-from gemmaspec.deploy.models import Model, models_of
+from gemmaspec.deploy.models import ModelRef, models_of
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.resolve import Commit, cached, known_now, resolve, runtime_versions
 from gemmaspec.engine.choose import choose_engine
@@ -25,7 +25,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenLock:
     """A lock that was written."""
 
     file: Path
@@ -35,7 +35,7 @@ class Written:
     """What the lock that was there said otherwise."""
 
 
-def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], None]) -> Written:
+def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], None]) -> WrittenLock:
     """Resolve what a profile runs now, or would run, and write its lock.
 
     A stack that runs is pinned as it runs: on its engine, unless another one is named, and with its image. Raises
@@ -58,7 +58,7 @@ def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], 
 
 def write_lock(
     loaded: Loaded, engine: EngineName, note: Callable[[str], None], *, running_image: str | None = None
-) -> Written:
+) -> WrittenLock:
     """Resolve what a profile would run now, and write its lock; `running_image` is the id of the image that runs.
 
     Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
@@ -70,7 +70,7 @@ def write_lock(
     lock = resolve(loaded, engine, commit, running_image=running_image)
     file = lock_file(loaded)
     write_whole(file, lock_text(lock))
-    return Written(
+    return WrittenLock(
         file=file, lock=lock, first=before is None, moved=moved(before.facts(), lock.facts()) if before else ()
     )
 
@@ -100,7 +100,19 @@ def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
 
 
 def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
-    """The profile with what its lock, if it has one, pins of image, target and draft; what has moved stays as it is."""
+    """Return the profile by its lock, as `by_lock` does, and note how to run that."""
+    if read_lock(loaded) is None:
+        return loaded
+    found = by_lock(loaded, engine, note)
+    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
+    return found
+
+
+def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """Return the profile with what its lock, if it has one, pins of image, target and draft.
+
+    What has moved since stays as it is; a model that is another one now is noted.
+    """
     lock = read_lock(loaded)
     if lock is None:
         return loaded
@@ -114,7 +126,6 @@ def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) ->
     for one in models_of(loaded.profile):
         if one.role not in fits:
             note(f"{one.role}: the lock has another model than the profile, which counts here")
-    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
     return pinned(
         loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
     )
@@ -149,7 +160,7 @@ def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> Non
         )
 
 
-def _commit(model: Model, in_cache: str | None, note: Callable[[str], None]) -> str:
+def _commit(model: ModelRef, in_cache: str | None, note: Callable[[str], None]) -> str:
     """As the Hub says it; when it does not answer, as the cache would."""
     try:
         if access.is_offline():

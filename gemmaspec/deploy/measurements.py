@@ -22,7 +22,7 @@ from gemmaspec.profile.runs import compile_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shipped:
+class ShippedMeasurement:
     """One file of measurements/."""
 
     file: Path
@@ -38,7 +38,7 @@ def own_file(loaded: Loaded) -> Path:
     return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
 
 
-def like(profile: Profile) -> Shipped | None:
+def like(profile: Profile) -> ShippedMeasurement | None:
     """Return the shipped measurements of a profile's machine and target, or None.
 
     Of several files, one with rows of its method is taken, and of those one whose rows were compiled as it is; then
@@ -48,7 +48,7 @@ def like(profile: Profile) -> Shipped | None:
     method = profile.speculative.method if profile.speculative else NONE
     compiled = compile_of(profile)
 
-    def rank(one: Shipped) -> tuple[bool, bool, Version]:
+    def rank(one: ShippedMeasurement) -> tuple[bool, bool, Version]:
         own = [row for row in one.rows if row.method == method]
         vllm = max(Version(row.setting.vllm or "0") for row in one.rows)
         return bool(own), any(row.setting.compile == compiled for row in own), vllm
@@ -87,15 +87,15 @@ def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(str(row.get(key)) for key in ("method", "k", "concurrency", "context", "compile", "vllm"))
 
 
-def _fits(one: Shipped, profile: Profile) -> bool:
+def _fits(one: ShippedMeasurement, profile: Profile) -> bool:
     target = profile.target.model.lower()
     return one.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in one.targets)
 
 
-def _read(file: Path) -> Shipped:
+def _read(file: Path) -> ShippedMeasurement:
     text = file.read_text(encoding="utf-8")
     head: Mapping[str, Any] = json.loads(text)
-    return Shipped(
+    return ShippedMeasurement(
         file=file,
         machine=head["machine"],
         targets=tuple(head["targets"]),

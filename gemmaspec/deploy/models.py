@@ -21,7 +21,7 @@ _TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-ea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelRef:
     """Target or draft, as a profile names it."""
 
     role: str
@@ -44,11 +44,11 @@ class Model:
         return self.model.startswith(TINY)
 
 
-def models_of(profile: Profile) -> Iterator[Model]:
+def models_of(profile: Profile) -> Iterator[ModelRef]:
     """The target, then the draft if there is one."""
-    yield Model(role="target", model=profile.target.model, revision=profile.target.revision)
+    yield ModelRef(role="target", model=profile.target.model, revision=profile.target.revision)
     if profile.draft:
-        yield Model(role="draft", model=profile.draft.model, revision=profile.draft.revision)
+        yield ModelRef(role="draft", model=profile.draft.model, revision=profile.draft.revision)
 
 
 def hub_cache(profile: Profile) -> Path | None:
@@ -66,7 +66,7 @@ def server_cache(profile: Profile, *, docker: bool) -> Path | None:
     return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
 
 
-def check_access(models: Iterable[Model], *, note: Callable[[str], None]) -> None:
+def check_access(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a model of the Hub that this user cannot read.
 
     A Hub that does not answer is only noted: the models may be in the cache.
@@ -78,7 +78,7 @@ def check_access(models: Iterable[Model], *, note: Callable[[str], None]) -> Non
             note(f"{error.message.partition(': ')[2]}; going on, it may be in the cache")
 
 
-def hub_answers(models: Iterable[Model], *, note: Callable[[str], None]) -> bool:
+def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> bool:
     """Return whether the Hub says which commits these models are; a refusal is an answer too."""
     try:
         for one in models:
@@ -91,7 +91,7 @@ def hub_answers(models: Iterable[Model], *, note: Callable[[str], None]) -> bool
     return True
 
 
-def check_folder(one: Model) -> None:
+def check_folder(one: ModelRef) -> None:
     """Raise EnvironmentMissing for a model's folder that is not there or has no config."""
     if not one.folder.is_dir():
         makes = f"gemmaspec up {_TINY_PROFILES.get(one.folder.name, 'tiny-cpu')}    # makes it" if one.is_tiny else None

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from gemmaspec.deploy import knowngood, lock, stacks
-from gemmaspec.deploy.decide import Here, ModelSeen, Observed, Seen, UpRequest
+from gemmaspec.deploy.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
 from gemmaspec.deploy.lint import stop_on_errors
-from gemmaspec.deploy.models import Model, hub_is_off, models_of, server_cache
+from gemmaspec.deploy.models import ModelRef, hub_is_off, models_of, server_cache
 from gemmaspec.deploy.prepare import prepare, runtime_spec
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.identity import image_identity
@@ -65,7 +65,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     return observed, engine
 
 
-def observe_stack(name: str, note: Callable[[str], None]) -> Seen | None:
+def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
     """Return what was started last under a name; None when nothing was.
 
     A damaged record is only noted where nothing of the stack runs. Raises UnreadableFile where something does, or
@@ -79,10 +79,10 @@ def observe_stack(name: str, note: Callable[[str], None]) -> Seen | None:
         return None
     if started is None:
         return None
-    return Seen(started=started, state=stacks.look(started), good=knowngood.find(started))
+    return FoundStack(started=started, state=stacks.look(started), good=knowngood.find(started))
 
 
-def observe_models(models: Iterable[Model], cache: Path | None) -> Iterator[ModelSeen]:
+def observe_models(models: Iterable[ModelRef], cache: Path | None) -> Iterator[ModelSeen]:
     """Yield each model with what this machine has of it; no network."""
     for model in models:
         whole = bool(cache) and not model.local and access.is_whole(model.model, model.revision, cache=cache)
@@ -90,7 +90,7 @@ def observe_models(models: Iterable[Model], cache: Path | None) -> Iterator[Mode
         yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))
 
 
-def _is_here(model: Model, cache: Path | None) -> bool:
+def _is_here(model: ModelRef, cache: Path | None) -> bool:
     if model.local:
         return (model.folder / "config.json").is_file()
     return bool(cache and access.cached_commit(model.model, model.revision, cache=cache))

@@ -22,7 +22,7 @@ Basis = Literal["measured", "own", "shipped", "roofline"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PredictRequest:
     """What is asked."""
 
     profile: str
@@ -46,7 +46,7 @@ class Prediction:
     rows: tuple[Predicted, ...]
 
 
-def predict_profile(request: Request) -> Prediction:
+def predict_profile(request: PredictRequest) -> Prediction:
     """Answer it. Raises UsageError for rows that are none, EnvironmentMissing where only the roofline is left and the
     models cannot be looked at."""
     loaded = load_profile(request.profile, overrides=request.overrides)
@@ -98,7 +98,7 @@ def _as_compiled(rows: tuple[Row, ...], setting: str, method: str) -> tuple[Row,
     return same if any(row.method == method for row in same) else rows
 
 
-def _asked(request: Request, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
+def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
     spec = profile.speculative
     own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
     return Asked(
@@ -156,7 +156,7 @@ def _assumed(known: float | None) -> str:
     return f"no acceptance by position was measured: {known:.2f} for each token, from the profile's published figures"
 
 
-def _by_roofline(request: Request, loaded: Loaded) -> Prediction:
+def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
     from gemmaspec.deploy.fit import plan_of
     from gemmaspec.fit.roofline import step_bytes
 

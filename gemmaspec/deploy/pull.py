@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.deploy import lock
-from gemmaspec.deploy.models import Model, check_folder, hub_cache, models_of
+from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine import pulling
 from gemmaspec.engine.choose import choose_engine
@@ -20,7 +20,7 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.image import not_pulled_here
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing, Interrupted, UsageError
-from gemmaspec.models.download import Cache, Listing, RemoteFile, list_files
+from gemmaspec.models.download import Cache, CommitFiles, RemoteFile, list_files
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.runtime.managed import describe, ensure_runtime
 from gemmaspec.runtime.spec import RuntimeSpec
@@ -30,7 +30,7 @@ WORKERS: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PullPart:
     """One thing that a profile runs."""
 
     role: str
@@ -46,11 +46,11 @@ class Part:
 class Job:
     """Something to fetch, as one task of its own."""
 
-    part: Part
+    part: PullPart
     run: Callable[[Callable[[int], None]], None]
 
 
-class Progress(Protocol):
+class PullProgress(Protocol):
     """Where a pull tells what it is doing; called from several threads."""
 
     def note(self, text: str) -> None:
@@ -67,8 +67,8 @@ class Progress(Protocol):
 
 
 def pull(
-    profile: str, *, engine: EngineName | None, latest: bool, overrides: Sequence[str], progress: Progress
-) -> tuple[Part, ...]:
+    profile: str, *, engine: EngineName | None, latest: bool, overrides: Sequence[str], progress: PullProgress
+) -> tuple[PullPart, ...]:
     """Fetch image (or runtime), target and draft together; at their locked revisions, unless `latest`.
 
     Raises EnvironmentMissing before anything is fetched: a model that is gated or not there, a disk that is too small;
@@ -94,7 +94,7 @@ def pull(
     return (first.part, *parts)
 
 
-def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> Iterator[Model]:
+def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> Iterator[ModelRef]:
     """The models to fetch, each once. Raises UsageError when the server would look for them elsewhere."""
     seen = set()
     for one in models_of(loaded.profile):
@@ -109,7 +109,7 @@ def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> 
             yield one
 
 
-def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: Model) -> None:
+def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: ModelRef) -> None:
     if engine.remote:
         raise UsageError(f"docker is on another machine, where its server fetches {one.model} by itself")
     if engine.name == "docker" and not loaded.profile.caches.huggingface:
@@ -120,18 +120,18 @@ def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: Model) -> None:
         )
 
 
-def _part(listing: Listing, cache: Cache) -> Part:
+def _part(listing: CommitFiles, cache: Cache) -> PullPart:
     rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
-    return Part(role=listing.role, name=listing.model, revision=listing.commit, to_fetch=rest)
+    return PullPart(role=listing.role, name=listing.model, revision=listing.commit, to_fetch=rest)
 
 
-def _jobs(listing: Listing, part: Part, cache: Cache) -> Iterator[Job]:
+def _jobs(listing: CommitFiles, part: PullPart, cache: Cache) -> Iterator[Job]:
     """A job for each file; the largest first, so that none of them is left alone at the end."""
     for file in sorted(cache.missing(listing), key=lambda file: -file.size):
         yield Job(part=part, run=_fetcher(cache, listing, file))
 
 
-def _fetcher(cache: Cache, listing: Listing, file: RemoteFile) -> Callable[[Callable[[int], None]], None]:
+def _fetcher(cache: Cache, listing: CommitFiles, file: RemoteFile) -> Callable[[Callable[[int], None]], None]:
     return lambda on_bytes: cache.fetch(listing, file, on_bytes)
 
 
@@ -140,29 +140,31 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     if not image:
         raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
     if pulling.is_here(image):
-        return Job(part=Part(role="image", name=image), run=lambda _: None)
+        return Job(part=PullPart(role="image", name=image), run=lambda _: None)
     if missing := not_pulled_here(image):
         raise missing
     size = pulling.download_bytes(image, pulling.architecture())
     if size is None:
         note(f"image: the registry does not say how large {image} is")
-    return Job(part=Part(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes))
+    return Job(
+        part=PullPart(role="image", name=image, to_fetch=size), run=lambda on_bytes: pulling.pull(image, on_bytes)
+    )
 
 
 def _runtime_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     own = loaded.profile.runtime.python
     if own:
-        return Job(part=Part(role="runtime", name=own), run=lambda _: None)
+        return Job(part=PullPart(role="runtime", name=own), run=lambda _: None)
     spec = runtime_spec(loaded)
     size = 0 if describe(spec).complete else None
-    return Job(part=Part(role="runtime", name=spec.key, to_fetch=size), run=lambda _: _build(spec, note))
+    return Job(part=PullPart(role="runtime", name=spec.key, to_fetch=size), run=lambda _: _build(spec, note))
 
 
 def _build(spec: RuntimeSpec, note: Callable[[str], None]) -> None:
     ensure_runtime(spec, progress=note)
 
 
-def _check_disks(engine: Engine, first: Part, cache: Cache, models: int, note: Callable[[str], None]) -> None:
+def _check_disks(engine: Engine, first: PullPart, cache: Cache, models: int, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a disk that is too small; disks that cannot be seen from here are noted."""
     needed: dict[Path, int] = {}
     _need(needed, cache.folder, models)
@@ -188,7 +190,7 @@ def _need(needed: dict[Path, int], folder: Path, size: int) -> None:
     needed[same] = needed.get(same, 0) + size
 
 
-def _run(jobs: Sequence[Job], progress: Progress) -> None:
+def _run(jobs: Sequence[Job], progress: PullProgress) -> None:
     """All jobs at once; the first failure, or Ctrl-C, ends the others at their next bytes."""
     left = Counter(job.part for job in jobs)
     for part in left:
@@ -208,7 +210,7 @@ def _run(jobs: Sequence[Job], progress: Progress) -> None:
             raise
 
 
-def _teller(role: str, progress: Progress, stopped: threading.Event) -> Callable[[int], None]:
+def _teller(role: str, progress: PullProgress, stopped: threading.Event) -> Callable[[int], None]:
     def tell(count: int) -> None:
         if stopped.is_set():
             raise Interrupted("stopped, since another part failed")

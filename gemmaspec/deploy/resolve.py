@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gemmaspec import data
-from gemmaspec.deploy.models import Model, check_folder, models_of, server_cache
+from gemmaspec.deploy.models import ModelRef, check_folder, models_of, server_cache
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.server import EngineName
@@ -23,7 +23,7 @@ from gemmaspec.stack.build import profile_plan
 from gemmaspec.stack.paths import on_host
 from gemmaspec.trees.versions import image_versions, interpreter_versions
 
-Commit = Callable[[Model], "str | None"]
+Commit = Callable[[ModelRef], "str | None"]
 """From a model of the Hub to the commit that its revision means; None when that is not known."""
 
 
@@ -107,13 +107,13 @@ def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
     return {"image.name": name, "image.id": now.id if now else NONE}
 
 
-def _locked_model(model: Model, commit: Commit) -> LockedModel:
+def _locked_model(model: ModelRef, commit: Commit) -> LockedModel:
     if model.local:
         return LockedModel(model=model.model, digest=_folder_digest(model))
     return LockedModel(model=model.model, asked=model.revision, revision=commit(model))
 
 
-def _folder_digest(model: Model) -> str:
+def _folder_digest(model: ModelRef) -> str:
     check_folder(model)
     return folder_digest(model.folder)
 

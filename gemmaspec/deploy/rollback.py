@@ -8,10 +8,10 @@ from pathlib import Path
 from gemmaspec.deploy import knowngood, stacks
 from gemmaspec.deploy.decide import decide_rollback
 from gemmaspec.deploy.knowngood import KnownGood
-from gemmaspec.deploy.models import Model, check_folder
+from gemmaspec.deploy.models import ModelRef, check_folder
 from gemmaspec.deploy.observe import observe_models, observe_stack
 from gemmaspec.deploy.owner import owned
-from gemmaspec.deploy.starting import Progress, Running, Told, carry_out
+from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out
 from gemmaspec.engine.choose import engine_named
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
@@ -21,7 +21,7 @@ from gemmaspec.trees.tree import UNKNOWN
 from gemmaspec.trees.versions import interpreter_versions
 
 
-def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: Progress) -> Running:
+def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: StartProgress) -> Running:
     """Go back to the newest known good stack that is not the current one, or to the one with the id `to`.
 
     It is started as `up` starts one, and is ready once it has answered. Raises UsageError when there is none,
@@ -97,9 +97,9 @@ def only_name() -> str:
     raise UsageError(f"name the stack to roll back: {', '.join(names) or 'none was ever ready here'}")
 
 
-def _models(good: KnownGood) -> list[Model]:
+def _models(good: KnownGood) -> list[ModelRef]:
     return [
-        Model(role=role, model=locked.model, revision=locked.revision)
+        ModelRef(role=role, model=locked.model, revision=locked.revision)
         for role, locked in (("target", good.facts.target), ("draft", good.facts.draft))
         if locked
     ]
@@ -132,7 +132,7 @@ def _check_runtime(good: KnownGood) -> None:
 
 
 def _check_folder(role: str, locked: LockedModel) -> None:
-    model = Model(role=role, model=locked.model, revision=None)
+    model = ModelRef(role=role, model=locked.model, revision=None)
     if not locked.digest:
         return
     check_folder(model)

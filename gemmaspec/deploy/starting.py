@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
-from gemmaspec.deploy.models import Model, check_access, check_folder, hub_answers
+from gemmaspec.deploy.models import ModelRef, check_access, check_folder, hub_answers
 from gemmaspec.deploy.owner import Owner
 from gemmaspec.deploy.stacks import FAILED_LOG, Outcome, Started
 from gemmaspec.deploy.tiny import make_tiny
@@ -29,7 +29,7 @@ from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
 
 
-class Progress(Protocol):
+class StartProgress(Protocol):
     """Where a start tells what it is doing."""
 
     def note(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Running:
 class Told:
     """Progress that other commands can read as well."""
 
-    progress: Progress
+    progress: StartProgress
     owner: Owner
 
     def note(self, text: str) -> None:
@@ -80,14 +80,8 @@ def carry_out(
     """
     if start.joins:
         return ask(start, engine, told, timeout_s=timeout_s)
-    with ports_settled(start):
-        check(start, engine, told)
-        fetch(start, engine, told)
-        stop_replaced(start, told)
-        with undone_on_failure(start, engine, told, go_back=go_back):
-            write(start, told)
-            launch(start, engine, told)
-            running = wait(start, engine, told, timeout_s=timeout_s)
+    with launched(start, engine, told, go_back=go_back):
+        running = wait(start, engine, told, timeout_s=timeout_s)
     return keep(start, running, engine, told)
 
 
@@ -96,6 +90,13 @@ def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Cal
     if start.joins:
         told.note(f"{start.server.name} is already running")
         return start.started
+    with launched(start, engine, told, go_back=go_back):
+        return start.started
+
+
+@contextlib.contextmanager
+def launched(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Iterator[None]:
+    """Start the server, step by step; what is done with it is inside, and undone with it if that fails."""
     with ports_settled(start):
         check(start, engine, told)
         fetch(start, engine, told)
@@ -103,7 +104,7 @@ def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Cal
         with undone_on_failure(start, engine, told, go_back=go_back):
             write(start, told)
             launch(start, engine, told)
-    return start.started
+            yield
 
 
 def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
@@ -291,7 +292,7 @@ def _record(started: Started, outcome: Outcome) -> Started:
     return now
 
 
-def is_offline(offline: Offline, of_hub: Sequence[Model], note: Callable[[str], None]) -> bool:
+def is_offline(offline: Offline, of_hub: Sequence[ModelRef], note: Callable[[str], None]) -> bool:
     """Return whether the server is told to leave the Hub alone, asking the Hub where it was decided by its answer."""
     return offline == "yes" or (offline != "no" and not hub_answers(of_hub, note=note))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from gemmaspec.deploy.models import MAKER
@@ -23,15 +23,26 @@ def make_tiny(server: Server, names: Sequence[str]) -> None:
     """
     tiny = state_dir() / "tiny"
     tiny.mkdir(parents=True, exist_ok=True)
-    own = (str(server.python), str(MAKER), str(tiny), *names)
-    done = subprocess.run(
-        own if server.python else _in_container(server.image or "", tiny, names),
-        capture_output=True,
-        text=True,
-        check=False,
+    code, said = _as_process(server.python, tiny, names) if server.python else _in_container(server, tiny, names)
+    if code:
+        raise _not_made(server, said)
+
+
+def _as_process(python: Path, tiny: Path, names: Sequence[str]) -> tuple[int, list[str]]:
+    own = (str(python), str(MAKER), str(tiny), *names)
+    done = subprocess.run(own, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr.strip().splitlines()
+
+
+def _in_container(server: Server, tiny: Path, names: Sequence[str]) -> tuple[int, list[str]]:
+    """The folder of the maker is /gemmaspec/tiny there."""
+    from gemmaspec.engine.once import SharedFolder, run_once  # Docker's SDK is slow to import
+
+    mounts = (
+        SharedFolder(folder=MAKER.parent, at="/gemmaspec/tiny", read_only=True),
+        SharedFolder(folder=tiny, at="/tiny"),
     )
-    if done.returncode:
-        raise _not_made(server, done.stderr.strip().splitlines())
+    return run_once(server.image or "", "python3", (f"/gemmaspec/tiny/{MAKER.name}", "/tiny", *names), mounts)
 
 
 def _not_made(server: Server, said: list[str]) -> EnvironmentMissing:
@@ -47,14 +58,3 @@ def _not_made(server: Server, said: list[str]) -> EnvironmentMissing:
         )
     last = said[-1:] if any(line.startswith("Traceback") for line in said) else said[-8:]
     return EnvironmentMissing("\n".join([f"the tiny models could not be made with {where}:", *last]))
-
-
-def _in_container(image: str, tiny: os.PathLike[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the `docker run` that makes them; the folder of the maker is /gemmaspec/tiny there."""
-    mounts = (
-        f"type=bind,source={MAKER.parent},target=/gemmaspec/tiny,readonly",
-        f"type=bind,source={tiny},target=/tiny",
-    )
-    options = ("--network", "none", "--entrypoint", "python3", "--user", f"{os.getuid()}:{os.getgid()}")
-    mounted = (word for mount in mounts for word in ("--mount", mount))
-    return ("docker", "run", "--rm", *options, *mounted, image, f"/gemmaspec/tiny/{MAKER.name}", "/tiny", *names)

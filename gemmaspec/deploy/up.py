@@ -14,7 +14,7 @@ from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.starting import Progress, Running, Told, carry_out, carry_out_detached
+from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out, carry_out_detached
 from gemmaspec.engine.server import EngineName
 from gemmaspec.profile.load import Loaded
 
@@ -40,7 +40,7 @@ class DryRun:
     expects: str
 
 
-def up(request: UpRequest, progress: Progress) -> Running:
+def up(request: UpRequest, progress: StartProgress) -> Running:
     """Start the stack of a profile and return once it has drafted, verified and answered.
 
     A stack that already runs as it would be rendered now is only asked; one that runs differently is stopped once
@@ -54,7 +54,7 @@ def up(request: UpRequest, progress: Progress) -> Running:
         return _start(request, loaded, Told(progress=progress, owner=owner))
 
 
-def up_detached(request: UpRequest, progress: Progress) -> Started:
+def up_detached(request: UpRequest, progress: StartProgress) -> Started:
     """Start the stack of a profile and return as soon as it has been started; `wait` tells what becomes of it.
 
     Raises what `up` raises until then. A start that fails later is stopped by nobody.
@@ -69,7 +69,7 @@ def up_detached(request: UpRequest, progress: Progress) -> Started:
 
 
 def restart(
-    name: str, progress: Progress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
+    name: str, progress: StartProgress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
 ) -> Running:
     """Render a started stack again and start it afresh, with the options it was started with.
 

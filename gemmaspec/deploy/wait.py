@@ -10,7 +10,7 @@ from typing import Final
 from gemmaspec.deploy import knowngood, live_k, owner, stacks
 from gemmaspec.deploy.decide import decide
 from gemmaspec.deploy.observe import load_request, observe
-from gemmaspec.deploy.starting import Progress, Running
+from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import again
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.ready.wait import wait_ready
@@ -18,7 +18,7 @@ from gemmaspec.ready.wait import wait_ready
 _POLL_S: Final = 0.5
 
 
-def wait(name: str, progress: Progress, *, timeout_s: float) -> Running:
+def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     """Wait until a started profile has drafted, verified and answered. Stops nothing, whatever happens.
 
     Raises UsageError when nothing of that name was started here, StartFailed when it does not run or its start
@@ -42,7 +42,7 @@ def wait(name: str, progress: Progress, *, timeout_s: float) -> Running:
     return _remembered(running, progress) if started.outcome == "starting" else running
 
 
-def _until_nobody_starts_it(name: str, progress: Progress, *, timeout_s: float) -> None:
+def _until_nobody_starts_it(name: str, progress: StartProgress, *, timeout_s: float) -> None:
     """Follow the command that starts it, if there is one, until that has ended."""
     began, told = time.monotonic(), ""
     while (other := owner.holder(name)) and other.command in owner.STARTS:
@@ -54,7 +54,7 @@ def _until_nobody_starts_it(name: str, progress: Progress, *, timeout_s: float) 
         time.sleep(_POLL_S)
 
 
-def _remembered(running: Running, progress: Progress) -> Running:
+def _remembered(running: Running, progress: StartProgress) -> Running:
     """Write down that a start that nobody waited for became ready, and keep it as known good."""
     started = dataclasses.replace(running.started, outcome="ready")
     stacks.save(started)

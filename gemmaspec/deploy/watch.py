@@ -34,7 +34,7 @@ _GONE_AFTER: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class WatchLine:
     """One line of the log of `watch`. Times are in UTC."""
 
     at: str
@@ -86,7 +86,7 @@ def _watched(started: Started) -> Watched:
     )
 
 
-def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
+def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
     """Read one stack once, act if its profile says so, and yield what is worth a line."""
     try:
         server = one.started.server
@@ -102,7 +102,7 @@ def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[L
     yield from _judge(one, sample, power_w=power_w, restart=restart)
 
 
-def _judge(one: Watched, sample: Sample, *, power_w: float | None, restart: Restart) -> Iterator[Line]:
+def _judge(one: Watched, sample: Sample, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
     for event in one.faults.add(sample, power_w=power_w):
         live = one.started.server.live_k is not None
         done = reaction(event, one.policy, restarts=one.restarts, now=time.monotonic(), live_k=live)
@@ -112,7 +112,7 @@ def _judge(one: Watched, sample: Sample, *, power_w: float | None, restart: Rest
         yield from _act(one, done, restart)
 
 
-def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[Line]:
+def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
     if done.action == "report":
         return
     name = one.started.server.name
@@ -129,7 +129,7 @@ def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[Line]:
     yield _line(one, "off" if done.action == "off" else "restarted")
 
 
-def _undrafted(one: Watched) -> Line:
+def _undrafted(one: Watched) -> WatchLine:
     """Switch speculation off in the running server; no request is lost."""
     name = one.started.server.name
     try:
@@ -140,7 +140,7 @@ def _undrafted(one: Watched) -> Line:
     return _line(one, "off", reason=f"k was {done.before} and is 0 now; to draft again: gemmaspec k {name} auto")
 
 
-def _hooked(one: Watched, event: Event) -> Iterator[Line]:
+def _hooked(one: Watched, event: Event) -> Iterator[WatchLine]:
     """Run the profile's hook; it gets the event as JSON and none of its failures stops the watch."""
     if not one.hook:
         return
@@ -157,9 +157,9 @@ def _hooked(one: Watched, event: Event) -> Iterator[Line]:
         yield _line(one, "hook", reason=f"{one.hook[0]} ended with exit code {done.returncode}")
 
 
-def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> Line:
+def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Line(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
+    return WatchLine(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
 
 
 def power() -> float | None:
@@ -171,7 +171,7 @@ def power() -> float | None:
     return None
 
 
-def log(line: Line, *, redact: Callable[[str], str]) -> None:
+def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
     """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
     file = stack_folder(line.stack) / LOG
     with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.plan import Plan
+from gemmaspec.fit.plan import MemoryPlan
 
 _MOST: Final = 0.95
 _MOST_SHARED: Final = 0.85
@@ -31,10 +31,10 @@ class Advice:
     """The same for that many requests at once."""
 
 
-Changed = tuple[str, Plan, str]
+Changed = tuple[str, MemoryPlan, str]
 
 
-def advice(plan: Plan) -> list[Advice]:
+def advice(plan: MemoryPlan) -> list[Advice]:
     """Changes that help, those that cost nothing first. Each stands for itself."""
     before = _reach(plan)
     found = []
@@ -55,35 +55,35 @@ def advice(plan: Plan) -> list[Advice]:
     return found
 
 
-def _reach(plan: Plan) -> tuple[int, int]:
+def _reach(plan: MemoryPlan) -> tuple[int, int]:
     try:
         return plan.longest, plan.longest_for_all
     except Unplannable:
         return 0, 0
 
 
-def _changes(plan: Plan) -> Iterator[Changed]:
+def _changes(plan: MemoryPlan) -> Iterator[Changed]:
     for change in (_patch, _cache_fp8, _hybrid, _no_towers, _batch, _utilization, _sequences, _length, _no_draft):
         yield from change(plan)
 
 
-def _with(plan: Plan, **flags: object) -> Plan:
-    return Plan(plan.models, replace(plan.flags, **flags), plan.device)  # type: ignore[arg-type]
+def _with(plan: MemoryPlan, **flags: object) -> MemoryPlan:
+    return MemoryPlan(plan.models, replace(plan.flags, **flags), plan.device)  # type: ignore[arg-type]
 
 
-def _patch(plan: Plan) -> Iterator[Changed]:
+def _patch(plan: MemoryPlan) -> Iterator[Changed]:
     if not plan.flags.joins_windows and not plan.flags.hybrid:
         changed = _with(plan, joins_windows=True)
         yield "patches.required: add kv-spec-uniform-valueerror", changed, "one group may hold two windows"
 
 
-def _cache_fp8(plan: Plan) -> Iterator[Changed]:
+def _cache_fp8(plan: MemoryPlan) -> Iterator[Changed]:
     if not plan.flags.cache_dtype.startswith(("fp8", "int", "nvfp4")):
         changed = _with(plan, cache_dtype="fp8", draft_cache_dtype="fp8")
         yield "--set serve.kv_cache_dtype=fp8", changed, "one byte for each number of the cache"
 
 
-def _hybrid(plan: Plan) -> Iterator[Changed]:
+def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
     """Not where a draft model's layers would come into several groups: the first model runner cannot take those."""
     may = plan.flags.method != "draft_model" or plan.flags.runner == "v2"
     if not plan.flags.hybrid and may:
@@ -91,13 +91,13 @@ def _hybrid(plan: Plan) -> Iterator[Changed]:
         yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"
 
 
-def _no_towers(plan: Plan) -> Iterator[Changed]:
+def _no_towers(plan: MemoryPlan) -> Iterator[Changed]:
     if plan.flags.towers and plan.target.towers:
         changed = _with(plan, towers=False)
         yield "--set serve.language_model_only=true", changed, "no image and audio towers, text only"
 
 
-def _batch(plan: Plan) -> Iterator[Changed]:
+def _batch(plan: MemoryPlan) -> Iterator[Changed]:
     batch, least = plan.flags.max_num_batched_tokens, plan.item.tokens if plan.item else 0
     if batch < least:
         changed = _with(plan, max_num_batched_tokens=least)
@@ -108,7 +108,7 @@ def _batch(plan: Plan) -> Iterator[Changed]:
         yield f"--set serve.max_num_batched_tokens={smaller}", changed, "smaller activations, slower prefill"
 
 
-def _utilization(plan: Plan) -> Iterator[Changed]:
+def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
     """As little as lets it start, else all that may be given: what is free now, and never more than 0.95 (0.85)."""
     if plan.flags.cpu_cache is not None:
         return
@@ -130,11 +130,11 @@ def _utilization(plan: Plan) -> Iterator[Changed]:
         yield f"{change} --set serve.max_model_len={longest}", shorter, f"{effect}, and the longest that fits"
 
 
-def _too_much(plan: Plan) -> bool:
+def _too_much(plan: MemoryPlan) -> bool:
     return plan.device.free is not None and plan.device.free < plan.requested
 
 
-def _sequences(plan: Plan) -> Iterator[Changed]:
+def _sequences(plan: MemoryPlan) -> Iterator[Changed]:
     """As many as fit at once; where nothing fits, half as many again and again until it starts."""
     number = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
     if number == 0:
@@ -145,18 +145,18 @@ def _sequences(plan: Plan) -> Iterator[Changed]:
         yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits for another"
 
 
-def _length(plan: Plan) -> Iterator[Changed]:
+def _length(plan: MemoryPlan) -> Iterator[Changed]:
     longest = _safely(lambda: plan.longest)
     if 0 < longest < plan.flags.max_model_len:
         changed = _with(plan, max_model_len=longest)
         yield f"--set serve.max_model_len={longest}", changed, "the longest that fits"
 
 
-def _no_draft(plan: Plan) -> Iterator[Changed]:
+def _no_draft(plan: MemoryPlan) -> Iterator[Changed]:
     if plan.models.draft:
         models = replace(plan.models, draft=None)
         flags = replace(plan.flags, method=None, draft_tokens=0)
-        yield "--no-spec", Plan(models, flags, plan.device), "no draft, no speculation"
+        yield "--no-spec", MemoryPlan(models, flags, plan.device), "no draft, no speculation"
 
 
 def _safely(ask: Callable[[], int]) -> int:

@@ -26,7 +26,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class SpeedEstimate:
     """Tokens per second of all requests together, and what that rests on."""
 
     tokens_per_second: float
@@ -56,7 +56,7 @@ def measured_share(share: float, basis: str) -> Share:
     return Share(low=share, typical=share, high=share, basis=basis)
 
 
-def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float, share: Share | None = None) -> Estimate:
+def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float, share: Share | None = None) -> SpeedEstimate:
     """Return the speed of steps that yield `tokens` tokens, those of all requests together.
 
     `reads` has the bytes of each pass of a step, one after the other: the target's, and every pass of the draft.
@@ -69,7 +69,7 @@ def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float, share: Sh
         seconds = sum(nbytes / (bandwidth * of(one)) for nbytes, one in zip(reads, shares, strict=True))
         return tokens / seconds
 
-    return Estimate(
+    return SpeedEstimate(
         tokens_per_second=speed(lambda one: one.typical),
         low=speed(lambda one: one.low),
         high=speed(lambda one: one.high),

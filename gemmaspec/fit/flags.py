@@ -255,14 +255,7 @@ def _no_media(profile: Profile) -> bool:
     return limits is not None and limits.get("image") == limits.get("video") == limits.get("audio") == 0
 
 
-_WITH_DEFAULT: Final = (
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "gpu_memory_utilization",
-    "kv_cache_dtype",
-    "block_size",
-)
+_WITH_DEFAULT: Final = _COUNTED[:6]
 
 
 def _defaults(profile: Profile, names: Iterable[str] = _WITH_DEFAULT) -> Iterator[str]:

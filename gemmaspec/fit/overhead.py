@@ -23,6 +23,9 @@ from gemmaspec.fit.machine import GIB, Device
 _LOGITS_BYTES: Final = 6
 """For each sampled token and word of the vocabulary: logits in bfloat16 and in float32. With 256 requests at once
 sampling did not reach the peak of a batch of 2,048 tokens, which bounds this by 5.4."""
+_NATIVE_SAMPLER_BYTES: Final = 14
+"""The same for each request up to 0.20: logits in bfloat16 and in float32, probabilities, and as many random numbers
+(forward_native and random_sample in v1/sample/ops/topk_topp_sampler.py; FlashInfer samples by default from 0.21 on)."""
 _BASE: Final = 12 * 2**20
 """What a pass takes however few tokens it has."""
 _OUTSIDE: Final = 240 * 2**20
@@ -34,11 +37,14 @@ _CPU_RUNTIME: Final = 584 * 2**20
 _LARGEST_GRAPH: Final = 512
 _REPACKED: Final = 0.18
 """What packed 4-bit experts took beyond their stored bytes once Marlin's kernels had them: 2.14 and 2.18 GiB in two
-published loads of the 26B-A4B, whose experts are 11.97 GiB. Why so much is not known."""
+published loads of the 26B-A4B, whose experts are 11.97 GiB, if their GB are the log's GiB (0.92 and 0.80 GiB if not).
+
+No code explains it: prepare_nvfp4_moe_layer_for_marlin in marlin_utils_fp4.py (0.19.0 to 0.33.0) pads experts of 704 by
+nothing, its workspace is four numbers for each multiprocessor, and what it repacks from is freed layer by layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Overhead:
     """Bytes, and how they come about."""
 
     name: str
@@ -46,15 +52,15 @@ class Estimate:
     formula: str
 
 
-def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Estimate, ...]:
+def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Overhead, ...]:
     """All of it that the KV cache has to leave room for."""
     if device.cpu:
-        return (Estimate(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
+        return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
     found = [activations(models, flags, device)]
     if not flags.eager:
         found.append(compiling(models, flags, found[0].nbytes))
-    found.append(Estimate(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
+    found.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
     if not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
         found.append(graphs(flags))
     if marlin_experts(target, flags, device):
@@ -72,14 +78,14 @@ def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
     return algorithm == WEIGHT_ONLY or 0 < device.major < 10
 
 
-def repacked(target: Checkpoint, flags: Flags) -> Estimate:
+def repacked(target: Checkpoint, flags: Flags) -> Overhead:
     """Return what Marlin's form of the experts takes beside their stored size, on each GPU."""
     stored = sum(tensor.nbytes for tensor in target.tensors if ".experts." in tensor.name)
     formula = f"{_REPACKED:g} x the experts' stored bytes: what published loads took more under Marlin"
-    return Estimate(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
+    return Overhead(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
 
 
-def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Estimate:
+def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overhead:
     """The largest of a full batch through either model, sampling for all requests, and images through the tower.
 
     Not their sum: profile_run encodes the images before the batch, and keeps no more than their embeddings.
@@ -89,10 +95,13 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Estim
     words = models[0].text.vocab_size
     found = [_pass(model, flags) for model in models]
     found.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
+    if Version(flags.vllm) < Version("0.21.0"):
+        each, requests = _NATIVE_SAMPLER_BYTES, min(flags.max_num_seqs, tokens)
+        found.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
     if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
         found.append(profiled)
     nbytes, formula = max(found)
-    return Estimate(name="activations", nbytes=nbytes + _BASE, formula=formula)
+    return Overhead(name="activations", nbytes=nbytes + _BASE, formula=formula)
 
 
 def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
@@ -111,7 +120,7 @@ def widest(model: Checkpoint) -> int:
     return model.text.intermediate_size * (2 if double is True else 1)
 
 
-def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Estimate:
+def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead:
     """What a start that compiles takes beyond the peak that is `profiled` anyway.
 
     It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
@@ -120,7 +129,7 @@ def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Estimate
     inside = models[1:] if sees_images(models[0], flags) else models
     peaks = [_BASE + _table(model) + _pass(model, flags)[0] for model in inside]
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache has it to spare"
-    return Estimate(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
+    return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
 
 
 def _table(model: Checkpoint) -> int:
@@ -128,10 +137,10 @@ def _table(model: Checkpoint) -> int:
     return max(tables, default=0)
 
 
-def graphs(flags: Flags) -> Estimate:
+def graphs(flags: Flags) -> Overhead:
     """CUDA graphs, one for each batch size; counted against gpu_memory_utilization from 0.21.0 on."""
     number, (base, each) = graph_sizes(flags), _GRAPHS
-    return Estimate(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
+    return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
 
 
 def graph_sizes(flags: Flags) -> int:

@@ -15,7 +15,7 @@ from gemmaspec.fit.kvcache import KvCache
 from gemmaspec.fit.kvgroups import Unplannable, groups_of
 from gemmaspec.fit.kvspec import Owned, layer_caches
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.overhead import Estimate, gib, overheads
+from gemmaspec.fit.overhead import Overhead, gib, overheads
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.fit.weights import Weights, weights_of
 from gemmaspec.releases.media import Item, largest_item
@@ -36,7 +36,7 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """One profile on one machine. Sizes are in bytes, lengths in tokens."""
 
     models: Models
@@ -56,7 +56,7 @@ class Plan:
         return weights_of(model, vllm=self.flags.vllm, towers=True, fp8_online=fp8) if model else None
 
     @cached_property
-    def overheads(self) -> tuple[Estimate, ...]:
+    def overheads(self) -> tuple[Overhead, ...]:
         """What else must fit beside the cache."""
         return overheads(self.models.target, self.models.draft, self.flags, self.device)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.plan import Plan
-from gemmaspec.fit.roofline import Roofline
+from gemmaspec.fit.plan import MemoryPlan
+from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 
 _MOST_SEQUENCES = 64
@@ -21,10 +21,10 @@ class Fit:
     """Everything that `gemmaspec fit` tells."""
 
     profile: str
-    plan: Plan
+    plan: MemoryPlan
     problems: tuple[str, ...]
     advice: tuple[Advice, ...]
-    roofline: Roofline | None
+    roofline: ServingRoofline | None
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """What was taken for granted."""
@@ -54,7 +54,7 @@ def document(fit: Fit) -> dict[str, Any]:
     }
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
+def _memory(plan: MemoryPlan) -> dict[str, Any]:
     return {
         "total": plan.device.memory,
         "free": plan.device.free,
@@ -69,7 +69,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _cache(plan: Plan) -> dict[str, Any] | None:
+def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
     """None where vLLM cannot plan the cache at all; the problems say why."""
     try:
         cache = plan.cache
@@ -92,7 +92,7 @@ def _cache(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def longest_by_sequences(plan: Plan) -> Iterator[tuple[int, int]]:
+def longest_by_sequences(plan: MemoryPlan) -> Iterator[tuple[int, int]]:
     """How long requests can be, for 1, 2, 4 … of them at once."""
     limit, number = plan.models.target.text.max_position_embeddings, 1
     while number <= _MOST_SEQUENCES:
@@ -103,7 +103,7 @@ def longest_by_sequences(plan: Plan) -> Iterator[tuple[int, int]]:
         number *= 2
 
 
-def layer_rows(plan: Plan) -> Iterator[dict[str, Any]]:
+def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
     """The cache by kind of layer, as it is after pages were made equal."""
     planned = [layer for group in plan.cache.groups for layer in group.layers]
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):

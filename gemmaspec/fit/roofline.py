@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.fit.estimate import Estimate, estimate
-from gemmaspec.fit.plan import Plan
+from gemmaspec.fit.estimate import SpeedEstimate, estimate
+from gemmaspec.fit.plan import MemoryPlan
 from gemmaspec.profile.model import Measured
 
 ASSUMED: Final = (0.5, 0.7, 0.9)
@@ -81,14 +81,14 @@ class Speed:
 
     acceptance: float
     tokens_per_step: float
-    estimate: Estimate
+    estimate: SpeedEstimate
     speedup: float
     basis: str
     """Where the acceptance comes from: a measured length, or assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roofline:
+class ServingRoofline:
     """What no server on this machine can exceed, and what servers reach of it. Speeds are of all requests together."""
 
     bandwidth: float
@@ -105,14 +105,14 @@ class Roofline:
     """The roofline without speculation, in tokens per second."""
     bound: float
     """The same with every drafted token accepted; equal to `alone` without speculation."""
-    estimate: Estimate
+    estimate: SpeedEstimate
     """Without speculation."""
     speeds: tuple[Speed, ...]
 
 
 def roofline(
-    plan: Plan, measured: tuple[Measured, ...], *, context: int = 1024, concurrency: int = 1
-) -> Roofline | None:
+    plan: MemoryPlan, measured: tuple[Measured, ...], *, context: int = 1024, concurrency: int = 1
+) -> ServingRoofline | None:
     """Return the roofline for requests of `context` tokens that share no prompt; None without a known bandwidth."""
     if plan.device.bandwidth is None:
         return None
@@ -125,7 +125,7 @@ def roofline(
     alone = concurrency * bandwidth / _at_least(least, 0)
     with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)
     without = estimate([step.alone], bandwidth=bandwidth, tokens=concurrency)
-    return Roofline(
+    return ServingRoofline(
         bandwidth=bandwidth,
         context=context,
         concurrency=concurrency,
@@ -148,7 +148,7 @@ def _at_least(step: Step, passes: int) -> int:
     return target + passes * max(step.draft + step.draft_cache - _CACHED, 0)
 
 
-def step_bytes(plan: Plan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> Step:
+def step_bytes(plan: MemoryPlan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> Step:
     """Return what a step over `tokens` tokens of each request reads; `alike`: all of them use the same experts."""
     all_tokens = concurrency * tokens
     return Step(
@@ -159,7 +159,7 @@ def step_bytes(plan: Plan, *, context: int, concurrency: int, tokens: int, alike
     )
 
 
-def _draft_bytes(plan: Plan, tokens: int, *, alike: bool) -> int:
+def _draft_bytes(plan: MemoryPlan, tokens: int, *, alike: bool) -> int:
     """Weights that a pass of the draft reads; one that stores no table of words scores them with the target's head.
 
     vllm/v1/worker/gpu/spec_decode/dflash/utils.py, 0.32.0.
@@ -170,7 +170,7 @@ def _draft_bytes(plan: Plan, tokens: int, *, alike: bool) -> int:
     return own if plan.draft.head or plan.draft.embeddings else own + (plan.target.head or plan.target.embeddings)
 
 
-def _cache_bytes(plan: Plan, role: str, context: int) -> int:
+def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
     """Keys and values that one request's step reads; a layer that shares another's cache reads it once more."""
     model = plan.models.target if role == "target" else plan.models.draft
     if model is None:
@@ -196,7 +196,7 @@ def _acceptances(measured: tuple[Measured, ...], k: int) -> list[tuple[float, st
 
 
 def _speed(
-    a: float, k: int, basis: str, reads: Sequence[int], without: Estimate, bandwidth: float, concurrency: int
+    a: float, k: int, basis: str, reads: Sequence[int], without: SpeedEstimate, bandwidth: float, concurrency: int
 ) -> Speed:
     expected = tokens_per_step(a, k)
     found = estimate(reads, bandwidth=bandwidth, tokens=expected * concurrency)

@@ -1,7 +1,7 @@
-"""The script that runs beside vLLM, standard library only, and what the host uses of its deciding half.
+"""The script that starts vLLM with patches (standard library only), and the names that the host uses of it.
 
-Read launch.py from its end: `launch()` tells the whole start. The host imports from here, never from launch.py, which
-is copied into stacks as it is.
+Begin at the end of launch.py: `launch()` shows the whole start. The host imports from here, never from launch.py, which
+is copied into stacks unchanged.
 """
 
 from gemmaspec.launcher.launch import EDGE as EDGE_MARK
@@ -19,6 +19,7 @@ from gemmaspec.launcher.launch import (
     Requirement,
     Rule,
     Source,
+    Surroundings,
     Variant,
     build_overlay,
     candidates,
@@ -43,7 +44,6 @@ from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
 from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
 from gemmaspec.launcher.launch import UNREADABLE as NOT_PYTHON
-from gemmaspec.launcher.launch import Place as Surroundings
 from gemmaspec.launcher.launch import build as decode
 from gemmaspec.launcher.launch import check as ensure
 from gemmaspec.launcher.launch import contains as range_contains

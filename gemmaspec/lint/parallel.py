@@ -54,6 +54,8 @@ def pipeline(subject: Subject) -> Iterator[Issue]:
         message = f"vLLM {subject.vllm} gives the draft the same stages, and the MTP head cannot be cut into stages"
     elif method == "dflash" and subject.runner == "v2":
         message = f"vLLM {subject.vllm} refuses dflash with pipeline parallelism"
+    elif method == "dspark":
+        message = f"vLLM {subject.vllm} gives the draft the same stages, and a DSpark head cannot be cut into stages"
     else:
         message = f"vLLM {subject.vllm} gives the draft the same stages, while only the last one drafts"
         yield Issue(

@@ -16,7 +16,7 @@ _RUNNING: Final = "min by (instance, model_name) (min_over_time(vllm:num_request
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class ScrapeTarget:
     """A server to scrape."""
 
     name: str
@@ -68,7 +68,7 @@ def rules() -> dict[str, Any]:
     return {"groups": [{"name": "gemmaspec", "rules": [dict(rule) for rule in _RULES]}]}
 
 
-def configuration(targets: Sequence[Target], *, rule_file: str) -> dict[str, Any]:
+def configuration(targets: Sequence[ScrapeTarget], *, rule_file: str) -> dict[str, Any]:
     """Return a Prometheus configuration that scrapes these servers and loads the rules.
 
     It holds no key: a server with a key takes `authorization: {credentials_file: …}` in its job.

@@ -38,7 +38,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class GpuReading:
     """What one GPU is doing now. A value is None if the driver does not report it."""
 
     clock_mhz: float | None
@@ -51,15 +51,15 @@ class Load:
 def gpus() -> tuple[Gpu, ...]:
     """Return the GPUs of this machine; empty without nvidia-smi or without a GPU.
 
-    Raises EnvironmentMissing if nvidia-smi does not answer.
+    Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return tuple(parse_gpus(_query(_FIELDS)))
 
 
-def loads() -> tuple[Load, ...]:
+def loads() -> tuple[GpuReading, ...]:
     """Return what each GPU is doing now, in the order of `gpus`.
 
-    Raises EnvironmentMissing if nvidia-smi does not answer.
+    Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return tuple(parse_loads(_query(_LOAD_FIELDS)))
 
@@ -67,7 +67,7 @@ def loads() -> tuple[Load, ...]:
 def newest_cuda() -> str | None:
     """Return the newest CUDA that the driver can run, such as 13.0; None if nvidia-smi does not say.
 
-    Raises EnvironmentMissing if nvidia-smi does not answer.
+    Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return parse_cuda(_run())
 
@@ -87,11 +87,11 @@ def parse_gpus(text: str) -> Iterator[Gpu]:
         )
 
 
-def parse_loads(text: str) -> Iterator[Load]:
+def parse_loads(text: str) -> Iterator[GpuReading]:
     """Yield the loads in the answer to a query for SM clock, power, temperature and used memory."""
     for clock, power, temperature, used in _rows(text, 4):
         bytes_used = _number(used)
-        yield Load(
+        yield GpuReading(
             clock_mhz=_number(clock),
             power_w=_number(power),
             temperature_c=_number(temperature),

@@ -11,10 +11,10 @@ from typing import Any
 
 from gemmaspec.bench.cells import Cell
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt
-from gemmaspec.bench.samples import Group, Measured, Sample
+from gemmaspec.bench.samples import Measured, RequestSample, SampleGroup
 from gemmaspec.engine.server import Server
 from gemmaspec.measure.counters import Counters, read_counters, settled
-from gemmaspec.measure.gpu import Watch
+from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.load import Load, run_load
 from gemmaspec.measure.stream import Broken, Stream
 
@@ -76,10 +76,10 @@ def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, draft
     """
     warm_up(asking, cell.concurrency)
     before = reference_step(asking)
-    with Watch() as watch:
+    with GpuWatch() as watch:
         parts = [_group(asking, cell, part, category=category) for category, part in _groups(prompts, cell)]
     after = reference_step(asking)
-    samples: list[Sample] = []
+    samples: list[RequestSample] = []
     offset = 0.0
     for part, load, _ in parts:
         samples += [_sample(prompt, one, offset) for prompt, one in zip(part, load.streams, strict=True)]
@@ -139,13 +139,13 @@ def _groups(prompts: Sequence[Prompt], cell: Cell) -> list[tuple[str | None, lis
 
 def _group(
     asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, category: str | None
-) -> tuple[Sequence[Prompt], Load, Group]:
+) -> tuple[Sequence[Prompt], Load, SampleGroup]:
     bodies = [asking.body(one.body()) for one in prompts]
     before = asking.counters()
     load = asking.run(bodies, cell.concurrency)
     tokens = sum(one.completion_tokens for one in load.streams)
     added = settled(asking.server, before, tokens=tokens, timeout_s=COUNTERS_S, api_key=asking.api_key)
-    group = Group(
+    group = SampleGroup(
         category=category,
         drafts=added.drafts,
         drafted=added.drafted,
@@ -156,8 +156,8 @@ def _group(
     return prompts, load, group
 
 
-def _sample(prompt: Prompt, one: Stream, offset: float) -> Sample:
-    return Sample(
+def _sample(prompt: Prompt, one: Stream, offset: float) -> RequestSample:
+    return RequestSample(
         prompt=prompt.id,
         category=prompt.category,
         sent=one.sent + offset,

@@ -15,15 +15,15 @@ _EVERY_S: Final = 2.0
 _TIMEOUT_S: Final = 10.0
 
 
-class Watch:
+class GpuWatch:
     """Reads the GPUs every two seconds, in a thread of its own, until it is left."""
 
     def __init__(self) -> None:
-        self._loads: list[nvidia.Load] = []
+        self._loads: list[nvidia.GpuReading] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gemmaspec-gpu", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> GpuWatch:
         self._thread.start()
         return self
 
@@ -33,7 +33,7 @@ class Watch:
 
     def summary(self) -> dict[str, Any] | None:
         """The median, the lowest and the highest of each reading, over all GPUs; None without a GPU."""
-        names = [field.name for field in dataclasses.fields(nvidia.Load)]
+        names = [field.name for field in dataclasses.fields(nvidia.GpuReading)]
         found = {name: [value for one in self._loads if (value := getattr(one, name)) is not None] for name in names}
         return {name: _range(values) for name, values in found.items() if values} or None
 

@@ -22,14 +22,14 @@ _FIRST_GUESS: Final = 3.6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ServedModel:
     """What a server says of the model it serves."""
 
     name: str
     max_model_len: int | None
 
 
-def served(server: Server, api_key: str | None) -> Model:
+def served(server: Server, api_key: str | None) -> ServedModel:
     """The first model of /v1/models. Raises Broken when the server does not list one."""
     reply = exchange(server, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
     found = reply.json() if reply.status == 200 else None
@@ -38,7 +38,7 @@ def served(server: Server, api_key: str | None) -> Model:
     name, length = first.get("id"), first.get("max_model_len")
     if not isinstance(name, str):
         raise Broken(f"the server does not say which model it serves (HTTP {reply.status} of /v1/models)")
-    return Model(name=name, max_model_len=length if isinstance(length, int) else None)
+    return ServedModel(name=name, max_model_len=length if isinstance(length, int) else None)
 
 
 def count(asking: Asking, prompt: Prompt) -> int:

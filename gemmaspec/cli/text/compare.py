@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gemmaspec.bench.compare import Change, Comparison
+from gemmaspec.bench.compare import CellChange, Comparison
 
 _SHOWN = 60
 
@@ -34,7 +34,7 @@ def lines(found: Comparison, a: str, b: str) -> Iterator[str]:
     yield _verdict(found)
 
 
-def _line(one: Change) -> str:
+def _line(one: CellChange) -> str:
     verdict = "  slower" if one.slower else "  faster" if one.faster else ""
     accepted = f"{one.a['acceptance_length']:.2f} → {one.b['acceptance_length']:.2f}"
     steps = f"{one.a['step_ms']:.2f} → {one.b['step_ms']:.2f}"

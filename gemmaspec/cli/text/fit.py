@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmaspec.fit.advice import Advice
-from gemmaspec.fit.estimate import Estimate
+from gemmaspec.fit.estimate import SpeedEstimate
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.plan import HELD, Plan
+from gemmaspec.fit.plan import HELD, MemoryPlan
 from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
-from gemmaspec.fit.roofline import Roofline
+from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 
 _GIB = 2**30
@@ -57,7 +57,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes / _GIB:.2f} GiB" if abs(nbytes) >= _GIB / 10 else f"{nbytes / _MIB:.1f} MiB"
 
 
-def memory_lines(plan: Plan) -> Iterator[str]:
+def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     """Where the memory goes."""
     flags = plan.flags
     if flags.cpu_cache is None:
@@ -82,7 +82,7 @@ def memory_lines(plan: Plan) -> Iterator[str]:
     yield _row("KV cache", plan.available, how)
 
 
-def cache_lines(plan: Plan) -> Iterator[str]:
+def cache_lines(plan: MemoryPlan) -> Iterator[str]:
     """What the cache holds."""
     try:
         cache = plan.cache
@@ -128,7 +128,7 @@ def advice_line(one: Advice) -> str:
     return f"  {one.change}\n            {one.effect}; {outcome}{'' if one.starts else '; alone not enough'}"
 
 
-def speed_lines(roofline: Roofline | None) -> Iterator[str]:
+def speed_lines(roofline: ServingRoofline | None) -> Iterator[str]:
     """The bound, and the estimate with what it rests on."""
     if roofline is None:
         yield "  unknown: the memory bandwidth of this machine is not known here"
@@ -154,7 +154,7 @@ def speed_lines(roofline: Roofline | None) -> Iterator[str]:
         )
 
 
-def _estimated(one: Estimate) -> str:
+def _estimated(one: SpeedEstimate) -> str:
     return f"{one.tokens_per_second:,.1f} tokens/s ({one.low:,.1f} to {one.high:,.1f})"
 
 

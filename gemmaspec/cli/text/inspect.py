@@ -18,7 +18,7 @@ from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization
-    from gemmaspec.deploy.inspect import Inspection, Look
+    from gemmaspec.deploy.inspect import Inspected, Inspection
     from gemmaspec.finding import Finding
     from gemmaspec.inspect.pair import Pairing
 
@@ -38,7 +38,7 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         _pairing(found.pairing)
 
 
-def _look(look: Look) -> None:
+def _look(look: Inspected) -> None:
     checkpoint = look.checkpoint
     output.told(_title(checkpoint))
     for name, text in _rows(checkpoint):
@@ -201,7 +201,7 @@ def _pairing_json(pairing: Pairing) -> dict[str, Any]:
     return {**own, **dataclasses.asdict(pairing), "findings": findings}
 
 
-def _look_json(look: Look) -> dict[str, Any]:
+def _look_json(look: Inspected) -> dict[str, Any]:
     checkpoint = look.checkpoint
     kind, why = kind_of(checkpoint)
     content = dataclasses.asdict(checkpoint)

@@ -10,10 +10,10 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from gemmaspec.carry.verify import Cell, Outcome
+from gemmaspec.carry.verify import Outcome, PatchOnTree
 from gemmaspec.cli import output
 from gemmaspec.engine.lines import clean
-from gemmaspec.trees.tree import Place
+from gemmaspec.trees.tree import TreeSource
 
 LETTERS: Final = {
     "applies": ("a", "green"),
@@ -41,10 +41,10 @@ LEGEND: Final = {
 
 
 @dataclass(frozen=True)
-class Column:
+class MatrixColumn:
     """One tree; the two lines of its head."""
 
-    place: Place
+    place: TreeSource
     top: str
     bottom: str
 
@@ -63,7 +63,7 @@ def show(outcome: Outcome, *, width: int | None = None) -> None:
         console.print(line)
 
 
-def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
+def lines(cells: Sequence[PatchOnTree], *, width: int) -> Iterator[Text]:
     """The table, cut into blocks that fit the width; then the legend, the trees with numbers, and the misfits."""
     if not cells:
         return
@@ -88,27 +88,29 @@ def lines(cells: Sequence[Cell], *, width: int) -> Iterator[Text]:
     yield from misfits(cells)
 
 
-def _columns(cells: Sequence[Cell]) -> Iterator[Column]:
+def _columns(cells: Sequence[PatchOnTree]) -> Iterator[MatrixColumn]:
     """A release is headed by its number in two lines, another tree by a number of ours."""
     number = 0
     for place in dict.fromkeys(cell.place for cell in cells):
         if place.kind == "release":
             major, _, rest = place.ref.partition(".")
             minor, _, patch = rest.partition(".")
-            yield Column(place, minor if _shared_major(cells) else f"{major}.{minor}", f".{patch}" if patch else "")
+            yield MatrixColumn(
+                place, minor if _shared_major(cells) else f"{major}.{minor}", f".{patch}" if patch else ""
+            )
         else:
             number += 1
-            yield Column(place, f"[{number}]", "")
+            yield MatrixColumn(place, f"[{number}]", "")
 
 
-def _shared_major(cells: Sequence[Cell]) -> str:
+def _shared_major(cells: Sequence[PatchOnTree]) -> str:
     """The "0." that all releases of the table begin with, said once; "" when they differ."""
     majors = {cell.place.ref.partition(".")[0] for cell in cells if cell.place.kind == "release"}
     return f"{majors.pop()}." if len(majors) == 1 else ""
 
 
-def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
-    block: list[Column] = []
+def _blocks(columns: Sequence[MatrixColumn], width: int) -> Iterator[list[MatrixColumn]]:
+    block: list[MatrixColumn] = []
     for column in columns:
         if block and sum(one.width + 1 for one in [*block, column]) > width:
             yield block
@@ -117,7 +119,7 @@ def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
     yield block
 
 
-def _row(patch: str, cells: Sequence[Cell | None], columns: Sequence[Column], margin: int) -> Text:
+def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[MatrixColumn], margin: int) -> Text:
     row = Text(patch.ljust(margin))
     for cell, column in zip(cells, columns, strict=True):
         letter, style = LETTERS[cell.verdict.state] if cell else (" ", "")
@@ -126,14 +128,14 @@ def _row(patch: str, cells: Sequence[Cell | None], columns: Sequence[Column], ma
     return row
 
 
-def _legend(cells: Sequence[Cell]) -> Iterator[Text]:
+def _legend(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
     """The letters that are in the table, one a line."""
     for state, (letter, style) in LETTERS.items():
         if any(cell.verdict.state == state for cell in cells):
             yield Text(letter, style).append(f" {LEGEND[state]}", "not bold default")
 
 
-def drifts(cells: Sequence[Cell]) -> Iterator[Text]:
+def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
     """For each patch that fits a build which is no known release: whose file or function that build has."""
     for cell in cells:
         verdict = cell.verdict
@@ -145,7 +147,7 @@ def drifts(cells: Sequence[Cell]) -> Iterator[Text]:
             yield from (_plain(f"  {detail}") for detail in details)
 
 
-def misfits(cells: Sequence[Cell]) -> Iterator[Text]:
+def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
     """For each patch that does not fit a tree: the file, the line, what was expected there and what was found."""
     for cell in cells:
         verdict = cell.verdict

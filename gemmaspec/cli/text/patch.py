@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from gemmaspec.carry.patchset import PatchSet
     from gemmaspec.carry.releaseday import Day, ProfileDay
     from gemmaspec.carry.releasenames import Names
-    from gemmaspec.carry.verify import Cell, Outcome
+    from gemmaspec.carry.verify import Outcome, PatchOnTree
     from gemmaspec.patching.decide import FileVerdict
     from gemmaspec.patching.patch import Patch
-    from gemmaspec.trees.tree import Place
+    from gemmaspec.trees.tree import TreeSource
 
 
 @contextlib.contextmanager
-def tree_progress() -> Iterator[Callable[[Place], None]]:
+def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
     """A live line on a terminal's stderr while trees are read; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -81,7 +81,7 @@ def _outcome_json(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
     return {"ok": ok, "results": [*map(_cell_json, outcome.cells), *unread]}
 
 
-def _cell_json(cell: Cell) -> dict[str, Any]:
+def _cell_json(cell: PatchOnTree) -> dict[str, Any]:
     return {
         "patch": cell.verdict.patch,
         "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},

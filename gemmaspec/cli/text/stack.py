@@ -14,7 +14,7 @@ from gemmaspec.redact import redact
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
     from gemmaspec.deploy.stacks import Started
-    from gemmaspec.deploy.starting import Progress, Running
+    from gemmaspec.deploy.starting import Running, StartProgress
     from gemmaspec.deploy.up import DryRun
     from gemmaspec.ready.phases import Phase
     from gemmaspec.ready.probe import Answer
@@ -61,7 +61,7 @@ class TerminalProgress:
 
 
 @contextlib.contextmanager
-def start_progress() -> Iterator[Progress]:
+def start_progress() -> Iterator[StartProgress]:
     """Progress on stderr: live on a terminal, plain lines elsewhere."""
     if sys.stderr.isatty():
         with TerminalProgress() as progress:
@@ -113,7 +113,7 @@ def running(result: Running, *, as_json: bool) -> None:
     output.told(f"{server.name} is ready ({result.started.engine}, {since})")
     output.told(f"  address   {server.base_url}/v1   model {server.model}")
     report_lines(result.report)
-    for line in answer_lines(ready.answer):
+    for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
 
 
@@ -161,8 +161,8 @@ def demo(result: Demo, *, as_json: bool) -> None:
     output.told("  The models are tiny and random: this shows that it works, not how fast it is.")
 
 
-def answer_lines(answer: Answer) -> Iterator[str]:
-    """One answer in two or three lines."""
+def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
+    """One answer in two or three lines. `looks_up`: drafts are looked up in the text, and it may have none."""
     yield f"answer    {_clipped(answer.text)}"
     speed = f"{answer.tokens_per_second:.1f} tokens/s"
     yield f"speed     {answer.completion_tokens} tokens in {answer.seconds:.2f} s, {speed}"
@@ -171,6 +171,8 @@ def answer_lines(answer: Answer) -> Iterator[str]:
             f"drafted   {answer.draft_tokens} tokens in {answer.drafts} drafts, "
             f"{answer.accepted_tokens} accepted: acceptance length {answer.acceptance_length:.2f}"
         )
+    elif looks_up:
+        yield "drafted   nothing for this question: this method drafts what a text repeats"
 
 
 def _demo_rows(result: Demo) -> Iterator[tuple[str, str, str]]:
