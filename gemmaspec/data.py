@@ -17,8 +17,8 @@ COMPOSE: Final = ROOT / "compose"
 MEASUREMENTS: Final = ROOT / "measurements"
 PROMPTS: Final = ROOT / "prompts"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
-LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 PROBE: Final = _PACKAGE / "launcher" / "probe.py"
+LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 
 
 def patch_folders() -> tuple[Path, ...]:

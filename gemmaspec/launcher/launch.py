@@ -273,7 +273,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Require unique ids, because they identify the patches."""
-        check(not self.live_k or DIGEST.fullmatch(self.live_k), "live_k is no sha256")
+        check(not self.live_k or DIGEST.fullmatch(self.live_k), "live_k is not a sha256")
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
 
@@ -1527,7 +1527,7 @@ def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoRe
 
 
 def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]], command: list[str]) -> dict[str, Any]:
-    """The report of a start that has decided and not yet built anything."""
+    """Return the report of a start after its decisions and before the overlay."""
     return {
         "schema": 1,
         "profile": plan.profile,
