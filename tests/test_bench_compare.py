@@ -19,6 +19,7 @@ from gemmaspec.bench.compare import compare
 from gemmaspec.bench.report import page
 from gemmaspec.bench.svg import Chart, Line, svg
 from gemmaspec.cli.app import run
+from gemmaspec.cli.text.bench import lines as bench_lines
 
 
 def row(method: str, k: int, concurrency: int, speed: float, **other: Any) -> dict[str, Any]:
@@ -84,6 +85,29 @@ def write(path: Path, document: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.parametrize(("width", "dropped"), [(80, {"E(k)", "ms/step"}), (100, set()), (140, set())])
+def test_the_table_of_compare_drops_columns_and_cuts_none(
+    width: int, dropped: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", result(mtp_4_8=650.0))
+    run(["compare", str(a), str(b)])
+    printed = capsys.readouterr().out.splitlines()
+    heading = next(line for line in printed if "requests" in line)
+    assert [one for one in ("E(k)", "ms/step") if one not in heading] == sorted(dropped)
+    rows = printed[printed.index(heading) :]
+    assert all(len(line) <= width for line in rows)
+    assert any(line.endswith("slower") for line in rows)
+
+
+@pytest.mark.parametrize(("width", "dropped"), [(70, ["TTFT ms"]), (80, []), (100, []), (140, [])])
+def test_the_table_of_bench_drops_columns_and_cuts_none(width: int, dropped: list[str]) -> None:
+    printed = list(bench_lines(result(), width=width))
+    heading = next(line for line in printed if "requests" in line)
+    assert [one for one in ("E(k)", "ms/step", "TTFT ms") if one not in heading] == dropped
+    assert all(len(line) <= width for line in printed[printed.index(heading) : printed.index(heading) + 5])
+
+
 def test_the_same_result_twice_is_the_same() -> None:
     found = compare(result(), result())
     assert not found.slower
@@ -139,7 +163,7 @@ def test_cells_of_one_only_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     fewer["rows"] = fewer["rows"][:3]
     a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", fewer)
     assert run(["compare", str(a), str(b)]) == 0
-    assert "only in A: mtp k=4, 8 at once, 256 tokens of prompt" in capsys.readouterr().out
+    assert "only in A: mtp k=4, 8 concurrent, 256 prompt tokens" in capsys.readouterr().out
 
 
 def test_nothing_in_common_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +172,7 @@ def test_nothing_in_common_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         one["concurrency"] = 3
     a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", other)
     assert run(["compare", str(a), str(b)]) == 2
-    assert "no cell in common" in capsys.readouterr().err
+    assert "no common cell" in capsys.readouterr().err
 
 
 def spoiled(**changes: Any) -> dict[str, Any]:
@@ -160,17 +184,17 @@ def spoiled(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("{}", "is no result of gemmaspec bench"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "not a result of gemmaspec bench"),
         (json.dumps(result() | {"schema": 7}), "has the schema 7, and 1 is read"),
         (json.dumps({k: v for k, v in result().items() if k != "cells"}), "cells is missing"),
         (json.dumps(spoiled(tokens_per_second=None)), "rows, number 1: tokens_per_second is missing"),
         (json.dumps(spoiled(tokens_per_second=float("nan"))), "rows, number 1: tokens_per_second is missing"),
-        (json.dumps(spoiled(tokens_per_second=-4.0)), "cannot have been measured"),
+        (json.dumps(spoiled(tokens_per_second=-4.0)), "impossible number"),
         (json.dumps(spoiled(k=True)), "rows, number 1: k is missing"),
         (json.dumps(spoiled(acceptance=["x"])), "rows, number 1: acceptance is missing"),
-        (json.dumps(result() | {"rows": [7]}), "rows, number 1 is no map"),
+        (json.dumps(result() | {"rows": [7]}), "rows, number 1 must be a map"),
         (json.dumps(result() | {"cells": [{}]}), "cells, number 1: method is missing"),
     ],
 )
@@ -228,7 +252,7 @@ def test_the_report_is_whole_by_itself() -> None:
     assert found.loads == []
     assert "script" not in found.tags
     assert found.tags.count("figure") == 4
-    assert "Fastest at 1: mtp k=4 with 160.0 tok/s, 1.78 times no speculation" in found.text
+    assert "Fastest at 1: mtp k=4 with 160.0 tok/s, 1.78 times the speed without speculation" in found.text
     assert "sha256:aa" in found.text
     assert "prefers-color-scheme:dark" in page(result())
 
@@ -257,14 +281,14 @@ def test_a_large_report_stays_small() -> None:
 
 def test_a_partial_result_and_nothing_at_all_have_a_report() -> None:
     partial = result() | {"complete": False}
-    assert "Partial: not every cell was measured." in outline(partial).text
+    assert "Incomplete: not every cell was measured." in outline(partial).text
     assert "Nothing was measured." in outline(partial | {"rows": [], "cells": []}).text
 
 
 def test_synthetic_acceptance_is_said() -> None:
     document = result()
     document["rows"][2]["acceptance_by"] = "synthetic"
-    assert "drawn by lot" in outline(document).text
+    assert "Acceptance is synthetic" in outline(document).text
 
 
 def test_a_chart_survives_values_that_are_missing_or_zero() -> None:

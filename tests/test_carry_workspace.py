@@ -164,7 +164,7 @@ def test_the_command_line_says_where_and_what_is_left_to_do(tmp_path: Path, caps
     assert printed.out.strip() == str(tmp_path / "patches/right-value/0.20.diff")
     assert "unreviewed: write the texts marked TODO" in printed.err
     assert run(["patch", "list", "--patches", str(tmp_path / "patches")]) == 0
-    assert "unreviewed; in no shipped profile" in capsys.readouterr().out
+    assert "unreviewed; no shipped profile" in capsys.readouterr().out
 
 
 @pytest.mark.network

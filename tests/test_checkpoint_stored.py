@@ -250,7 +250,7 @@ def with_declaration(tensors: shapes.Shapes, algorithm: str | None, **changes: A
 def test_declared_and_not_stored() -> None:
     finding = codes(with_declaration(shapes.tensors(shapes.config("E2B")), "NVFP4"))["declared-not-stored"]
     assert finding.severity == "error"
-    assert "declares NVFP4, and no module is stored as NVFP4" in finding.message
+    assert "declares NVFP4, but no module is stored as NVFP4" in finding.message
     assert "was never loaded (still NaN)" in finding.impact
     assert "declared-not-stored" in codes(with_declaration(shapes.nvfp4(shapes.tensors(shapes.config("E2B"))), "FP8"))
 

@@ -63,14 +63,14 @@ def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixtu
     [
         (["up", "spark-31b-e2"], 2, "did you mean spark-31b-e2b"),
         (["up", "/no/such.yaml"], 2, "the profile file /no/such.yaml does not exist"),
-        (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine is docker or process, not 'podman'"),
+        (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine must be docker or process, not 'podman'"),
         (["up", "tiny-cpu", "--set", "nonsense"], 2, "is not KEY=VALUE"),
         (["up"], 2, "Missing argument"),
         (["upp"], 2, "No such command"),
-        (["down", "never-started"], 2, "no stack called 'never-started' was started"),
-        (["logs", "never-started"], 2, "no stack called"),
-        (["status", "never-started"], 2, "no stack called"),
-        (["restart", "never-started"], 2, "no stack called"),
+        (["down", "never-started"], 2, "no stack named 'never-started' was started"),
+        (["logs", "never-started"], 2, "no stack named"),
+        (["status", "never-started"], 2, "no stack named"),
+        (["restart", "never-started"], 2, "no stack named"),
         (["render", "tiny-cpu", "--set", "image=null"], 2, "image: is missing, but a container needs it"),
         (["render", "tiny-cpu", "--set", "chat.template=nothing.jinja"], 2, "chat.template: cannot read"),
         (["render", "tiny-cpu", "--set", "patches.required=[draft-text-onli]"], 2, "draft-text-only"),
@@ -100,7 +100,7 @@ def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
 ) -> None:
     arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
     assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
-    assert "target.model: there is no folder /no/such/model" in capsys.readouterr().err
+    assert "target.model: missing folder /no/such/model" in capsys.readouterr().err
 
 
 def test_profile_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_profile_list_keeps_going_past_one_that_is_not_valid(
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
     assert run(["profile", "list", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["profiles"]}
-    assert rows["broken"]["summary"].startswith("not valid:")
+    assert rows["broken"]["summary"].startswith("invalid:")
     assert rows["tiny-cpu"]["machine"] == "cpu"
 
 
@@ -141,7 +141,7 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
 
 def test_status_of_nothing_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status"]) == 0
-    assert "nothing was started" in capsys.readouterr().err
+    assert "no stack was started" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -97,8 +97,8 @@ def test_a_profile_that_is_not_valid_does_not_hide_the_others(
     ("arguments", "said"),
     [
         (["no-such-profile"], "unknown profile"),
-        (["tiny-cpu", "--for", "newest"], "'newest' is no release of vLLM"),
-        (["tiny-cpu", "--for", "9.0.0"], "nothing is known about vLLM 9.0.0 yet"),
+        (["tiny-cpu", "--for", "newest"], "'newest' is not a vLLM release"),
+        (["tiny-cpu", "--for", "9.0.0"], "vLLM 9.0.0 is not known yet"),
     ],
 )
 def test_what_is_not_there_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,9 +75,9 @@ def test_a_new_profile_extends_another_and_is_found_by_its_name(capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tiny-cpu", "--from", "spark-31b"], "there is a profile tiny-cpu already"),
-        (["Mine", "--from", "spark-31b"], "is not a name of lower-case letters"),
-        (["../mine", "--from", "spark-31b"], "is not a name of lower-case letters"),
+        (["tiny-cpu", "--from", "spark-31b"], "profile tiny-cpu already exists"),
+        (["Mine", "--from", "spark-31b"], "is not a valid name"),
+        (["../mine", "--from", "spark-31b"], "is not a valid name"),
         (["mine", "--from", "spark-31c"], "did you mean spark-31b"),
         (["mine"], "Missing option '--from'"),
     ],
@@ -139,7 +139,7 @@ def test_gc_frees_runtimes_that_no_profile_stack_or_known_good_uses(capsys: pyte
     (row,) = document(capsys)["garbage"]
     assert (row["kind"], row["name"]) == ("runtime", str(unused))
     assert unused.exists()
-    assert run(["gc"]) == 2, "nobody to ask"
+    assert run(["gc"]) == 2, "needs a terminal"
     assert run(["gc", "--yes"]) == 0
     assert not unused.exists()
     assert started.exists()
@@ -152,7 +152,7 @@ def test_gc_keeps_runtimes_while_a_record_cannot_be_read(capsys: pytest.CaptureF
     (state_dir() / "stacks" / "mine" / stacks.RECORD).write_text("{")
     assert run(["gc", "--runtimes", "--yes"]) == 0
     assert unused.exists()
-    assert "runtimes are kept" in capsys.readouterr().err
+    assert "keeping all runtimes" in capsys.readouterr().err
 
 
 def test_gc_frees_logs_that_are_old_and_leaves_the_running_servers_log() -> None:

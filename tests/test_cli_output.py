@@ -65,6 +65,16 @@ def test_a_table_leaves_out_columns_and_no_letters(width: int, head: str) -> Non
     assert all(word in words for word in ROWS[0][3].split())
 
 
+def test_numbers_are_aligned_to_the_right_after_an_indent() -> None:
+    made = lines(
+        (Column("k", right=True), Column("tok/s", right=True)),
+        [("2", "90.5"), ("10", "1,000.0")],
+        width=80,
+        indent="  ",
+    )
+    assert made == ["   k    tok/s", "   2     90.5", "  10  1,000.0"]
+
+
 def test_a_table_in_a_pipe_is_whole() -> None:
     made = lines(COLUMNS, ROWS, width=None)
     assert made[1].endswith(ROWS[0][3])
@@ -72,7 +82,16 @@ def test_a_table_in_a_pipe_is_whole() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize(
-    "arguments", [["profile", "list"], ["patch", "list"], ["config"], ["doctor"], ["inspect", "spark-31b"]]
+    "arguments",
+    [
+        ["profile", "list"],
+        ["patch", "list"],
+        ["config"],
+        ["doctor"],
+        ["inspect", "spark-31b"],
+        ["fit", "spark-31b"],
+        ["predict", "nvidia-31b-mtp", "--set", "machine=h200", "--k", "0,2,4", "--concurrency", "1,4"],
+    ],
 )
 def test_what_commands_print_keeps_to_the_width(
     arguments: list[str], width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -58,12 +58,12 @@ def test_a_driver_without_a_profile_is_only_shown() -> None:
         (SPARK, "cuda>=13.0", "13.0.2", "ok", "the image has CUDA 13.0.2"),
         (SPARK, None, "13.1.0", "warning", "a newer minor release"),
         (SPARK, None, "14.0.0", "failed", "the image has CUDA 14.0.0"),
-        (SPARK, "cuda>=13.2", "13.2.0", "failed", "the image wants cuda>=13.2"),
-        (SPARK, None, None, "ok", "does not say which CUDA"),
-        (SPARK, None, "a b", "ok", "does not say which CUDA"),
+        (SPARK, "cuda>=13.2", "13.2.0", "failed", "the image requires cuda>=13.2"),
+        (SPARK, None, None, "ok", "does not declare its CUDA"),
+        (SPARK, None, "a b", "ok", "does not declare its CUDA"),
         (H200, REQUIRE, "12.9.1", "warning", "a newer minor release"),
-        (H200, REQUIRE.replace("driver>=570,driver<571", "driver>=580"), "12.9.1", "failed", "wants cuda>=12.9"),
-        (H200, "cuda>=13.0 nonsense driver=abc", "13.0.2", "failed", "wants cuda>=13.0"),
+        (H200, REQUIRE.replace("driver>=570,driver<571", "driver>=580"), "12.9.1", "failed", "requires cuda>=12.9"),
+        (H200, "cuda>=13.0 nonsense driver=abc", "13.0.2", "failed", "requires cuda>=13.0"),
     ],
 )
 def test_the_driver_against_the_image_s_cuda(
@@ -136,11 +136,11 @@ NOON = 1795262400.0  # 2026-11-21 12:00 UTC
     ("clock", "state", "said"),
     [
         (Clock(now=NOON, step=0.0, skew=1.5, against="https://hub"), "ok", "within 60 s of https://hub"),
-        (Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"), "ok", "not compared"),
+        (Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"), "ok", "could not be compared"),
         (Clock(now=NOON, step=0.0, skew=-3600.0, against="https://hub"), "warning", "3600 s behind https://hub"),
         (Clock(now=NOON, step=0.0, skew=90.0, against="https://hub"), "warning", "90 s ahead of"),
-        (Clock(now=NOON, step=40.0, skew=0.0, against="https://hub"), "warning", "was set by +40 s"),
-        (Clock(now=0.0, step=0.0, skew=None, against="x"), "warning", "it is not 1970-01-01"),
+        (Clock(now=NOON, step=40.0, skew=0.0, against="https://hub"), "warning", "was changed by +40 s"),
+        (Clock(now=0.0, step=0.0, skew=None, against="x"), "warning", "it cannot be 1970-01-01"),
     ],
 )
 def test_clocks(clock: Clock, state: str, said: str) -> None:
@@ -175,11 +175,11 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
 @pytest.mark.parametrize(
     ("free", "needed", "state", "said"),
     [
-        (None, None, "skipped", "cannot be seen"),
+        (None, None, "skipped", "is not visible"),
         (50 * machine.GB, None, "ok", "50.0 GB free"),
-        (50 * machine.GB, 0, "ok", "nothing to be fetched"),
-        (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to be fetched"),
-        (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB are still to be fetched"),
+        (50 * machine.GB, 0, "ok", "nothing to fetch"),
+        (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to fetch"),
+        (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
         (2**20, None, "failed", "a start needs 1 GiB"),
     ],
 )
@@ -235,8 +235,8 @@ def test_the_machine_alone_without_docker(tmp_path: Path) -> None:
     code, rows, _ = doctor(**without_docker(tmp_path))
     assert code == 0
     assert rows["docker client"]["state"] == "warning"
-    assert "`up` takes a process instead" in rows["docker daemon"]["says"]
-    assert rows["gpu"]["says"] == "none, and none is needed"
+    assert "`up` will use the process engine" in rows["docker daemon"]["says"]
+    assert rows["gpu"]["says"] == "no GPU, and none is needed"
     assert rows["clock"]["state"] == "ok"
     assert "HF_HUB_OFFLINE is set" in rows["clock"]["says"]
 
@@ -273,9 +273,9 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert rows["gpu"] == {"name": "gpu", "state": "ok", "says": "NVIDIA GB10, compute capability 12.1", "do": None}
     assert "no FlashAttention for Gemma 4" in rows["kernels"]["says"]
     assert rows["driver"]["state"] == "ok"
-    assert rows["target"]["says"] == "target.model: there is no folder /no/such/model"
+    assert rows["target"]["says"] == "target.model: missing folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
-    assert "it is not in the cache" in rows["draft"]["says"]
+    assert "the model is not in the cache" in rows["draft"]["says"]
     assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
     assert f"port {port} on 127.0.0.1 is in use by" in rows["port"]["says"]
@@ -297,7 +297,12 @@ def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(tmp_p
     code, rows, _ = doctor("spark-31b-e2b", **without_docker(tmp_path))
     assert code == 4
     assert rows["docker daemon"]["state"] == "failed"
-    assert rows["image"] == {"name": "image", "state": "skipped", "says": "docker does not answer", "do": None}
+    assert rows["image"] == {
+        "name": "image",
+        "state": "skipped",
+        "says": "the docker daemon does not answer",
+        "do": None,
+    }
     assert rows["port"]["state"] == "ok"
     assert not [row for row in rows.values() if "runtime.vllm" in row["says"]]
 
@@ -394,7 +399,7 @@ def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
         code, rows, _ = doctor(str(file), "--engine", "process", **env)
         assert code == 4
-        assert rows["target"]["says"].endswith("1000000.00 GB are not here yet")
+        assert rows["target"]["says"].endswith("1000000.00 GB to download")
         assert rows["target"]["do"] == f"gemmaspec pull {file}"
         assert rows["disk, models"]["state"] == "failed"
         assert rows["draft"]["do"].startswith(f"accept the terms at {hub.url}/some/draft")

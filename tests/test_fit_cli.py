@@ -110,14 +110,14 @@ def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFix
     assert out.startswith("mine on dgx-spark, 121.69 GiB, vllm 0.32.0: fits\n")
     for said in (
         "CPU and GPU share this memory",
-        "a server held 0.8 to 1.4 GiB more than it",
-        "held meanwhile",
-        "target sliding    5 layers, 2 x 256 bfloat16: 10,240 bytes a token, blocks of 64 (window 1024)",
+        "a server held 0.8 to 1.4 GiB more",
+        "while loading",
+        "target sliding    5 layers, 2 x 256 bfloat16: 10,240 bytes per token, blocks of 64 (window 1024)",
         "maximum concurrency for 4,096 tokens per request",
         "estimate:",
         "273 GB/s",
         "18 tokens/s",
-        "of the roofline), 1 at once, dgx-spark, somewhere",
+        "of the roofline), 1 concurrent, dgx-spark, somewhere",
     ):
         assert said in out
 
@@ -152,7 +152,7 @@ def test_a_release_that_is_not_known_is_named_as_such(
 ) -> None:
     file = write(profiles, model)
     _, document = asked(capsys, file, "--set", "image=vllm/vllm-openai:v0.34.0")
-    assert document["notes"][0] == "vLLM 0.34.0 is not known; computed as 0.33.0"
+    assert document["notes"][0] == "vLLM 0.34.0 is unknown; computed as 0.33.0"
     _, document = asked(capsys, file, "--for", "v0.33")
     assert document["vllm"] == "0.33.0"
     assert "not known" not in " ".join(document["notes"])
@@ -183,18 +183,18 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
 ) -> None:
     _, document = asked(capsys, write(profiles, model, tag="cu130-nightly"))
     assert document["vllm"] == "0.33.0"
-    assert "does not say which vLLM it holds" in document["notes"][0]
+    assert "cannot tell vLLM's version from the tag" in document["notes"][0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--for", "newest"), 2, "'newest' is no release of vLLM"),
-        (("--memory", "inf"), 2, "--memory 'inf' is not a size such as 128GB or 119GiB"),
-        (("--for", "0.34.0"), 2, "nothing is known about vLLM 0.34.0 yet"),
-        (("--for", "0.18.0"), 2, "vLLM 0.18.0 has no Gemma 4"),
-        (("--machine", "mainframe"), 2, "--machine is dgx-spark, "),
-        (("--set", "serve.pipeline_parallel_size=2"), 2, "fit does not compute"),
+        (("--for", "newest"), 2, "'newest' is not a vLLM release"),
+        (("--memory", "inf"), 2, "--memory 'inf' is not a size; use one such as 128GB or 119GiB"),
+        (("--for", "0.34.0"), 2, "vLLM 0.34.0 is not known yet"),
+        (("--for", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
+        (("--machine", "mainframe"), 2, "--machine must be one of dgx-spark, "),
+        (("--set", "serve.pipeline_parallel_size=2"), 2, "fit cannot compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),
     ],
 )
@@ -223,7 +223,7 @@ def test_weights_of_unknown_size_are_no_weights_of_size_zero(
 ) -> None:
     (model / "model.safetensors").unlink()
     assert run(["fit", write(profiles, model)]) == 4
-    assert "no weight file is here" in capsys.readouterr().err
+    assert "its weight files are missing" in capsys.readouterr().err
 
 
 def test_flash_attention_is_pointed_out_where_it_may_differ(
@@ -246,7 +246,7 @@ def test_any_nvidia_machine_needs_one_or_a_name(
     file = write(profiles, model, machine="nvidia")
     monkeypatch.setattr(use_case, "this_gpu", lambda: None)
     assert run(["fit", file]) == 4
-    assert "--machine NAME, or --memory GB" in capsys.readouterr().err
+    assert "--machine NAME or --memory GB" in capsys.readouterr().err
     assert asked(capsys, file, "--memory", "24")[0] == 0
     gpu = Device(name="NVIDIA L4", memory=24 * GIB, free=20 * GIB, capability="8.9", here=True)
     monkeypatch.setattr(use_case, "this_gpu", lambda: gpu)

@@ -27,11 +27,11 @@ def estimate(plan: MemoryPlan, name: str) -> Overhead:
 @pytest.mark.parametrize(
     ("vllm", "spec", "said"),
     [
-        ("0.21.0", True, "3 videos, 1 of 96 frames at once x 630 patches x 208,640 bytes"),
-        ("0.22.0", True, "3 videos, 72 of 96 frames at once x 630 patches x 208,640 bytes"),
+        ("0.21.0", True, "3 videos, 1 of 96 concurrent frames x 630 patches x 208,640 bytes"),
+        ("0.22.0", True, "3 videos, 72 of 96 concurrent frames x 630 patches x 208,640 bytes"),
         ("0.26.0", False, None),
-        ("0.27.0", False, "3 videos, 72 of 96 frames at once x 630 patches x 208,640 bytes"),
-        ("0.29.0", True, "3 videos, 72 of 96 frames at once x 630 patches x 35,040 bytes"),
+        ("0.27.0", False, "3 videos, 72 of 96 concurrent frames x 630 patches x 208,640 bytes"),
+        ("0.29.0", True, "3 videos, 72 of 96 concurrent frames x 630 patches x 35,040 bytes"),
     ],
 )
 def test_the_tower_takes_what_the_release_passes_through_it(vllm: str, spec: bool, said: str | None) -> None:
@@ -50,13 +50,14 @@ def test_a_smaller_machine_passes_fewer_frames_at_once() -> None:
     small = Device(name="small", memory=24 * GIB, capability="8.9")
     sets = ("serve.max_num_batched_tokens=8192",)
     assert (
-        "12 of 96 frames" in estimate(plan_of(*sets, vllm="0.26.0", target=SEES, device=small), "activations").formula
+        "12 of 96 concurrent frames"
+        in estimate(plan_of(*sets, vllm="0.26.0", target=SEES, device=small), "activations").formula
     )
 
 
 def test_without_videos_images_are_passed() -> None:
     plan = plan_of("serve.limit_mm_per_prompt={video: 0, image: 2}", vllm="0.26.0", target=SEES, device=H200)
-    assert "2 images, 2 of 2 frames at once x 2520 patches" in _formula(plan)
+    assert "2 images, 2 of 2 concurrent frames x 2520 patches" in _formula(plan)
 
 
 def _formula(plan: MemoryPlan) -> str:
@@ -70,7 +71,7 @@ def _formula(plan: MemoryPlan) -> str:
 def test_what_the_config_says_of_the_tower_counts() -> None:
     vision = {"vision_config": {"hidden_size": 768, "intermediate_size": 3072, "position_embedding_size": 1024}}
     told = replace(SEES, config={**SEES.config, **vision})
-    assert "96 of 96 frames at once x 630 patches x 23,552 bytes" in _formula(
+    assert "96 of 96 concurrent frames x 630 patches x 23,552 bytes" in _formula(
         plan_of(vllm="0.26.0", target=told, device=H200)
     )
     assert "x 24,576 bytes" in _formula(plan_of(vllm="0.29.0", target=told, device=H200))
@@ -97,7 +98,7 @@ def test_compiling_counts_for_what_it_takes_beyond_the_peak() -> None:
 def test_a_batch_that_cannot_hold_a_video_does_not_start() -> None:
     plan = plan_of(SHORT, vllm="0.26.0", target=SEES)
     assert plan.problems() == [
-        "one video takes 2,496 tokens, and a batch of 2,048 cannot hold it: the start fails with "
+        "one video takes 2,496 tokens, but a batch of 2,048 cannot hold it: the start fails with "
         '"Chunked MM input disabled"'
     ]
     starting = {one.change for one in advice(plan) if one.starts}
@@ -137,7 +138,7 @@ def test_a_start_dies_where_loading_takes_more_than_is_free() -> None:
     assert SPARK
     busy = replace(plan, device=replace(SPARK, free=plan.requested))
     assert plan.weights < plan.requested < plan.loading
-    assert f"loading takes {plan.loading / GIB:.2f} GiB, and the machine has" in busy.problems()[0]
+    assert f"loading takes {plan.loading / GIB:.2f} GiB, but the machine has" in busy.problems()[0]
     assert not [one for one in plan.problems() if one.startswith("loading")]
 
 

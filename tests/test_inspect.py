@@ -101,7 +101,7 @@ def test_a_pair_that_cannot_work_has_exit_code_3(hub: Hub, capsys: pytest.Captur
     assert run(["inspect", DRAFT, "--draft", ASSISTANT]) == 3
     printed = capsys.readouterr().out
     assert "they do NOT pair; speculative.method: mtp" in printed
-    assert "  ERROR    the draft was made for hidden states of 5376, the target has 1536" in printed
+    assert "  ERROR    the draft was made for hidden states of 5376, but the target has 1536" in printed
 
 
 def test_a_base_draft_pairs_with_a_warning(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +141,7 @@ def test_json_holds_everything(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
         (["some/missing", "--offline"], 4, "is not in the cache"),
         (["/no/such/folder"], 4, "the folder /no/such/folder does not exist"),
         (["spark-31b-e2"], 2, "unknown profile 'spark-31b-e2'; did you mean spark-31b-e2b"),
-        (["spark-31b-e2b", "--revision", "main"], 2, "spark-31b-e2b is a profile: it names its own revisions"),
+        (["spark-31b-e2b", "--revision", "main"], 2, "spark-31b-e2b is a profile, which has its own revisions"),
         (["./nothing.yaml"], 4, "does not exist"),
         (["nothing.yaml"], 2, "the profile file nothing.yaml does not exist"),
     ],
@@ -165,16 +165,16 @@ def test_two_folders_with_tokenizers_written_differently(tmp_path: Path, capsys:
         tokens = json.dumps(content, indent=indent).encode()
         shapes.write(tmp_path / name, shapes.model(config, shapes.tensors(config), tokens=tokens))
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "same")]) == 0
-    assert "written differently, and every token has the same number in both" in capsys.readouterr().out
+    assert "written differently, but every token has the same id in both" in capsys.readouterr().out
     assert run(["inspect", str(tmp_path / "target"), "--draft", str(tmp_path / "other")]) == 3
-    assert "  ERROR    100 of the target's 100 tokens have another number in the draft" in capsys.readouterr().out
+    assert "  ERROR    100 of the target's 100 tokens have a different id in the draft" in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_cannot_be_loaded_has_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = shapes.config("E2B")
     files = shapes.model(config, shapes.tensors(config), separate=shapes.modelopt())
     assert run(["inspect", str(shapes.write(tmp_path / "model", files))]) == 3
-    assert "ERROR    hf_quant_config.json declares NVFP4, and no module is stored as NVFP4" in capsys.readouterr().out
+    assert "ERROR    hf_quant_config.json declares NVFP4, but no module is stored as NVFP4" in capsys.readouterr().out
 
 
 def test_as_a_process_of_its_own_with_a_token(published: Hub, tmp_path: Path) -> None:

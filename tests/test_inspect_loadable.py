@@ -129,4 +129,4 @@ def test_the_text_on_base_and_instruct_names_the_pair_as_it_was() -> None:
     assert draft
     found = pair(replace(checkpoint_of(target), base_models=("google/gemma-4-31B",)), checkpoint_of(draft))
     (one,) = [one for one in found.findings if one.code == "base-and-instruct"]
-    assert "a base 26B-A4B in FP8 beside the assistant of the instruct model" in one.impact
+    assert "a base 26B-A4B in FP8 with the assistant of the instruct model" in one.impact

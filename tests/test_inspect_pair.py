@@ -39,7 +39,7 @@ def test_the_31b_and_its_e2b_pair_with_three_patches() -> None:
     assert "20 of the draft's layers" in found["kv-sharing"].message
     assert found["kv-groups"].fix == "serve.disable_hybrid_kv_cache_manager: true"
     assert found["cost"].message.endswith("7%")
-    assert found["tokenizer"].message == "both bring the same tokenizer.json"
+    assert found["tokenizer"].message == "both have the same tokenizer.json"
 
 
 def test_a_text_only_target_needs_no_patch_for_images() -> None:
@@ -57,11 +57,11 @@ def test_the_assistant_of_the_same_size_pairs() -> None:
 
 def test_what_a_head_shares_is_said() -> None:
     says = codes(pair(gemma("31B"), assistant("31B")))["shares"].message
-    assert "takes the KV cache and the input embeddings from the target" in says
-    assert "has the output head of its own" in says
+    assert "uses the target's KV cache and input embeddings" in says
+    assert "and its own output head" in says
     says = codes(pair(gemma("31B"), head()))["shares"].message
-    assert "takes the input embeddings from the target" in says
-    assert "has the KV cache and the output head of its own" in says
+    assert "uses the target's input embeddings" in says
+    assert "and its own KV cache and output head" in says
 
 
 def test_the_assistant_of_another_size_does_not() -> None:
@@ -132,7 +132,7 @@ def test_control_tokens_with_other_numbers_forbid_a_pair() -> None:
     pairing = pair(gemma("31B"), gemma("E2B", special_tokens=moved))
     assert not pairing.works
     assert (
-        "2 control tokens have other numbers; '<|think|>' is 98 in the target and 105"
+        "2 control tokens have different ids; '<|think|>' is 98 in the target and 105"
         in codes(pairing)["special-tokens"].message
     )
 

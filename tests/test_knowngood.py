@@ -130,11 +130,11 @@ def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback"]) == 2
-    assert "none was ever ready here" in capsys.readouterr().err
+    assert "no stack has ever been ready here" in capsys.readouterr().err
     keep(1, monkeypatch)
     assert only_name() == "mine"
     assert run(["rollback", "mine"]) == 2
-    assert "mine has no known good stack but the current one" in capsys.readouterr().err
+    assert "mine has no known good stack other than the current one" in capsys.readouterr().err
     assert run(["rollback", "mine", "--to", "20260101T000000Z-12345678"]) == 2
     with pytest.raises(UsageError, match="known good: none"):
         choose("never-started", None)
@@ -161,13 +161,13 @@ def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("gemmaspec.deploy.knowngood.names", forbidden)
     assert run(["rollback", "--json"]) == 4
     told = capsys.readouterr()
-    assert json.loads(told.out)["error"]["message"] == "this user may not read or write /state/known-good"
+    assert json.loads(told.out)["error"]["message"] == "no permission to read or write /state/known-good"
     assert "Traceback" not in told.err
 
 
 def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback", "mien", "--list"]) == 0
-    assert capsys.readouterr() == ("", "no known good stack of that name\n")
+    assert capsys.readouterr() == ("", "no known good stack has that name\n")
 
 
 def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_changed_model_folder_stops_a_rollback(
     keep(1, monkeypatch)
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 3
-    assert f"target.model: {tmp_path} is not what it was" in capsys.readouterr().err
+    assert f"target.model: {tmp_path} has changed" in capsys.readouterr().err
 
 
 def test_another_release_in_the_same_environment_stops_a_rollback(
@@ -222,7 +222,7 @@ def test_another_release_in_the_same_environment_stops_a_rollback(
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 3
     err = capsys.readouterr().err
-    assert f"{python} is not what it was: vllm was 0.32.0, is 0.33.0" in err
+    assert f"{python} has changed: vllm was 0.32.0, is 0.33.0" in err
     assert "pip install vllm==0.32.0" in err
 
 
@@ -272,7 +272,7 @@ def test_what_cannot_be_stopped_keeps_its_files(
 
 def test_diff_of_what_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["diff", "tiny-cpu"]) == 2
-    assert "no stack called 'tiny-cpu' was started" in capsys.readouterr().err
+    assert "no stack named 'tiny-cpu' was started" in capsys.readouterr().err
     stacks.save(started(1))
     assert run(["diff", "mine"]) == 1
     assert "mine is not running" in capsys.readouterr().err

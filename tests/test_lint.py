@@ -342,7 +342,7 @@ def test_a_batch_below_one_video_however_it_is_written(written: str, tmp_path: P
 def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(tmp_path: Path) -> None:
     found = findings(tmp_path, case("0.19.1", "speculative.method=dspark"))
     assert "GS104" not in found
-    assert found["GS203"].fix == "use another vLLM, or one of draft_model, eagle3, ngram, suffix"
+    assert found["GS203"].fix == "use another vLLM release, or one of draft_model, eagle3, ngram, suffix"
 
 
 @pytest.mark.parametrize(

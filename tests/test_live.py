@@ -226,7 +226,7 @@ def test_prometheus_files_are_never_replaced_unasked(tmp_path: Path) -> None:
     files = {"prometheus.yml": "a: 1\n"}
     assert write_new(files, tmp_path / "new", force=False) == [tmp_path / "new" / "prometheus.yml"]
     (tmp_path / "new" / "prometheus.yml").write_text("mine")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         write_new(files, tmp_path / "new", force=False)
     assert (tmp_path / "new" / "prometheus.yml").read_text() == "mine"
     write_new(files, tmp_path / "new", force=True)

@@ -107,7 +107,7 @@ def test_acceptance_that_falls_evenly_is_no_cut() -> None:
 def test_an_engine_that_hangs_with_an_idle_gpu() -> None:
     ((at, event),) = fed(series(range(200), drafts=0.0, accepted=(0.0,) * 4, tokens=0.0), power=20.0)
     assert at == 60.0
-    assert event.reason == "1 running requests and no token for 60 s, and the GPU draws 20 W"
+    assert event.reason == "1 running requests, but no token for 60 s; the GPU draws 20 W"
 
 
 def test_a_long_prefill_is_no_hang() -> None:
@@ -123,4 +123,4 @@ def test_a_hang_where_the_power_is_unknown_takes_longer_to_be_named_and_ends_wit
     ((at, _),) = fed(still, faults)
     assert at == 300.0
     ((_, event),) = fed(series(range(302, 304), drafts=0.0, accepted=(0.0,) * 4), faults)
-    assert (event.kind, event.begins, event.reason) == (FaultKind.HANGS, False, "it makes tokens again")
+    assert (event.kind, event.begins, event.reason) == (FaultKind.HANGS, False, "the server generates tokens again")

@@ -86,7 +86,7 @@ def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path
 
 
 def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None:
-    with pytest.raises(EnvironmentMissing, match="there is no folder") as caught:
+    with pytest.raises(EnvironmentMissing, match="missing folder") as caught:
         resolve.known_now(load_profile("tiny-cpu"), "process", LOCK)
     assert caught.value.hint
     assert caught.value.hint.startswith("gemmaspec up tiny-cpu")
@@ -222,7 +222,7 @@ def test_locking_reads_files_and_starts_nothing(own: Path, capsys: pytest.Captur
     assert document["lock"]["versions"] == {"vllm": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.19.0"}
     assert document["lock"]["target"]["digest"].startswith("sha256:")
     assert run(["lock", str(own), "--engine", "process"]) == 0
-    assert "locked already, nothing moved" in capsys.readouterr().out
+    assert "already locked; nothing has changed" in capsys.readouterr().out
     assert run(["profile", "list"]) == 0
     assert "own.lock" not in capsys.readouterr().out
 
@@ -265,7 +265,7 @@ def test_up_locked_refuses_what_moved(
 
 def test_up_locked_wants_a_lock(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", str(own), "--engine", "process", "--locked"]) == 2
-    assert f"own has no lock: there is no {own.with_name('own.lock')}" in capsys.readouterr().err
+    assert f"own has no lock: missing {own.with_name('own.lock')}" in capsys.readouterr().err
 
 
 def test_the_versions_of_the_runtime_are_compared_before_a_locked_start(own: Path, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_lock_for_the_other_engine_is_another(own: Path, capsys: pytest.Captur
 def test_another_profile_s_lock_is_refused(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own.with_name("own.lock").write_text(lock_text(LOCK))
     assert run(["up", str(own), "--engine", "process", "--locked"]) == 2
-    assert "is the lock of spark-31b-e2b, not of own" in capsys.readouterr().err
+    assert "the lock belongs to spark-31b-e2b, not to own" in capsys.readouterr().err
 
 
 def test_a_shipped_profile_s_lock_lies_in_the_user_s_own_folder(
@@ -326,7 +326,7 @@ def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(ow
     assert same
     assert lock.warnings(loaded, same) == []
     other = same.model_copy(update={"plan": OTHER})
-    assert lock.warnings(loaded, other) == [f"warning: not as locked: plan: was {same.plan}, is {OTHER}"]
+    assert lock.warnings(loaded, other) == [f"warning: differs from the lock: plan: was {same.plan}, is {OTHER}"]
     own.with_name("own.lock").write_text("nonsense: [")
     assert lock.warnings(loaded, same)[0].startswith("warning: ")
 
@@ -352,7 +352,7 @@ def test_a_damaged_lock_is_replaced(
         assert "gemmaspec lock" in capsys.readouterr().err
         assert run(["lock", str(profiles / "mine.yaml"), "--engine", "process"]) == 0
         told = capsys.readouterr()
-        assert "this lock is damaged and replaced" in told.err
+        assert "replacing the damaged lock" in told.err
         assert "mine is locked" in told.out
         assert "vllm " in told.out
     (profiles / "mine.lock").unlink()

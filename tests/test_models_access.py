@@ -1,4 +1,4 @@
-"""When a server is told to leave the Hub alone: with a stand-in for the Hub, there and gone."""
+"""When a server is told not to use the Hub: with a stand-in for the Hub, there and gone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_branch_that_is_cached_does_when_the_hub_is_gone(
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     decided, said, _ = asks(hub, tmp_path / "hub", None)
     assert decided
-    assert said == ["the Hub does not answer: the server takes the models from the cache"]
+    assert said == ["the Hub does not answer; the server will use the models in the cache"]
 
 
 @pytest.mark.parametrize("without", ["model-00002-of-00002.safetensors", "model.safetensors.index.json"])

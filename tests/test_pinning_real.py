@@ -122,7 +122,7 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     assert done.json["answer"]["draft_tokens"] > 0
     assert "warning" not in done.err
     assert "not kept" not in done.err, done.err
-    assert "the Hub does not answer: the server takes the models from the cache" in done.err
+    assert "the Hub does not answer; the server will use the models in the cache" in done.err
     assert gemmaspec("diff", str(profile), env=gone).code == 0
 
     # This test is about `rollback` by hand, so `up` must not go back by itself.

@@ -62,10 +62,10 @@ def test_a_row_says_its_step_by_either_figure() -> None:
 
 
 BAD: list[tuple[str, str]] = [
-    ("{", "is not JSON: line 1, column 2"),
-    ("[]", 'holds no list "rows"'),
-    ('{"rows": []}', "holds no row: nothing was measured"),
-    ('{"rows": 3}', 'holds no list "rows"'),
+    ("{", "not JSON: line 1, column 2"),
+    ("[]", 'has no list "rows"'),
+    ('{"rows": []}', "contains no rows"),
+    ('{"rows": 3}', 'has no list "rows"'),
     ('{"rows": [7]}', "row 1 is 7, and must be a map"),
     (json.dumps({"rows": [row(tokens_per_second=float("nan"))]}), "holds NaN"),
     (json.dumps({"rows": [row(tokens_per_second=float("inf"))]}), "holds Infinity"),
@@ -89,15 +89,15 @@ BAD: list[tuple[str, str]] = [
     (json.dumps({"rows": [row(concurrency=1.5)]}), "row 1: concurrency is 1.5"),
     (json.dumps({"rows": [row(context=None)]}), "row 1: context is missing"),
     (json.dumps({"rows": [drafted(acceptance=None)]}), "row 1: acceptance is missing"),
-    (json.dumps({"rows": [drafted(acceptance=[0.7])]}), "row 1: acceptance has 1 positions, and k is 2"),
-    (json.dumps({"rows": [drafted(acceptance=[0.7, 0.8])]}), "row 1: acceptance grows with the position"),
+    (json.dumps({"rows": [drafted(acceptance=[0.7])]}), "row 1: acceptance has 1 positions, but k is 2"),
+    (json.dumps({"rows": [drafted(acceptance=[0.7, 0.8])]}), "row 1: acceptance increases with the position"),
     (json.dumps({"rows": [drafted(acceptance=[70, 49])]}), "each must be a share between 0 and 1"),
     (json.dumps({"rows": [drafted(acceptance="high")]}), "must be a list of numbers"),
     (json.dumps({"rows": [row(machine="h200"), row(machine="dgx-spark")]}), "mixes rows of dgx-spark and h200"),
     (json.dumps({"rows": [row(gpu="A"), row(gpu="B")]}), "mixes rows of A and B"),
     (json.dumps({"rows": [row(), {k: v for k, v in row().items() if k != "compile"}]}), "row 2: compile is missing"),
     (json.dumps({"rows": [row(compile=[1])]}), "row 1: compile is [1]"),
-    (json.dumps({"rows": [row()] * 10_001}), "holds 10001 rows; at most 10000"),
+    (json.dumps({"rows": [row()] * 10_001}), "rows; the limit is 10000"),
     *(
         (
             json.dumps({"rows": [{key: value for key, value in row().items() if key != missing}]}),
@@ -125,13 +125,13 @@ def test_bad_input_is_one_clear_sentence(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--measured", "/no/such/file.json"], "there is no file /no/such/file.json"),
-        (["--measured", "/dev/zero"], "/dev/zero: is not a file"),
-        (["--k", "two"], "--k is a list of whole numbers"),
-        (["--k", "-1"], "--k is a list of whole numbers"),
+        (["--measured", "/no/such/file.json"], "missing file /no/such/file.json"),
+        (["--measured", "/dev/zero"], "/dev/zero: not a file"),
+        (["--k", "two"], "--k must be a list of whole numbers"),
+        (["--k", "-1"], "--k must be a list of whole numbers"),
         (["--k", "65"], "from 0 to 64"),
         (["--concurrency", "0"], "from 1 to"),
-        (["--context", "1,,2"], "--context is a list of whole numbers"),
+        (["--context", "1,,2"], "--context must be a list of whole numbers"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told(
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "measured.json"
     file.write_bytes(b"\xff\xfe\x00")
     assert run(["predict", "tiny-cpu", "--measured", str(file)]) == 2
-    assert "is not UTF-8 text" in capsys.readouterr().err
+    assert "not UTF-8 text" in capsys.readouterr().err
 
 
 def test_the_answer_has_the_form_of_what_it_was_asked_with(capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +336,7 @@ def test_without_rows_of_a_draft_the_notes_say_what_is_guessed(
     document = json.loads(capsys.readouterr().out)
     assert {r["method"] for r in document["rows"]} == {"none", "draft_model"}
     assert any("the draft's cost is a guess" in note for note in document["notes"])
-    assert any("no acceptance was measured" in note for note in document["notes"])
+    assert any("acceptance was not measured" in note for note in document["notes"])
 
 
 def test_a_curve_goes_on_with_its_conditional_probabilities() -> None:
@@ -410,7 +410,7 @@ def test_shipped_measurements_are_read_for_a_like_machine(capsys: pytest.Capture
     assert document["basis"] == "shipped"
     assert "one NVIDIA H200, vLLM 0.26.0" in document["why"]
     assert {r["compile"] for r in document["rows"]} == {"default"}
-    assert any("no acceptance" in note for note in document["notes"])  # its rows' is drawn by lot
+    assert any("acceptance was not measured" in note for note in document["notes"])  # its rows' is drawn by lot
     assert all(r["acceptance_measured"] == 0 for r in document["rows"])
 
 

@@ -131,7 +131,7 @@ def test_an_empty_key_that_takes_something_inherited_away_draws_a_warning(tmp_pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("chat: {template: gemma5}\n", "error GS904 chat.template: there is no template gemma5"),
+        ("chat: {template: gemma5}\n", "error GS904 chat.template: unknown template gemma5"),
         ("target: {model: /nowhere/gemma}\n", "warning GS902 target.model: there is no folder /nowhere/gemma here"),
         ("target: {model: /nowhere/gemma.gguf}\n", "error GS903 target.model: /nowhere/gemma.gguf is a file"),
         ("runtime: {vllm: 0.99.0}\n", "warning GS708 runtime.vllm: vLLM 0.99.0 is not in the table"),
@@ -145,4 +145,4 @@ def test_a_misspelt_patch_is_one_error(tmp_path: Path) -> None:
     names = load_profile("tiny-cpu", folders=[data.PROFILES]).profile.patches.required
     wrong = [names[0].replace("uniform", "unifrom"), *names[1:]]
     found = linted(tmp_path, f"patches: {{required: [{', '.join(wrong)}]}}\n")
-    assert [one for one in found if "patch" in one] == [f"error GS404 patches.required.0: there is no patch {wrong[0]}"]
+    assert [one for one in found if "patch" in one] == [f"error GS404 patches.required.0: unknown patch {wrong[0]}"]

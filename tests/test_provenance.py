@@ -314,7 +314,7 @@ def test_verdicts_of_a_foreign_report_are_one_sentence() -> None:
 
 def test_a_stack_that_was_never_started_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["patch", "verify", "--running", "nothing", "--json"]) == 4
-    assert "no stack called 'nothing'" in capsys.readouterr().err
+    assert "no stack named 'nothing'" in capsys.readouterr().err
 
 
 # What is known of releases

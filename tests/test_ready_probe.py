@@ -65,7 +65,7 @@ def test_a_server_without_a_draft_needs_no_counters(vllm: StandIn) -> None:
 def test_a_server_that_answers_but_does_not_draft_is_not_ready(vllm: StandIn) -> None:
     vllm.drafts_per_answer = 0
     error = refusal(vllm.server())
-    assert "it answers but does not draft" in error.message
+    assert "the server answers but does not draft" in error.message
     assert error.exit_code == 6
 
 
@@ -145,7 +145,7 @@ def test_a_connection_that_breaks_is_no_answer(vllm: StandIn) -> None:
     vllm.hang_up = True
     error = refusal(vllm.server())
     assert isinstance(error, NoAnswer)
-    assert "broke off" in error.message
+    assert "closed the connection" in error.message
 
 
 def test_a_dead_port_is_no_answer(vllm: StandIn) -> None:

@@ -206,7 +206,7 @@ def test_the_line_of_the_cause_is_quoted_even_when_it_is_far_above(wait: Wait) -
 
 def test_an_unknown_failure_shows_its_first_exception(wait: Wait) -> None:
     error = wait.error(FakeEngine([*LAUNCHER, "RuntimeError: the moon is full"], exited(1)))
-    assert "the first error of its log:\n  RuntimeError: the moon is full" in error.message
+    assert "the first error in its log:\n  RuntimeError: the moon is full" in error.message
     assert error.hint is None
 
 
@@ -313,7 +313,7 @@ def test_a_server_that_dies_of_its_first_request_is_a_failed_start_that_says_so(
     wait.answer = raising(NoAnswer("the request failed inside the server (HTTP 500)"))
     dying = [RUNNING] * 12
     error = wait.error(FakeEngine(FIRST_REQUEST, *dying, exited(0)))
-    assert "was healthy, but died of its first request (it exited, exit code 0)" in error.message
+    assert "was healthy but died during its first request (it exited, exit code 0)" in error.message
     assert "draft-text-only" in str(error.hint)
     assert error.exit_code == 6
 
@@ -326,9 +326,9 @@ def test_a_server_that_fails_its_first_request_and_lingers_is_a_failed_start(wai
 
 
 def test_a_wrong_first_answer_is_a_failed_start_without_a_wait(wait: Wait) -> None:
-    wait.answer = raising(StartFailed("it answers but does not draft", hint="do this"))
+    wait.answer = raising(StartFailed("the server answers but does not draft", hint="do this"))
     error = wait.error(FakeEngine(LAUNCHER, RUNNING))
-    assert "pair is not ready: it answers but does not draft" in error.message
+    assert "pair is not ready: the server answers but does not draft" in error.message
     assert error.hint == "do this"
     assert wait.clock.now - 1000.0 < 3
 
@@ -434,7 +434,7 @@ def test_the_real_checks_ask_over_http() -> None:
         assert ready.answer.draft_tokens == 40
         assert phases[-1] is Phase.READY
         vllm.hang_up = True
-        with pytest.raises(StartFailed, match="died of its first request"):
+        with pytest.raises(StartFailed, match="died during its first request"):
             wait_ready(
                 FakeEngine(FIRST_REQUEST, RUNNING, RUNNING, exited(1)),
                 vllm.server(),

@@ -82,7 +82,7 @@ def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
     found = row(capsys)
     assert (found["state"], found["why"]) == ("starting", "loading target")
     monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: True)
-    assert row(capsys)["state"] == "starting", "it answers, and nobody has asked it"
+    assert row(capsys)["state"] == "starting", "it answers, but has not been probed"
     assert run(["wait", "mine"]) == 0
     assert machine.calls[-1] == "process wait mine:8601"
     assert row(capsys)["state"] == "ready"
@@ -140,7 +140,7 @@ def test_a_server_that_is_silent_after_it_was_ready_is_unknown(
 ) -> None:
     up()
     monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: False)
-    assert row(capsys)["why"] == "it runs, and /health does not answer"
+    assert row(capsys)["why"] == "it runs, but /health does not answer"
 
 
 def test_a_damaged_record_does_not_hide_the_others(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +183,7 @@ def test_down_all_stops_everything_and_goes_past_what_it_cannot_stop(
 @pytest.mark.parametrize("arguments", [["down"], ["down", "mine", "--all"]])
 def test_down_wants_a_name_or_all(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
-    assert "name a started profile, or give --all" in capsys.readouterr().err
+    assert "name a started profile, or use --all" in capsys.readouterr().err
 
 
 def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine) -> None:
@@ -194,7 +194,8 @@ def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine
 
 
 @pytest.mark.parametrize(
-    ("moment", "said"), [("wait", "interrupted; mine does not run"), ("preflight", "interrupted; nothing was started")]
+    ("moment", "said"),
+    [("wait", "interrupted; mine is not running"), ("preflight", "interrupted; no server was started")],
 )
 def test_ctrl_c_says_whether_the_server_runs_on(
     machine: FakeMachine, moment: str, said: str, capsys: pytest.CaptureFixture[str]
@@ -211,12 +212,12 @@ def test_ctrl_c_while_waiting_leaves_the_server_and_says_so(
     machine.fails["wait"] = KeyboardInterrupt()
     assert run(["wait", "mine"]) == 130
     printed = capsys.readouterr().err
-    assert "interrupted; mine runs on" in printed
+    assert "interrupted; mine keeps running" in printed
     assert "gemmaspec down mine" in printed
 
 
 def test_an_earlier_log_that_was_not_kept_is_said(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     up()
     assert run(["logs", "--previous", "mine"]) == 2
-    assert "no log of an earlier start of mine was kept" in capsys.readouterr().err
+    assert "there is no log of an earlier start of mine" in capsys.readouterr().err
     assert run(["logs", "-f", "--previous", "mine"]) == 2

@@ -151,7 +151,7 @@ def test_a_failed_replacement_goes_back_to_what_ran(fake: Fake) -> None:
     assert good, done.err
     done = fake.run("up", "pa", "--set", "serve.max_num_seqs=3", "--set", "env.FAKE_VLLM_EXIT='3'")
     assert done.code == 6, done.err
-    assert "pa runs again as it did before" in done.err
+    assert "pa runs again as before" in done.err
     assert len(servers("pa")) == 1
     assert stacks.find("pa").known_good == good
     done = fake.run("up", "pa", "--set", "env.FAKE_VLLM_EXIT='3'", "--no-rollback-on-failure")

@@ -172,7 +172,7 @@ def test_a_failed_replacement_says_what_runs_now(
     assert up(*OTHER, "--no-rollback-on-failure") == 6
     assert machine.calls[-2:] == ["process wait mine:8601", "process stop mine:8601"]
     err = capsys.readouterr().err
-    assert "mine does not run now: what ran before was stopped for this start." in err
+    assert "mine is not running: its earlier server was stopped for this start." in err
     assert "gemmaspec rollback mine" in err
     machine.calls.clear()
     assert run(["rollback", "mine"]) == 0
@@ -197,7 +197,7 @@ def test_a_failed_replacement_goes_back_to_what_ran(
         "process start mine:8601",
         "process wait mine:8601",
     ]
-    assert "mine runs again as it did before" in capsys.readouterr().err
+    assert "mine runs again as before" in capsys.readouterr().err
     started = stacks.find("mine")
     assert (started.outcome, started.known_good, started.server.port) == ("ready", key, 8601)
     assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)

@@ -50,7 +50,7 @@ def test_what_is_done_is_the_profile_s_wish_within_its_bound(
 
 def test_a_bound_that_is_reached_is_said() -> None:
     done = reaction(DEAD, Policy(on_dead_draft="off"), restarts=[1.0, 2.0], now=10.0)
-    assert done.note == "not restarted: 2 restarts in the last hour are the most allowed"
+    assert done.note == "not restarted: the limit of 2 restarts per hour is reached"
 
 
 class Restarts:
@@ -106,7 +106,7 @@ def test_a_dead_draft_is_switched_off_once(one: Watched, fake: StandIn) -> None:
     assert restart.calls == [(one.started.server.name, True)]
     again = read(one, fake, restart, times=5)
     assert [line.what for line in again] == ["begins"]
-    assert "not restarted: 1 restarts in the last hour" in again[0].reason
+    assert "not restarted: the limit of 1 restarts" in again[0].reason
     assert len(restart.calls) == 1
 
 

@@ -12,12 +12,12 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """What a server is started for."""
+    """One configuration of the server to measure."""
 
     method: str
     k: int
     overrides: tuple[str, ...] = ()
-    """What is set on the profile for it."""
+    """Overrides of the profile for it."""
 
     @property
     def no_spec(self) -> bool:
@@ -34,11 +34,11 @@ class Cell:
 
     concurrency: int
     context: int | None = None
-    """Tokens of prompt; None for the prompts as they are."""
+    """Prompt tokens; None for the prompts' own lengths."""
 
     def __str__(self) -> str:
-        context = "" if self.context is None else f", {self.context:,} tokens of prompt"
-        return f"{self.concurrency} at once{context}"
+        context = "" if self.context is None else f", {self.context:,} prompt tokens"
+        return f"{self.concurrency} concurrent{context}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class Task:
 
     @property
     def key(self) -> str:
-        """A name that a resumed run finds it by."""
+        """A name by which a resumed run finds it."""
         return f"{self.arm.method}/{self.arm.k}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
 
 
 def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Every cell of one arm."""
+    """Return every cell of one arm."""
     return tuple(
         Cell(concurrency=concurrency, context=context)
         for context in (contexts or (None,))
@@ -65,7 +65,7 @@ def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cel
 
 
 def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[Task, ...]:
-    """Every task: each round in the reverse order of the one before, so that a machine that drifts favours no arm.
+    """Return every task. Each round reverses the order of the one before, so that drift of the machine favours no arm.
 
     The last arm of a round is the first of the next, which saves a start.
     """

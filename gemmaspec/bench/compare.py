@@ -1,4 +1,4 @@
-"""Two results side by side: what differs between them, and what it did to speed."""
+"""Compare two results: what differs between the runs, and the effect on speed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from gemmaspec.errors import UsageError
 
 TOLERANCE: Final = 0.02
-"""Relative change that counts as noise, where the rounds themselves do not differ by more."""
+"""Relative change that counts as noise, unless the rounds themselves differ by more."""
 _NOT_COMPARED: Final = frozenset({"profile", "rounds", "repeats", "url", "running", "concurrencies", "contexts", "ks"})
-"""Settings that change what is measured, but not what a cell gives."""
+"""Settings that change which cells are measured, but not the result of a cell."""
 _FIGURES: Final = (
     "tokens_per_second",
     "spread",
@@ -27,10 +27,10 @@ _FIGURES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing that is not the same in both."""
+    """One difference between the runs."""
 
     what: str
-    """Where it stands: lock.image.digest, serve.max_num_seqs, settings.max_tokens …"""
+    """Its key: lock.image.digest, serve.max_num_seqs, settings.max_tokens …"""
     a: Any
     b: Any
 
@@ -40,7 +40,7 @@ class CellChange:
     """One cell in both."""
 
     method: str
-    """The methods, where they differ: A → B."""
+    """The method, or A → B if the methods differ."""
     k: str
     concurrency: int
     context: int
@@ -51,7 +51,7 @@ class CellChange:
 
     @property
     def change(self) -> float:
-        """Tokens per second of B over A, less 1."""
+        """Tokens per second of B over A, minus 1."""
         return float(self.b["tokens_per_second"]) / float(self.a["tokens_per_second"]) - 1
 
     @property
@@ -67,7 +67,7 @@ class CellChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The whole answer."""
+    """The comparison of two results."""
 
     differences: tuple[Difference, ...]
     changes: tuple[CellChange, ...]
@@ -81,13 +81,13 @@ class Comparison:
 
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | None = None) -> Comparison:
-    """Compare two results. `tolerance` is what counts as noise; without, TOLERANCE or the spread of a cell's rounds.
+    """Compare two results. `tolerance` is the noise to ignore; default: TOLERANCE or the spread of a cell's rounds.
 
-    Raises UsageError when no cell is in both.
+    Raises UsageError if no cell is in both.
     """
     pairs = list(_pairs(a["rows"], b["rows"]))
     if not pairs:
-        raise UsageError("the two results have no cell in common: no k, concurrency and context is in both")
+        raise UsageError("the two results have no common cell: no combination of k, concurrency and context is in both")
     changes = tuple(_change(one, other, tolerance) for one, other in pairs)
     matched_a, matched_b = [id(one) for one, _ in pairs], [id(other) for _, other in pairs]
     return Comparison(
@@ -99,7 +99,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
 
 
 def comparison_json(found: Comparison) -> dict[str, Any]:
-    """The answer for machines."""
+    """Return the comparison as JSON."""
     return {
         "slower": found.slower,
         "differences": [{"what": one.what, "a": one.a, "b": one.b} for one in found.differences],
@@ -125,7 +125,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
 def _pairs(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Cells of both: alike in method and k; else, where each has one method and k, as a change of these."""
+    """Yield the common cells: of equal method and k, or of different ones if each result has only one."""
     left = list(b)
     for one in a:
         other = next((row for row in left if _alike(one, row) and _kind(one) == _kind(row)), None)
@@ -145,7 +145,7 @@ def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows have one concurrency, and contexts that differ by a tenth at most."""
+    """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
     near = abs(one["context"] - other["context"]) <= 0.1 * max(one["context"], other["context"], 1)
     return bool(one["concurrency"] == other["concurrency"] and near)
 
@@ -168,7 +168,7 @@ def _from_to(a: object, b: object) -> str:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['method']} k={row['k']}, {row['concurrency']} at once, {row['context']} tokens of prompt"
+    return f"{row['method']} k={row['k']}, {row['concurrency']} concurrent, {row['context']} prompt tokens"
 
 
 def _differences(
@@ -192,7 +192,7 @@ def _differences(
 
 
 def _of_maps(name: str, a: Any, b: Any) -> Iterator[Difference]:
-    """The leaves that differ, by dotted name."""
+    """Yield the leaves that differ, by dotted name."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in dict.fromkeys((*a, *b)):
             yield from _of_maps(f"{name}.{key}" if name else str(key), a.get(key), b.get(key))

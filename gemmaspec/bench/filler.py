@@ -1,4 +1,4 @@
-"""Text that makes a prompt as long as a context asks for: entries of a made-up logbook, none twice alike."""
+"""Text that fills a prompt up to a context length: entries of an invented logbook, no two alike."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _THEN: Final = (
 
 
 def filler(characters: int, *, seed: str) -> str:
-    """About `characters` characters of it, the same for the same seed."""
+    """Return about `characters` characters of it, the same for the same seed."""
     dice = random.Random(seed)  # noqa: S311 - a text that repeats itself
     found: list[str] = []
     length = 0
@@ -45,7 +45,7 @@ def filler(characters: int, *, seed: str) -> str:
 
 
 def lengthened(prompt: Prompt, characters: int) -> Prompt:
-    """The prompt with so much of a logbook in front of its first message from the user."""
+    """Return the prompt with that much of the logbook before its first user message."""
     messages: list[Any] = [dict(one) for one in prompt.messages]
     place = next((i for i, one in enumerate(messages) if one["role"] == "user"), 0)
     book = filler(characters, seed=prompt.id)

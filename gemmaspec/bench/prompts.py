@@ -20,14 +20,14 @@ WARM_UP: Final = (
     "Describe an ordinary morning in a small harbour town.",
     "Which tools does a carpenter need to build a plain wooden chair?",
 )
-"""Asked before anything is measured, and never measured."""
+"""Warm-up prompts, which are never measured."""
 REFERENCE: Final = "Write down the letters of the alphabet, each followed by three words that begin with it."
-"""Asked before and after each cell: the same work each time, so that a machine that slows down is seen."""
+"""Sent before and after each cell. It is the same work each time, so that a slower machine shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One conversation up to the answer that is measured."""
+    """One conversation up to the measured answer."""
 
     id: str
     category: str
@@ -35,7 +35,7 @@ class Prompt:
     tools: tuple[Mapping[str, Any], ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """Its part of a chat completion request."""
+        """Return the fields of a chat completion request that belong to the prompt."""
         own: dict[str, Any] = {"messages": [dict(one) for one in self.messages]}
         return own | ({"tools": [dict(one) for one in self.tools]} if self.tools else {})
 
@@ -56,13 +56,13 @@ class PromptSet:
 
 
 def read_prompts(folder: Path, *, name: str) -> PromptSet:
-    """The prompts of a folder: one CATEGORY.jsonl for each category, one prompt on each line.
+    """Return the prompts of a folder: one CATEGORY.jsonl per category, one prompt per line.
 
-    A line is {"prompt": "…"} or {"messages": […], "tools": […]}, with an "id" if wanted. Raises UsageError that names
+    A line is {"prompt": "…"} or {"messages": […], "tools": […]}, with an optional "id". Raises UsageError with
     file and line for anything else.
     """
     if not folder.is_dir():
-        raise UsageError(f"--prompts: there is no folder {folder}")
+        raise UsageError(f"--prompts: missing folder {folder}")
     files = sorted(folder.glob("*.jsonl"))
     digest = hashlib.sha256()
     found: list[Prompt] = []
@@ -71,17 +71,17 @@ def read_prompts(folder: Path, *, name: str) -> PromptSet:
         digest.update(f"{file.name}\0{len(text)}\0{text}".encode())
         found += _of_file(file, text)
     if not found:
-        raise UsageError(f"--prompts: {folder} holds no prompt: one CATEGORY.jsonl for each category is read")
+        raise UsageError(f"--prompts: {folder} contains no prompts; it needs one CATEGORY.jsonl per category")
     if len(found) > MAX_PROMPTS:
-        raise UsageError(f"--prompts: {folder} holds {len(found)} prompts; at most {MAX_PROMPTS} are read")
+        raise UsageError(f"--prompts: {folder} holds {len(found)} prompts; the limit is {MAX_PROMPTS}")
     return PromptSet(name=name, sha256=digest.hexdigest(), prompts=tuple(found))
 
 
 def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple[Prompt, ...]:
-    """The first `each` prompts of every category, or of those that are named. Raises UsageError for an unknown one."""
+    """Return the first `each` prompts of all or the given categories. Raises UsageError for an unknown category."""
     unknown = [one for one in categories if one not in prompts.categories]
     if unknown:
-        raise UsageError(f"--category: {unknown[0]!r} is none of {', '.join(prompts.categories)}")
+        raise UsageError(f"--category: {unknown[0]!r} is not one of {', '.join(prompts.categories)}")
     wanted = categories or prompts.categories
     return tuple(
         prompt
@@ -91,7 +91,7 @@ def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple
 
 
 def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
-    """The prompts with categories taking turns, and again from the start until there are `at_least` of them."""
+    """Return the prompts with alternating categories, repeated until there are `at_least` of them."""
     by_category = [
         [one for one in prompts if one.category == name] for name in dict.fromkeys(p.category for p in prompts)
     ]
@@ -102,11 +102,11 @@ def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
 def _text(file: Path) -> str:
     try:
         if file.stat().st_size > MAX_FILE:
-            raise UsageError(f"{file}: is larger than {MAX_FILE // 2**20} MiB")
+            raise UsageError(f"{file}: larger than {MAX_FILE // 2**20} MiB")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise UsageError(f"{file}: cannot be read: {why}") from None
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"{file}: cannot read it: {why}") from None
 
 
 def _of_file(file: Path, text: str) -> Iterator[Prompt]:
@@ -119,9 +119,9 @@ def _prompt(line: str, place: str, category: str, number: int) -> Prompt:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        raise UsageError(f"{place}: is not JSON") from None
+        raise UsageError(f"{place}: not JSON") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{place}: is no prompt: a map with the key prompt or messages")
+        raise UsageError(f"{place}: not a prompt; it needs the key prompt or messages")
     return Prompt(
         id=str(found.get("id") or f"{category}-{number}")[:80],
         category=category,
@@ -140,11 +140,11 @@ def _messages(found: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], 
     if not messages or not any(str(one.get("content") or "").strip() for one in messages):
         raise UsageError(f"{place}: the prompt is empty")
     if any(not isinstance(one.get("role"), str) for one in messages):
-        raise UsageError(f"{place}: messages: each has a role and a content")
+        raise UsageError(f"{place}: messages: each needs a role and a content")
     return messages
 
 
 def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise UsageError(f"{place}: is a list of maps")
+        raise UsageError(f"{place}: must be a list of maps")
     return tuple(value)

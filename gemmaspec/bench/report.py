@@ -1,4 +1,4 @@
-"""report.html: one page that needs nothing else, from a result's data."""
+"""report.html: one self-contained page from a result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ dt{color:var(--dim)}dd{margin:0 0 .3rem}
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The page of a result."""
+    """Return the page of a result."""
     rows: Sequence[Row] = document["rows"]
     title = f"{document['profile']}, measured {str(document['date'])[:10]}"
     body = "\n".join(
@@ -70,7 +70,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def alone(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The row without speculation that a row is compared with; prompts as they are have lengths of their own."""
+    """Return the row without speculation to compare a row with. Contexts may differ slightly."""
     for one in rows:
         near = abs(one["context"] - row["context"]) <= 0.1 * max(one["context"], row["context"])
         if one["k"] == 0 and one["concurrency"] == row["concurrency"] and near:
@@ -79,24 +79,24 @@ def alone(row: Row, rows: Sequence[Row]) -> Row | None:
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know before any number."""
+    """Yield the caveats that a reader must know first."""
     rows = document["rows"]
     for arm, why in (document.get("failed") or {}).items():
         yield f"{arm} did not start: {why}"
     if not document["complete"]:
-        yield "Partial: not every cell was measured."
+        yield "Incomplete: not every cell was measured."
     if any(not row["steady"] for row in rows):
-        yield "The reference step of cells marked ! moved by more than 3 % meanwhile: the machine was not the same."
+        yield "Cells marked ! may be unreliable: the reference step changed by more than 3 % while they were measured."
     if any(row.get("acceptance_by") == "synthetic" for row in rows):
-        yield "Acceptance is drawn by lot (rejection_sample_method: synthetic): costs are real, E(k) is not."
+        yield "Acceptance is synthetic (rejection_sample_method: synthetic): costs are real, E(k) is not."
     if document["settings"].get("ignore_eos"):
-        yield "Answers went on past their natural end (ignore_eos), which flatters drafts: read the costs, not E(k)."
+        yield "Answers continue past their natural end (ignore_eos), which overstates acceptance: use costs, not E(k)."
     if any(cell["foreign_tokens"] for cell in document["cells"]):
-        yield "Somebody else used the server meanwhile: it generated tokens that this run did not ask for."
+        yield "Another client used the server: it generated tokens that this run did not request."
 
 
 def charts(document: Mapping[str, Any]) -> Iterator[Chart]:
-    """Every picture that the rows are enough for."""
+    """Yield every chart for which there are enough rows."""
     rows: Sequence[Row] = document["rows"]
     for group in _by_context(rows):
         yield from _speed(group, many=len(group) < len(rows))
@@ -105,7 +105,7 @@ def charts(document: Mapping[str, Any]) -> Iterator[Chart]:
 
 
 def _by_context(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of about one context together."""
+    """Yield groups of rows with about the same context."""
     groups: list[list[Row]] = []
     for row in sorted(rows, key=lambda one: one["context"]):
         if groups and row["context"] <= 1.15 * groups[-1][0]["context"] + 8:
@@ -118,7 +118,7 @@ def _by_context(rows: Sequence[Row]) -> list[list[Row]]:
 def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
     places = sorted({row["concurrency"] for row in rows})
     names = list(dict.fromkeys(map(_name, rows)))
-    where = f", {rows[0]['context']:,} tokens of prompt" if many else ""
+    where = f", {rows[0]['context']:,} prompt tokens" if many else ""
 
     def line(name: str, value: Any) -> Line:
         own = {row["concurrency"]: value(row) for row in rows if _name(row) == name}
@@ -126,7 +126,7 @@ def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
 
     shown = [str(place) for place in places]
     yield Chart(
-        title=f"Tokens per second, all requests together{where}",
+        title=f"Tokens per second, total of all requests{where}",
         x_title="requests at once",
         y_title="tok/s",
         places=shown,
@@ -135,7 +135,7 @@ def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
     drafting = [name for name in names if any(row["k"] and alone(row, rows) for row in rows if _name(row) == name)]
     if drafting:
         yield Chart(
-            title=f"Times the speed without speculation{where}",
+            title=f"Speedup over no speculation{where}",
             x_title="requests at once",
             y_title="times",
             places=shown,
@@ -148,7 +148,7 @@ def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
 
 
 def _acceptance(document: Mapping[str, Any]) -> Iterator[Chart]:
-    """r_i of each category, of the longest drafts."""
+    """Return r_i per category for the longest drafts."""
     cells = [cell for cell in document["cells"] if cell["k"] and cell["acceptance_by_category"]]
     if not cells:
         return
@@ -168,7 +168,7 @@ def _acceptance(document: Mapping[str, Any]) -> Iterator[Chart]:
 
 
 def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
-    """T by k, at each concurrency."""
+    """Return the step time by k for each concurrency."""
     ks = sorted({row["k"] for row in rows})
     groups: dict[str, dict[int, float]] = {}
     methods = {row["method"] for row in rows if row["k"]}
@@ -178,7 +178,7 @@ def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
                 name = f"{row['concurrency']} at once" + (f", {method}" if len(methods) > 1 else "")
                 groups.setdefault(name, {})[row["k"]] = row["step_ms"]
     yield Chart(
-        title="Time of a step by drafted tokens",
+        title="Time per step by draft length",
         x_title="k",
         y_title="ms",
         places=[str(k) for k in ks],
@@ -187,13 +187,13 @@ def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    """The fastest of each concurrency, in one sentence."""
+    """Return the fastest of each concurrency, in one sentence."""
     found = []
     for concurrency in sorted({row["concurrency"] for row in rows}):
         own = [row for row in rows if row["concurrency"] == concurrency]
         best = max(own, key=lambda row: float(row["tokens_per_second"]))
         times = _times(best, own)
-        more = f", {times:.2f} times no speculation" if times and best["k"] else ""
+        more = f", {times:.2f} times the speed without speculation" if times and best["k"] else ""
         found.append(f"at {concurrency}: {_name(best)} with {best['tokens_per_second']:,.1f} tok/s{more}")
     return f"Fastest {'; '.join(found)}." if found else "Nothing was measured."
 
@@ -206,7 +206,7 @@ def _subtitle(document: Mapping[str, Any]) -> str:
 
 
 def _head() -> str:
-    names = ("", "k", "at once", "context", "tok/s", "±", "times", "E(k)", "ms a step", "ms to first token", "")
+    names = ("", "k", "at once", "context", "tok/s", "±", "times", "E(k)", "ms a step", "TTFT (ms)", "")
     return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
 
 
@@ -229,7 +229,7 @@ def _row(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _facts(document: Mapping[str, Any]) -> Iterator[str]:
-    """Provenance and settings, flat."""
+    """Yield provenance and settings as flat pairs."""
     whole = {"date": document["date"], **document["provenance"], "settings": document["settings"]}
     for name, value in _flat("", whole):
         yield f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>"
@@ -253,5 +253,5 @@ def _name(row: Row) -> str:
 
 
 def _text(value: object) -> str:
-    """As text of the page: escaped, without control characters, and not endless."""
+    """Return a value as HTML text: escaped, without control characters, limited in length."""
     return escape("".join(char for char in str(value) if char.isprintable())[:2000])

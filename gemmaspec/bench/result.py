@@ -1,4 +1,4 @@
-"""The result of `bench`: one JSON document, whole after every cell, that predict, compare and --resume read again."""
+"""The result of `bench`: one JSON document, complete after every cell, which predict, compare and --resume read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", 
 
 
 def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
-    """One measured cell with every sample."""
+    """Return one measured cell with every sample."""
     return {
         "key": task.key,
         "method": task.arm.method,
@@ -43,10 +43,9 @@ def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
 
 
 def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row for each method, k, concurrency and context: the medians over the rounds, as predict takes them.
+    """Return one row per method, k, concurrency and context: the medians over the rounds, as predict reads them.
 
-    `common` is what every row says of the machine and its settings. Cells whose machine was steady count before those
-    whose was not.
+    `common` describes the machine and its settings in every row. Cells with a steady machine take precedence.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in cells:
@@ -77,12 +76,12 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Relative distance of the largest from the smallest."""
+    """Return the relative distance of the largest from the smallest."""
     return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else 0.0
 
 
 def _compact(sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample with moments to the microsecond, and nothing that is empty."""
+    """Return a sample with moments to the microsecond, and nothing that is empty."""
     return {
         name: round(value, 6) if isinstance(value, float) else value
         for name, value in sample.items()
@@ -91,7 +90,7 @@ def _compact(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """The document as a file holds it: a row, a cell and a sample on a line each."""
+    """Return the document as text, with one line per row, cell and sample."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -129,15 +128,15 @@ _CELL: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def parse(text: str, *, file: str) -> dict[str, Any]:
-    """A result again. Raises UsageError for what is none, or is of another schema."""
+    """Return a stored result. Raises UsageError for an invalid one or another schema."""
     if len(text) > MAX_BYTES:
-        raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, which no result is")
+        raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for a result")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise UsageError(f"{file}: is not JSON") from None
+        raise UsageError(f"{file}: not JSON") from None
     if not isinstance(found, dict) or found.get("kind") != KIND:
-        raise UsageError(f"{file}: is no result of gemmaspec bench")
+        raise UsageError(f"{file}: not a result of gemmaspec bench")
     if found.get("schema") != SCHEMA:
         raise UsageError(f"{file}: has the schema {found.get('schema')!r}, and {SCHEMA} is read")
     for name, kind in (("rows", list), ("cells", list), ("settings", dict), ("provenance", dict), ("profile", str)):
@@ -147,20 +146,20 @@ def parse(text: str, *, file: str) -> dict[str, Any]:
         for number, one in enumerate(found[name], 1):
             _check(one, keys, f"{file}: {name}, number {number}")
     if any("steady" not in one["reference"] or "median" not in one["ttft_ms"] for one in found["cells"]):
-        raise UsageError(f"{file}: a cell is not whole")
+        raise UsageError(f"{file}: a cell is incomplete")
     return found
 
 
 def _check(one: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
-    """Raise UsageError for a row that lacks what is read of it, or has it in another form."""
+    """Raise UsageError for a row with missing or invalid values."""
     if not isinstance(one, dict):
-        raise UsageError(f"{place} is no map of keys")
+        raise UsageError(f"{place} must be a map of keys")
     for name, kinds in keys.items():
         value = one.get(name)
         whole = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
         if not whole or (isinstance(value, float) and not math.isfinite(value)):
             raise UsageError(f"{place}: {name} is missing or not what bench writes")
     if one["tokens_per_second"] <= 0 or one["concurrency"] < 1 or not 0 <= one["k"] <= 1024:
-        raise UsageError(f"{place}: holds a number that cannot have been measured")
+        raise UsageError(f"{place}: contains an impossible number")
     if not all(isinstance(rate, int | float) for rate in one["acceptance"]):
         raise UsageError(f"{place}: acceptance is missing or not what bench writes")

@@ -1,4 +1,4 @@
-"""What one cell gave: samples of requests, counters of groups, and the figures they amount to."""
+"""The result of one cell: samples of requests, counters of groups, and the figures computed from them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final
 from gemmaspec.bench.stats import Span, by_request, spread, steady_rate
 
 MOVED: Final = 0.03
-"""Relative change of the reference step between which a cell does not count as measured on one machine."""
+"""Relative change of the reference step above which the machine does not count as steady."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSample:
-    """One request; moments in seconds since the cell began, readings of counters left out."""
+    """One request; times in seconds since the cell began, without the time to read counters."""
 
     prompt: str
     category: str
     sent: float
     first: float
-    """The first token was there."""
+    """Time of the first token."""
     last: float
-    """The last token was there."""
+    """Time of the last token."""
     chunks: int
     """Chunks after the first."""
     prompt_tokens: int
@@ -31,7 +31,7 @@ class RequestSample:
     finish_reason: str
     characters: int
     accepted: tuple[int, ...] = ()
-    """Steps that accepted 0, 1 … k tokens, where the server says it for each request."""
+    """Number of steps that accepted 0, 1 … k tokens, if the server reports it per request."""
 
     @property
     def decoding(self) -> float:
@@ -41,7 +41,7 @@ class RequestSample:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleGroup:
-    """Requests that one reading of the counters belongs to: a category, or all of them."""
+    """Requests that share one reading of the counters: a category, or all of them."""
 
     category: str | None
     drafts: int
@@ -49,37 +49,37 @@ class SampleGroup:
     accepted: int
     by_position: tuple[int, ...]
     foreign_tokens: int
-    """Tokens that the server generated meanwhile and that no request of ours got."""
+    """Tokens that the server generated for other clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Everything of one cell."""
+    """All data of one cell."""
 
     samples: tuple[RequestSample, ...]
     groups: tuple[SampleGroup, ...]
     wall: float
     """Seconds in which requests ran."""
     idle: float
-    """Seconds of our own between two requests of one worker, summed."""
+    """Seconds of client overhead between two requests of one worker, summed."""
     reference_before: float
-    """Seconds of a step of the reference request."""
+    """Seconds per step of the reference request."""
     reference_after: float
     gpu: dict[str, Any] | None = None
 
     @property
     def reference_moved(self) -> float:
-        """How far the reference step moved, relative to before."""
+        """Relative change of the reference step."""
         return self.reference_after / self.reference_before - 1
 
     @property
     def steady(self) -> bool:
-        """Whether the machine was the same before and after."""
+        """Whether the machine was equally fast before and after."""
         return abs(self.reference_moved) <= MOVED
 
 
 def figures(found: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
-    """What a cell amounts to, by the names that a result uses."""
+    """Return the figures of a cell, by their names in a result."""
     samples = found.samples
     tokens = sum(one.completion_tokens for one in samples)
     spans = [Span(one.sent, one.last, one.completion_tokens) for one in samples]
@@ -105,7 +105,7 @@ def figures(found: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
 
 
 def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:
-    """r_1 … r_k over groups; 0 for a position at which nothing was accepted."""
+    """Return r_1 … r_k over groups; 0 for a position at which nothing was accepted."""
     drafts = sum(one.drafts for one in groups)
     if not drafts:
         return (0.0,) * k
@@ -114,9 +114,9 @@ def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:
 
 
 def step(found: Measured) -> float:
-    """Seconds of one step, reading prompts left out: the time of all answers over the steps that made them.
+    """Return the seconds per step without reading prompts: the time of all answers over their steps.
 
-    A request takes part in each step of its answer, and each step that verifies drafts counts one draft for it.
+    A request takes part in each step of its answer. Each step that verifies its drafts counts as one draft.
     """
     decoding = sum(one.decoding for one in found.samples)
     drafts = sum(one.drafts for one in found.groups)
@@ -125,7 +125,7 @@ def step(found: Measured) -> float:
 
 
 def by_category(found: Measured, k: int) -> dict[str, list[float]]:
-    """r_1 … r_k of each category: from counters read between categories, else from what each request said."""
+    """Return r_1 … r_k per category, from counters read between categories, else from each request's metrics."""
     if not k:
         return {}
     if all(one.category for one in found.groups):
@@ -146,7 +146,7 @@ def _from_histograms(samples: Sequence[RequestSample], k: int) -> tuple[float, .
 
 
 def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:
-    """Where 90 % of E(k) lie by request: only where each request says what was accepted for it."""
+    """Return the 90 % interval of E(k) over requests; None unless each request reports its acceptance."""
     own = [one for one in samples if sum(one.accepted)]
     found = by_request(own, _length) if own else None
     return list(found) if found else None

@@ -1,4 +1,4 @@
-"""What a run of `bench` was asked to measure: kept in its result, so that it can be resumed as it was begun."""
+"""What a run of `bench` measures: stored in its result, so that it can be resumed with the same settings."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from gemmaspec.profile.model import Profile
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that two parts of one run must share."""
+    """Everything that two parts of one run must have in common."""
 
     profile: str
     overrides: tuple[str, ...]
     engine: str | None
     running: bool
-    """Whether a server that runs already is measured, and none is started."""
+    """Whether to measure a server that already runs, and start none."""
     url: str | None
     ks: tuple[int, ...]
     concurrencies: tuple[int, ...]
     contexts: tuple[int, ...]
     categories: tuple[str, ...]
     each: int
-    """Prompts of each category; 0 for all."""
+    """Prompts per category; 0 for all."""
     max_tokens: int
     ignore_eos: bool
     temperature: float | None
-    """None: as the server decides."""
+    """None for the server's default."""
     rounds: int
     repeats: int
-    """How often a cell is measured again whose reference moved."""
+    """How often to repeat a cell whose reference step changed."""
     any_text: bool
     prompts: str
     prompts_sha256: str
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
-        """The first setting that is not as in a stored result; None when all are."""
+        """Return the first setting that differs from a stored result; None if there is none."""
         own = as_json(self)
         return next((name for name in own if own[name] != stored.get(name)), None)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:
-    """The settings as a result holds them."""
+    """Return the settings in the form of a result."""
     whole = dataclasses.asdict(settings)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
 
 
 def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
-    """The arms of a profile: without speculation for k 0, with its method for each other k.
+    """Return the arms of a profile: without speculation for k 0, with its method for each other k.
 
-    Without `ks`: none and the profile's own. Raises UsageError for a k that the profile cannot have.
+    `ks` defaults to 0 and the profile's own. Raises UsageError for a k that the profile cannot use.
     """
     spec = profile.speculative
     if not spec:
@@ -74,7 +74,7 @@ def _arm(profile: Profile, k: int) -> Arm:
     if rates := spec.synthetic_acceptance_rates:
         if len(rates) < k:
             raise UsageError(
-                f"--k {k}: speculative.synthetic_acceptance_rates has {len(rates)} rates, and {k} are needed"
+                f"--k {k}: speculative.synthetic_acceptance_rates has {len(rates)} rates, but {k} are needed"
             )
         overrides.append(f"speculative.synthetic_acceptance_rates=[{', '.join(f'{rate:g}' for rate in rates[:k])}]")
     return Arm(method=spec.method, k=k, overrides=tuple(overrides))

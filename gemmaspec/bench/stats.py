@@ -1,4 +1,4 @@
-"""Medians, spread by request, and what of a run all requests were there for."""
+"""Medians, spread over requests, and throughput while all requests were running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESAMPLES: Final = 400
 
 @dataclass(frozen=True)
 class Span:
-    """One request on the clock of its run, in seconds, and the tokens that it generated."""
+    """One request: its times in seconds on the clock of its run, and its generated tokens."""
 
     began: float
     ended: float
@@ -23,11 +23,10 @@ class Span:
 
 
 def steady_rate(spans: Sequence[Span], concurrency: int) -> float:
-    """Tokens per second of all requests together, while `concurrency` of them ran.
+    """Return tokens per second of all requests together, while `concurrency` of them ran.
 
-    From the first request to the moment at which fewer run than asked for, because none is left: the end of a run,
-    when the last ones finish one by one, says nothing about the load. A request's tokens are taken to be spread
-    evenly over its time, from request to last token.
+    This excludes the end of a run, when the last requests finish one by one and the load drops. A request's tokens
+    are assumed to be spread evenly over its time, from request to last token.
     """
     if not spans:
         return 0.0
@@ -39,13 +38,13 @@ def steady_rate(spans: Sequence[Span], concurrency: int) -> float:
 
 
 def _overlap(one: Span, start: float, stop: float) -> float:
-    """The share of a request that lies between two moments."""
+    """Return the share of a request that lies between two moments."""
     length = one.ended - one.began
     return max(0.0, min(one.ended, stop) - max(one.began, start)) / length if length > 0 else 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie, 0 to 1, interpolated. Raises ValueError for no value."""
+    """Return the value below which `share` of them lie, 0 to 1, interpolated. Raises ValueError for no value."""
     if not values:
         raise ValueError("no value")
     ordered = sorted(values)
@@ -56,7 +55,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and the middle half, as a result holds them."""
+    """Return the median and the quartiles in the form of a result."""
     return {
         "median": statistics.median(values),
         "p25": percentile(values, 0.25),
@@ -69,7 +68,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def by_request(
     items: Sequence[T], measure: Callable[[Sequence[T]], float], *, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Where 90 % of `measure` lie when requests are drawn again: tokens of one answer are not independent.
+    """Return the 90 % bootstrap interval of `measure` over requests, because tokens of one answer are not independent.
 
     None for fewer than four requests.
     """

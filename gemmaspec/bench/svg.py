@@ -1,4 +1,4 @@
-"""Line charts as SVG text: no script, no font, no colour that a dark page would hide."""
+"""Line charts as SVG text, without scripts and fonts, in colours that suit light and dark pages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WIDTH: Final = 440
 HEIGHT: Final = 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 34
 COLOURS: Final = 8
-"""Colours that the page's style has, as --c0 … --c7."""
+"""Number of colours in the page's style, --c0 … --c7."""
 _DASHES: Final = ("", "6 3", "2 3", "9 3 2 3")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line: a value for each place on the x axis, None where there is none."""
+    """One line: a value for each place on the x axis, or None."""
 
     name: str
     values: Sequence[float | None]
@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Lines over places that have names."""
+    """Lines over named places."""
 
     title: str
     x_title: str
@@ -34,13 +34,13 @@ class Chart:
     places: Sequence[str]
     lines: Sequence[Line]
     level: float | None = None
-    """A value that is drawn across: what counts as no change."""
+    """A horizontal line at the value that means no change."""
     top: float | None = None
-    """The largest value of the axis; the largest of the lines when not given."""
+    """The largest value of the axis; None for the largest of the lines."""
 
 
 def svg(chart: Chart) -> str:
-    """The chart with its legend, as a figure of a page."""
+    """Return the chart with its legend, as a figure of a page."""
     values = [value for line in chart.lines for value in line.values if value is not None and math.isfinite(value)]
     ticks = _ticks(max([*values, chart.level or 0.0, chart.top or 0.0, 1e-9]))
     parts = [
@@ -100,7 +100,7 @@ def _class(number: int) -> str:
 
 
 def _dash(number: int) -> str:
-    """Lines that share a colour differ by their dashes."""
+    """Return the dashes that distinguish lines of the same colour."""
     dash = _DASHES[number // COLOURS % len(_DASHES)]
     return f' stroke-dasharray="{dash}"' if dash else ""
 
@@ -115,7 +115,7 @@ def _y(value: float, highest: float) -> float:
 
 
 def _ticks(highest: float) -> list[float]:
-    """About five round numbers from 0 to at least `highest`."""
+    """Return about five round numbers from 0 to at least `highest`."""
     rough = highest / 4
     unit = 10 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999)
@@ -123,7 +123,7 @@ def _ticks(highest: float) -> list[float]:
 
 
 def _number(value: float) -> str:
-    """Three digits that matter."""
+    """Return a number with three significant digits."""
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -1,6 +1,6 @@
-"""The command line: which commands there are, and the one place where errors become text and exit codes.
+"""The command line: the table of commands, and the one place that turns errors into text and exit codes.
 
-Commands import what they need when they run, so that `--version`, `--help` and completion stay quick.
+Commands import what they need when they run, so that `--version`, `--help` and completion stay fast.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MODULES: Final[Mapping[str, str]] = {
 
 
 class _Commands(Mapping[str, Any]):
-    """Builds the command that is asked for: building all of them takes longer than rendering a stack."""
+    """Builds only the command that is run, because building all of them takes longer than rendering a stack."""
 
     def __getitem__(self, name: str) -> Any:
         return _built(_MODULES[name])[name]
@@ -82,7 +82,7 @@ def _built(module: str) -> Mapping[str, Any]:
 app = typer.Typer(
     name="gemmaspec",
     cls=_OnDemand,
-    help="From a profile to a Gemma 4 server that has drafted, verified and answered.",
+    help="Serve Gemma 4 with speculative decoding on vLLM.",
     epilog="Start here: gemmaspec profile list, then gemmaspec up NAME.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -100,14 +100,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; every failure is told here, once."""
+    """Run one command line and return its exit code. Every error is printed here, once."""
     wants_json = "--json" in arguments
     try:
         result = app(args=list(arguments), prog_name="gemmaspec", standalone_mode=False)
@@ -129,17 +129,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _forbidden(error: PermissionError) -> EnvironmentMissing:
-    """Another user's file or folder, wherever it was met."""
+    """Return the error for a file or folder of another user."""
     where = error.filename or "a file"
-    return EnvironmentMissing(f"this user may not read or write {where}", hint=f"ls -ld {where}")
+    return EnvironmentMissing(f"no permission to read or write {where}", hint=f"ls -ld {where}")
 
 
 def _other(error: Exception, *, as_json: bool) -> int:
-    """A command line that the parser refused keeps the parser's text; anything else is a bug and says so."""
+    """Print an error of the parser in its own words, and anything else as a bug of gemmaspec."""
     if isinstance(error, typer.Abort):
         return output.failure(Interrupted("interrupted"), as_json=as_json)
     if hasattr(error, "format_message"):  # click's own, under whichever name typer carries it
         return output.usage(error, as_json=as_json)
     output.progress(traceback.format_exc().rstrip())
-    output.progress("This is a bug in gemmaspec; the lines above say where.")
+    output.progress("This is a bug in gemmaspec. Please report it with the lines above.")
     return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,88 +28,96 @@ def bench(
         typer.Option(
             "--k",
             metavar="LIST",
-            help="Drafted tokens, as in 0,2,4; 0 is without speculation. [default: 0 and its own]",
+            help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's]",
         ),
     ] = None,
     concurrency: Annotated[
         str | None,
         typer.Option(
-            "--concurrency", metavar="LIST", help="Requests at once. [default: 1,4,8, as far as it runs them]"
+            "--concurrency",
+            metavar="LIST",
+            help="Concurrent requests, such as 1,4,8. [default: 1,4,8, up to max_num_seqs]",
         ),
     ] = None,
     context: Annotated[
         str | None,
         typer.Option(
-            "--context", metavar="LIST", help="Tokens of prompt, as in 256,8192. [default: prompts as they are]"
+            "--context",
+            metavar="LIST",
+            help="Prompt lengths in tokens, such as 256,8192. [default: the prompts' own lengths]",
         ),
     ] = None,
     category: Annotated[
-        str | None, typer.Option("--category", metavar="LIST", help="Kinds of prompts, as in chat,code. [default: all]")
+        str | None,
+        typer.Option("--category", metavar="LIST", help="Prompt categories, such as chat,code. [default: all]"),
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option("--prompts", metavar="DIR", help="Own prompts: a folder with one CATEGORY.jsonl for each kind."),
+        typer.Option("--prompts", metavar="DIR", help="Folder with your own prompts, one CATEGORY.jsonl per category."),
     ] = None,
-    each: Annotated[int, typer.Option("--each", metavar="N", min=0, help="Prompts of each category; 0 for all.")] = 2,
+    each: Annotated[int, typer.Option("--each", metavar="N", min=0, help="Prompts per category; 0 for all.")] = 2,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Longest answer, in tokens.")
+        int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Maximum tokens per answer.")
     ] = 128,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Every answer is --max-tokens long. Flatters drafts; for costs only.")
+        bool,
+        typer.Option(
+            "--ignore-eos", help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance."
+        ),
     ] = False,
     temperature: Annotated[
-        float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling; 0 takes the likeliest token.")
+        float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Leave the sampling to the server, as clients do that name no temperature.")
+        bool, typer.Option("--sample", help="Send no sampling parameters, so that the server's defaults apply.")
     ] = False,
     rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=1, max=20, help="Each in the reverse order of the one before.")
+        int,
+        typer.Option(
+            "--rounds", metavar="N", min=1, max=20, help="Number of rounds; each reverses the order of the one before."
+        ),
     ] = 2,
     repeats: Annotated[
         int,
-        typer.Option("--repeats", metavar="N", min=0, max=10, help="Measure a cell again whose reference step moved."),
+        typer.Option("--repeats", metavar="N", min=0, max=10, help="Repeat cells whose reference step time drifted."),
     ] = 1,
     running: Annotated[
-        bool, typer.Option("--running", help="Measure the started profile as it runs, and start nothing.")
+        bool, typer.Option("--running", help="Measure the running server of this profile; start nothing.")
     ] = False,
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Measure a server that somebody else has started.")
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Stop the profile if it runs, to start it as it is measured.")
-    ] = False,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Measure the server at this address.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Stop the profile's running server first.")] = False,
     accept_any_text: Annotated[
         bool,
-        typer.Option(
-            "--accept-any-text", help="Accept an empty or garbled first answer: for dummy weights, that are only timed."
-        ),
+        typer.Option("--accept-any-text", help="Accept an empty or garbled first answer, as dummy weights give it."),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Folder for the result. [default: ./PROFILE-bench-DATE]"),
+        typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE-bench-DATE]"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Go on with the result in this folder.")
+        Path | None, typer.Option("--resume", metavar="DIR", help="Continue the run in this folder.")
     ] = None,
     save_measured: Annotated[
-        bool, typer.Option("--save-measured", help="Keep the rows, so that predict uses them for this profile.")
+        bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
     ] = False,
     format_: Annotated[
-        str, typer.Option("--format", metavar="table|llama-bench", help="How the result is printed.")
+        str, typer.Option("--format", metavar="table|llama-bench", help="Format of the output.")
     ] = "table",
     engine: options.Engine = None,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
     request_timeout: Annotated[
-        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Longest silence of the server.")
+        float,
+        typer.Option(
+            "--request-timeout", metavar="SECONDS", min=1, help="Give up on a server that sends nothing for this long."
+        ),
     ] = 600,
     json: options.Json = False,
 ) -> None:
     """Measure a profile with and without speculation: tokens per second, step time, acceptance.
 
     Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
-    Ctrl-C leaves what was measured; --resume goes on. Exit code 6 when a server did not start; the others are measured.
+    Ctrl-C keeps what was measured; --resume continues. Exit code 6 if a server does not start; the others are measured.
     """
     from gemmaspec.cli.text.stack import start_progress
     from gemmaspec.deploy.bench import BenchRequest
@@ -116,9 +125,9 @@ def bench(
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     if format_ not in FORMATS:
-        raise UsageError(f"--format is {' or '.join(FORMATS)}, not {format_!r}")
+        raise UsageError(f"--format must be {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
-        raise UsageError("--running and --url name two servers")
+        raise UsageError("--running and --url cannot be used together")
     request = BenchRequest(
         profile=profile,
         out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
@@ -156,7 +165,9 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str
 
     if as_json:
         output.json_data({"ok": not document["failed"], **document})
+    elif format_ == "llama-bench":
+        output.data("\n".join(text.llama_bench(document)))
     else:
-        for line in text.lines(document, format_=format_):
-            output.data(line)
+        for line in text.lines(document, width=output.width_of(sys.stdout)):
+            output.told(line)
     output.progress(f"written to {out}/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,21 +18,21 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A result of bench: its folder, or its result.json.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The result that is judged.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="Result of bench: its folder or its result.json.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Result to compare with A.")],
     tolerance: Annotated[
         str | None,
         typer.Option(
             "--tolerance",
             metavar="SHARE",
-            help="Change that counts as noise, as 5% or 0.05. [default: 2%, or what the rounds of a cell differ by]",
+            help="Change to ignore as noise, such as 5% or 0.05. [default: 2%, or the spread of a cell's rounds]",
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show two results of bench side by side: what differs between them, and what it did to speed.
+    """Compare two results of bench: what differs between the runs, and how much faster or slower B is.
 
-    Exit code 1 when a cell of B is slower than in A by more than noise.
+    Exit code 1 if a cell of B is slower than in A by more than noise.
     """
     from gemmaspec.bench.compare import compare as compared
     from gemmaspec.bench.compare import comparison_json
@@ -42,13 +43,13 @@ def compare(
     if json:
         output.json_data({"ok": not found.slower, **comparison_json(found)})
     else:
-        for line in text.lines(found, str(a), str(b)):
-            output.data(line)
+        for line in text.lines(found, str(a), str(b), width=output.width_of(sys.stdout)):
+            output.told(line)
     raise typer.Exit(1 if found.slower else 0)
 
 
 def _share(text: str | None) -> float | None:
-    """A share of 1: 5%, 5 and 0.05 are the same."""
+    """Return a share of 1: 5%, 5 and 0.05 are the same."""
     if text is None:
         return None
     number = text.strip().removesuffix("%")
@@ -57,5 +58,5 @@ def _share(text: str | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:
-        raise UsageError(f"--tolerance is a share like 5% or 0.05, not {text!r}")
+        raise UsageError(f"--tolerance must be a share such as 5% or 0.05, not {text!r}")
     return value / 100 if text.strip().endswith("%") or value >= 1 else value

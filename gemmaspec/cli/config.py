@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def config(json: options.Json = False) -> None:
-    """Print the folders that gemmaspec uses and the variables that it reads, as they are now.
+    """Print the folders that gemmaspec uses and the variables that it reads, with their current values.
 
     Values of secrets are not printed.
     """

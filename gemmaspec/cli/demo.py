@@ -16,7 +16,7 @@ def add_to(app: typer.Typer) -> None:
 
 def demo(
     engine: options.Engine = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the server running at the end.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the server running.")] = False,
     json: options.Json = False,
 ) -> None:
     """Make a tiny Gemma 4 pair on this machine and serve it, with and without speculation."""

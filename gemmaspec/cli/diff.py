@@ -15,9 +15,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def diff(profile: options.Profile, set_: options.Set = None, json: options.Json = False) -> None:
-    """Show what a restart would change in files, command and image of the running stack.
+    """Show what a restart would change in the files, command and image of the running stack.
 
-    Rendered with the options it was started with. Exit code 0 when nothing would change, 3 when something would.
+    Renders the profile with the options it was started with. Exit code 0 if nothing would change, 3 if something would.
     """
     from gemmaspec.deploy.diff import drift
 
@@ -27,5 +27,7 @@ def diff(profile: options.Profile, set_: options.Set = None, json: options.Json 
     else:
         for text in (found.files, found.command, str(found.image) if found.image else ""):
             output.data(text) if text else None
-        output.progress(f"{found.name} runs as it would be rendered now ({found.engine})") if found.same else None
+        output.progress(
+            f"{found.name} is up to date: a restart would change nothing ({found.engine})"
+        ) if found.same else None
     raise typer.Exit(0 if found.same else 3)

@@ -19,7 +19,7 @@ OptionalProfile = Annotated[
     str | None,
     typer.Argument(
         metavar="[PROFILE]",
-        help="Profile that should start here; the machine alone when not given.",
+        help="Profile to check; without it, only the machine is checked.",
         autocompletion=options.complete_profile,
         show_default=False,
     ),
@@ -37,9 +37,9 @@ def doctor(
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
-    """Check whether a profile can start here, and how to fix what is in the way. Starts nothing, changes nothing.
+    """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
 
-    Exit code 4 when it could not start.
+    Exit code 4 if it cannot start.
     """
     from gemmaspec.deploy.doctor import doctor as use_case
 

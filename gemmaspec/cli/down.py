@@ -17,14 +17,14 @@ def add_to(app: typer.Typer) -> None:
 
 def down(
     name: options.OptionalStack = None,
-    every: Annotated[bool, typer.Option("--all", help="All that is started on this machine.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Stop every started profile.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Stop a started profile. Its files, caches and models stay."""
+    """Stop a started profile. Keeps its files, caches and models."""
     from gemmaspec.deploy import down as use_case
 
     if bool(name) == every:
-        raise UsageError("name a started profile, or give --all", hint="gemmaspec status")
+        raise UsageError("name a started profile, or use --all", hint="gemmaspec status")
     if name:
         was_running = use_case.down(name, output.progress)
         if json:
@@ -36,7 +36,7 @@ def down(
 
 
 def _all(*, json: bool) -> None:
-    """Stop everything; what cannot be stopped is told, and does not keep the others running."""
+    """Stop every stack. One that cannot be stopped is reported and does not keep the others running."""
     from gemmaspec.deploy import down as use_case
     from gemmaspec.deploy import stacks
 
@@ -55,7 +55,7 @@ def _all(*, json: bool) -> None:
     if json:
         output.json_data({"ok": code == 0, "stacks": rows})
     elif not any(row["was_running"] for row in rows):
-        output.progress("nothing was running")
+        output.progress("nothing is running")
     raise typer.Exit(code)
 
 

@@ -33,7 +33,7 @@ def grafana() -> None:
 def prometheus(
     names: options.Stacks = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write.")] = Path("prometheus"),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     json: options.Json = False,
 ) -> None:
     """Write a Prometheus configuration and alert rules."""

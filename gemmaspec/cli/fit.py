@@ -17,27 +17,27 @@ def add_to(app: typer.Typer) -> None:
 
 
 def complete_machine(incomplete: str) -> list[str]:
-    """Names of machines, and `here`."""
+    """Return the names of machines, and `here`."""
     from gemmaspec.profile.machines import MACHINES
 
     return [name for name in (*MACHINES, "here") if name.startswith(incomplete)]
 
 
 def complete_release(incomplete: str) -> list[str]:
-    """Releases of vLLM that are known."""
+    """Return the releases of vLLM that are known."""
     from gemmaspec.releases.facts import releases
 
     return [release for release in releases() if release.startswith(incomplete)]
 
 
 def gigabytes(text: str) -> float:
-    """Return a size in units of 10^9 bytes. Raises UsageError for what is none."""
+    """Return a size in units of 10^9 bytes. Raises UsageError for an invalid one."""
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise UsageError(f"--memory {text!r} is not a size such as 128GB or 119GiB")
+        raise UsageError(f"--memory {text!r} is not a size; use one such as 128GB or 119GiB")
     number = float(found[1]) * _UNITS[found[2].lower()] / 1e9
     if not 0.001 <= number <= 1_000_000:
-        raise UsageError(f"--memory {text!r} is not a machine's memory")
+        raise UsageError(f"--memory {text!r} is out of range for a machine's memory")
     return number
 
 
@@ -55,7 +55,10 @@ def fit(
     release: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="RELEASE", help="Ask about another vLLM, as in 0.33.0.", autocompletion=complete_release
+            "--for",
+            metavar="RELEASE",
+            help="Compute for another vLLM release, such as 0.33.0.",
+            autocompletion=complete_release,
         ),
     ] = None,
     machine: Annotated[
@@ -63,25 +66,27 @@ def fit(
         typer.Option(
             "--machine",
             metavar="NAME",
-            help="Another machine than the profile's; `here` for this one.",
+            help="Compute for another machine; `here` is this one.",
             autocompletion=complete_machine,
         ),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="SIZE", help="Memory instead of the machine's: 128GB, 119GiB; 128 is in GB."),
+        typer.Option(
+            "--memory", metavar="SIZE", help="Override the machine's memory: 128GB or 119GiB; a plain number is in GB."
+        ),
     ] = None,
     context: Annotated[
-        int, typer.Option("--context", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed.")
+        int, typer.Option("--context", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed estimate.")
     ] = 1024,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", min=1, help="Requests at once, for the speed.")
+        int, typer.Option("--concurrency", metavar="N", min=1, help="Concurrent requests, for the speed estimate.")
     ] = 1,
     json: options.Json = False,
 ) -> None:
-    """Say whether a profile fits its machine, how much context it leaves, what to change, and how fast it can be.
+    """Estimate whether a profile fits its machine, how much context is left, what to change, and how fast it can be.
 
-    Needs no GPU and reads no weight. Exit code 1 when it does not fit, 4 when a model cannot be looked at.
+    Needs no GPU and reads no weights. Exit code 1 if it does not fit, 4 if a model cannot be read.
     """
     from gemmaspec.cli.text import fit
     from gemmaspec.deploy.fit import FitRequest
@@ -103,5 +108,5 @@ def fit(
         output.json_data(document(found))
     else:
         for line in fit.lines(found):
-            output.data(line)
+            output.told(line)
     raise typer.Exit(0 if found.fits else 1)

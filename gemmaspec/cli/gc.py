@@ -23,21 +23,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 def gc(
-    runtimes: Annotated[bool, typer.Option("--runtimes", help="Runtimes that nothing uses.")] = False,
-    known_good: Annotated[bool, typer.Option("--known-good", help="Known good stacks but the last of each.")] = False,
-    logs: Annotated[bool, typer.Option("--logs", help="Logs of earlier and failed starts.")] = False,
-    volumes: Annotated[bool, typer.Option("--volumes", help="Docker volumes of stacks that are gone.")] = False,
+    runtimes: Annotated[bool, typer.Option("--runtimes", help="Unused runtimes.")] = False,
+    known_good: Annotated[
+        bool, typer.Option("--known-good", help="Known good stacks, except the latest of each profile.")
+    ] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Logs of earlier starts and failed starts.")] = False,
+    volumes: Annotated[bool, typer.Option("--volumes", help="Docker volumes of removed stacks.")] = False,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Age of logs and known good stacks.")
+        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Minimum age of logs and known good stacks.")
     ] = 7,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be freed.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be freed; remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Free disk space: what it would free is listed before it asks.
+    """Free disk space. Lists what it would remove and asks first.
 
-    Without a kind, runtimes, known good stacks and logs; volumes only where they are named, because they hold
-    downloaded models. Nothing that runs is touched.
+    Without options it covers runtimes, known good stacks and logs. Volumes hold downloaded models and are removed
+    only with --volumes. Nothing that runs is touched.
     """
     from gemmaspec.deploy import gc as use_case
 
@@ -68,7 +70,7 @@ def _show(found: Sequence[Garbage]) -> None:
 
 def _agreed(json: bool) -> bool:
     if json or not sys.stdin.isatty():
-        raise UsageError("gc asks before it removes, and there is nobody to ask", hint="gemmaspec gc --yes")
+        raise UsageError("gc needs a terminal to ask for confirmation", hint="gemmaspec gc --yes")
     return typer.confirm("Remove these?", err=True)
 
 

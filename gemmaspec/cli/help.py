@@ -1,4 +1,4 @@
-"""What the help says of each command: its section, one line of at most 45 characters, and examples."""
+"""The help of each command: its section, a summary of at most 45 characters, and examples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Patches of vLLM": ("patch",),
     "This machine": ("config", "gc"),
 }
-"""The commands as the help groups them; what is in none of them comes last."""
+"""The groups of commands in the help; commands in no group come last."""
 OTHER: Final = "More"
 
 
@@ -59,11 +59,11 @@ ABOUT: Final[Mapping[str, About]] = {
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
     "inspect": About("Describe a checkpoint or a pair", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
-    "predict": About("Predict speed for every k and load", ("predict spark-31b-e2b",)),
-    "bench": About("Measure a profile, drafted and alone", ("bench spark-31b-e2b",)),
-    "compare": About("Show two results of bench side by side", ("compare before.json after.json",)),
+    "predict": About("Predict speed for draft lengths and loads", ("predict spark-31b-e2b",)),
+    "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
+    "compare": About("Compare two results of bench", ("compare before.json after.json",)),
     "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
-    "lock": About("Pin what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
+    "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
     "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
@@ -72,7 +72,7 @@ ABOUT: Final[Mapping[str, About]] = {
         ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
     ),
     "watch": About(
-        "Guard running profiles, and act",
+        "Watch running profiles for faults",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
     ),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
@@ -83,36 +83,36 @@ ABOUT: Final[Mapping[str, About]] = {
     "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
     "config": About("Print folders and variables in use", ("config", "config --json")),
     "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
-    "profile list": About("List profiles, and which of them run", ("profile list",)),
-    "profile show": About("Print a profile with all it inherits", ("profile show spark-31b-e2b",)),
+    "profile list": About("List profiles and which of them run", ("profile list",)),
+    "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
     "profile new": About("Create a profile of your own", ("profile new mine --from spark-31b-e2b",)),
     "profile lint": About(
         "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --for 0.33.0")
     ),
     "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
     "patch list": About("List patches, their releases and users", ("patch list",)),
-    "patch release-day": About("Judge a new vLLM release", ("patch release-day 0.34.0",)),
+    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.34.0",)),
     "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
     "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
     "patch verify": About(
-        "Check what each patch would do",
+        "Check which patches apply",
         ("patch verify --all-releases", "patch verify --image vllm/vllm-openai:v0.33.0"),
     ),
-    "patch apply": About("Build the overlay that a start would build", ("patch apply --tree site-packages -o out",)),
+    "patch apply": About("Build the overlay without starting a server", ("patch apply --tree site-packages -o out",)),
     "patch export": About(
         "Write a patch as an ordinary diff", ("patch export draft-text-only --release 0.33.0 > draft.diff",)
     ),
     "patch known": About("Record the file hashes of every release", ("patch known --check",)),
-    "patch rebase": About("Carry a patch to another release", ("patch rebase draft-text-only --to 0.34.0",)),
-    "patch continue": About("Go on with a rebase", ("patch continue draft-text-only",)),
+    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --to 0.34.0",)),
+    "patch continue": About("Continue a rebase", ("patch continue draft-text-only",)),
     "patch new": About(
-        "Start a new patch from vLLM's files", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
+        "Open vLLM's files to write a new patch", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
     ),
     "patch commit": About("Turn an edit into a patch", ("patch commit my-fix --patches ~/patches",)),
     "patch import": About(
         "Turn a public diff into a patch", ("patch import change.diff --release 0.33.0 --date 2026-11-20",)
     ),
-    "patch prove": About("Show each bug, and that its patch fixes it", ("patch prove draft-text-only",)),
+    "patch prove": About("Prove that patches fix their bugs", ("patch prove draft-text-only",)),
 }
 
 MEANT: Final[Mapping[str, str]] = {
@@ -123,7 +123,7 @@ MEANT: Final[Mapping[str, str]] = {
     "profiles": "profile list", "prune": "gc", "ps": "status", "rm": "down", "run": "up", "serve": "up",
     "show": "profile show", "start": "up", "stats": "top", "stop": "down", "undo": "rollback", "verify": "patch verify",
 }  # fmt: skip
-"""What people type who come from other tools, and the command here."""
+"""Names that people know from other tools → the command here."""
 
 
 class Command(typer.core.TyperCommand):
@@ -146,12 +146,12 @@ class Command(typer.core.TyperCommand):
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """A group of commands, in sections if it has some, that knows what people mean by other names."""
+    """A group of commands, in sections if it has some, that suggests a command for names from other tools."""
 
     sections: Mapping[str, tuple[str, ...]] = {}
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write every command with its one line."""
+        """Write every command with its summary."""
         named = {name for names in self.sections.values() for name in names}
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         prefix = f"{ctx.command_path} ".partition(" ")[2]
@@ -163,7 +163,7 @@ class CommandGroup(typer.core.TyperGroup):
                     formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command; one that is unknown is answered with what was meant."""
+        """Return the command. Raises an error that suggests the closest name for an unknown one."""
         if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
             meant = None if ctx.parent else MEANT.get(args[0])
@@ -193,7 +193,7 @@ def group(name: str) -> Commands:
 
 
 def summary(path: str) -> str:
-    """Return the one line of a command, by its path without `gemmaspec`."""
+    """Return the summary of a command, by its path without `gemmaspec`."""
     return ABOUT[path].summary if path in ABOUT else ""
 
 

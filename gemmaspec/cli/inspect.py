@@ -19,13 +19,13 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A Hugging Face id (owner/name), a folder (/…, ~/…, ./…), or a profile: its target and its draft.",
+            help="Hugging Face id (owner/name), folder (/…, ~/…, ./…), or profile (its target and draft).",
             autocompletion=options.complete_profile,
             show_default=False,
         ),
     ],
     draft: Annotated[
-        str | None, typer.Option("--draft", metavar="MODEL", help="A draft: does it go with the target?")
+        str | None, typer.Option("--draft", metavar="MODEL", help="Draft to check against the target.")
     ] = None,
     revision: Annotated[
         str | None, typer.Option("--revision", metavar="REVISION", help="Branch, tag or commit of the target.")
@@ -33,13 +33,13 @@ def inspect(
     draft_revision: Annotated[
         str | None, typer.Option("--draft-revision", metavar="REVISION", help="Branch, tag or commit of the draft.")
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask nobody: folders and the cache only.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use folders and the cache only, no network.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Look at a checkpoint without loading it: layers, quantization as declared and as stored, bytes by part.
+    """Describe a checkpoint without loading it: layers, quantization as declared and as stored, bytes per part.
 
-    Only configuration files and the headers of the weights are read, of a remote checkpoint by range requests. Exit
-    code 3 when a checkpoint cannot be loaded, or the draft cannot go with the target.
+    Reads only configuration files and the headers of the weights, by range requests if the checkpoint is remote. Exit
+    code 3 if a checkpoint cannot be loaded, or if the draft does not work with the target.
     """
     from gemmaspec.cli.text import inspect as text
     from gemmaspec.deploy import inspect as use_case

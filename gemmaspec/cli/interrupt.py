@@ -1,4 +1,4 @@
-"""Ctrl-C: say whether the server runs on."""
+"""Ctrl-C: report whether the server keeps running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmaspec.errors import Interrupted
 
 @contextlib.contextmanager
 def told_on_interrupt(name: str) -> Iterator[None]:
-    """Turn Ctrl-C in the body into Interrupted with a sentence on whether the server of this stack runs on."""
+    """Turn Ctrl-C in the body into Interrupted, which says whether the server of this stack keeps running."""
     try:
         yield
     except KeyboardInterrupt:

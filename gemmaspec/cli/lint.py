@@ -18,7 +18,7 @@ Profiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PROFILE",
-        help="Names of profiles, or paths of profile files; all of your own if none is given.",
+        help="Profiles, by name or path. [default: all of your own]",
         autocompletion=options.complete_profile,
         show_default=False,
     ),
@@ -26,7 +26,7 @@ Profiles = Annotated[
 
 
 def complete_release(incomplete: str) -> list[str]:
-    """Releases of the table."""
+    """Return the releases of vLLM that the tables know."""
     from gemmaspec.releases.facts import releases
 
     return [release for release in releases() if release.startswith(incomplete)]
@@ -39,24 +39,27 @@ def lint(
         typer.Option(
             "--for",
             metavar="RELEASE",
-            help="Check against this vLLM instead of the profile's own: what if I upgrade?",
+            help="Check against another vLLM release, for example before an upgrade.",
             autocompletion=complete_release,
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as errors do.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="The shipped profiles too, and what yours inherit from them.")
+        bool, typer.Option("--all", help="Include the shipped profiles and findings inherited from them.")
     ] = False,
     models: Annotated[
-        bool, typer.Option("--models", help="Look into the checkpoints too: folder, cache, or a few reads of the Hub.")
+        bool,
+        typer.Option(
+            "--models", help="Check the checkpoints too: in a folder, the cache, or by a few reads from the Hub."
+        ),
     ] = False,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     json: options.Json = False,
 ) -> None:
-    """Check profiles against what the vLLM that they run accepts and does.
+    """Check profiles against the vLLM release that they run.
 
-    Exit code 2 when there are errors.
+    Exit code 2 if there are errors.
     """
     from gemmaspec.deploy import lint
 
@@ -74,10 +77,10 @@ def lint(
 
 def schema(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="File to write; printed when not given.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="File to write. [default: standard output]")
     ] = None,
 ) -> None:
-    """Print the JSON Schema of profiles, which tells an editor the keys, their meaning and their values."""
+    """Print the JSON Schema of profiles, so that editors can complete and check them."""
     import json
 
     from gemmaspec.profile.schema import profile_schema
@@ -90,7 +93,9 @@ def schema(
 
     write_whole(out, text)
     output.progress(f"wrote {out}")
-    output.progress(f"  first line of a profile beside it: # yaml-language-server: $schema={out.name}")
+    output.progress(
+        f"  add this first line to a profile in the same folder: # yaml-language-server: $schema={out.name}"
+    )
 
 
 def _tell(found: Sequence[Linted]) -> None:
@@ -109,18 +114,20 @@ def _tell(found: Sequence[Linted]) -> None:
     summary = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
     left_out = sum(one.inherited for one in found)
     if left_out:
-        output.progress(f"{left_out} more in the shipped profiles that yours extend: gemmaspec profile lint --all")
+        output.progress(
+            f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --all"
+        )
     output.progress(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {summary}")
 
 
 def _heading(one: Linted) -> str:
     if not one.vllm:
-        return f"{one.name}: not valid"
-    return f"{one.name}: checked against vLLM {one.vllm}{', since nothing says which one runs' * one.assumed}"
+        return f"{one.name}: invalid"
+    return f"{one.name}: checked against vLLM {one.vllm}{', because the profile does not name one' * one.assumed}"
 
 
 def _coloured(text: str, severity: str) -> str:
-    """The severity in colour, where the terminal has some."""
+    """Return the severity, in colour if the terminal supports it."""
     import sys
 
     if not output.wants_colour(sys.stdout):

@@ -15,10 +15,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def lock(profile: options.Profile, engine: options.Engine = None, json: options.Json = False) -> None:
-    """Write down exactly what a profile runs: image digest, model revisions, versions, plan.
+    """Record exactly what a profile runs: image digest, model revisions, versions, plan.
 
-    The lock lies beside the profile, as NAME.lock; a shipped profile's in your own profile folder.
-    `up --locked` then runs this and nothing else.
+    Writes NAME.lock next to the profile, or into your own profile folder for a shipped profile. `up --locked` then
+    refuses to run anything else.
     """
     from gemmaspec.deploy.lock import lock_profile
 
@@ -30,7 +30,7 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
         return
     for change in written.moved:
         output.data(str(change))
-    state = "locked" if written.first else "locked again" if written.moved else "locked already, nothing moved"
+    state = "locked" if written.first else "locked again" if written.moved else "already locked; nothing has changed"
     output.data(f"{written.lock.profile} is {state}: {written.file}")
     output.data(f"  engine    {written.lock.engine}")
     if written.lock.image:

@@ -18,17 +18,21 @@ def add_to(app: typer.Typer) -> None:
 
 def logs(
     name: options.Stack,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the server ends, or Ctrl-C.")] = False,
-    previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the start before, or of the one that failed.")
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow the log until the server ends or Ctrl-C.")
     ] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last N lines.")] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Print the log of the previous or failed start.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines.")
+    ] = None,
 ) -> None:
-    """Print the log of a started profile, since its last start."""
+    """Print the log of a started profile since its last start."""
     from gemmaspec.deploy import logs as use_case
 
     if follow and previous:
-        raise UsageError("--follow and --previous do not go together: an earlier log has ended")
+        raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
     with told_on_interrupt(name):
         for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
             output.data(line)

@@ -14,24 +14,26 @@ if TYPE_CHECKING:
 
 
 def engine_name(text: str | None) -> EngineName | None:
-    """The engine that --engine names."""
+    """Return the engine that --engine names. Raises UsageError for another word."""
     if text in (None, "docker", "process"):
         return text  # type: ignore[return-value]
-    raise UsageError(f"--engine is docker or process, not {text!r}")
+    raise UsageError(f"--engine must be docker or process, not {text!r}")
 
 
 def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tuple[int, ...]:
-    """The numbers of a list such as 1,4,8, each once, in the order they are given; none for no text."""
+    """Return the numbers of a list such as 1,4,8, each once, in the order given; () for no text."""
     found: dict[int, None] = {}
     for part in (text or "").split(",") if text is not None else ():
         if not part.strip().isdecimal() or not low <= int(part.strip()[:12]) <= high:
-            raise UsageError(f"{option} is a list of whole numbers from {low} to {high}, as in 1,4,8; not {part!r}")
+            raise UsageError(
+                f"{option} must be a list of whole numbers from {low} to {high}, such as 1,4,8; not {part!r}"
+            )
         found[int(part)] = None
     return tuple(found)
 
 
 def complete_profile(incomplete: str) -> list[str]:
-    """Names of profiles that begin with what was typed."""
+    """Return the names of profiles that begin with what was typed."""
     from gemmaspec.profile.find import profile_folders, profile_names
 
     return [name for name in profile_names(profile_folders()) if name.startswith(incomplete)]
@@ -51,7 +53,7 @@ def complete_key(incomplete: str) -> list[str]:
 
 
 def complete_stack(incomplete: str) -> list[str]:
-    """Names of stacks that were started on this machine."""
+    """Return the names of stacks that were started on this machine."""
     from gemmaspec.files import state_dir
 
     folder = state_dir() / "stacks"
@@ -60,7 +62,7 @@ def complete_stack(incomplete: str) -> list[str]:
 
 
 def complete_good(incomplete: str) -> list[str]:
-    """Ids of known good stacks, the newest first."""
+    """Return the ids of known good stacks, newest first."""
     from gemmaspec.files import state_dir
 
     ids = (folder.name for folder in (state_dir() / "known-good").glob("*/[0-9]*"))
@@ -71,7 +73,7 @@ Profile = Annotated[
     str,
     typer.Argument(
         metavar="PROFILE",
-        help="Name of a profile, or the path of a profile file.",
+        help="Name of a profile, or path of a profile file.",
         autocompletion=complete_profile,
         show_default=False,
     ),
@@ -95,7 +97,7 @@ Stacks = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME]...",
-        help="Names of started profiles; all if none is given.",
+        help="Names of started profiles. [default: all]",
         autocompletion=complete_stack,
         show_default=False,
     ),
@@ -105,17 +107,17 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override one value, as in --set serve.port=8001. Repeatable.",
+        help="Override a value: --set serve.port=8001. Repeatable.",
         autocompletion=complete_key,
     ),
 ]
-NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target alone, without a draft.")]
+NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target without a draft.")]
 Locked = Annotated[
-    bool, typer.Option("--locked", help="Only what the profile's lock pins; if anything moved, say what, and exit 3.")
+    bool, typer.Option("--locked", help="Run only what the profile's lock pins; exit 3 if anything differs.")
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up when it is not ready by then (exit 7)."),
+    typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up if it is not ready by then (exit 7)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Engine = Annotated[
@@ -123,10 +125,8 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="docker|process",
-        help="Force an engine instead of choosing.",
+        help="Use this engine instead of choosing one.",
         autocompletion=lambda: ["docker", "process"],
     ),
 ]
-Out = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder to write, ./PROFILE when not given.")
-]
+Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE]")]

@@ -15,14 +15,14 @@ from gemmaspec.errors import GemmaspecError
 from gemmaspec.redact import redact
 
 _CONTROLS: Final = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON lets stand."""
+"""Control characters that JSON does not escape."""
 
 _COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
 """A line's first column, and the two blanks or more that end it."""
 
 
 def data(text: str) -> None:
-    """Print what the command was asked for, as it is."""
+    """Print the command's result on standard output, unwrapped."""
     text = redact(text)
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -34,12 +34,12 @@ def data(text: str) -> None:
 
 
 def told(text: str) -> None:
-    """Print sentences for a person: on a terminal, lines that are too long go on below, indented."""
+    """Print text for people. On a terminal, lines that are too long continue on the next one, indented."""
     data(fitted(text, width_of(sys.stdout)))
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return how many columns there are: those of $COLUMNS or the terminal; None for a pipe or a file."""
+    """Return the width in columns, from $COLUMNS or the terminal; None for a pipe or a file."""
     if (asked := os.environ.get("COLUMNS", "")).isdigit() and int(asked) > 0:
         return int(asked)
     return shutil.get_terminal_size().columns if stream.isatty() else None
@@ -48,7 +48,7 @@ def width_of(stream: TextIO) -> int | None:
 def fitted(text: str, width: int | None) -> str:
     """Return `text` with long lines broken at blanks, never inside a word or a path.
 
-    What goes on is indented to the line's second column if it has one (two blanks before it), else by two more.
+    Continuation lines are indented to the line's second column if it has one (after two blanks), else by two more.
     """
     if width is None:
         return text
@@ -75,13 +75,13 @@ def _fitted(line: str, width: int) -> str:
 
 
 def json_data(value: dict[str, Any]) -> None:
-    """The same for machines; every document says its schema. What a terminal would obey is written as an escape."""
+    """Print a JSON document with its schema number. Control characters are escaped, so that no terminal obeys them."""
     text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False)
     data(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def progress(text: str) -> None:
-    """Tell what is going on meanwhile. Nobody has to hear it: a reader that left, or a full disk, ends no command."""
+    """Print progress on stderr. A reader that left or a full disk does not end the command."""
     try:
         sys.stderr.write(fitted(redact(text), width_of(sys.stderr)) + "\n")
         sys.stderr.flush()
@@ -90,7 +90,7 @@ def progress(text: str) -> None:
 
 
 def failure(error: GemmaspecError, *, as_json: bool) -> int:
-    """Tell an expected failure and return its exit code."""
+    """Print an expected error and return its exit code."""
     if as_json:
         kind = type(error).__name__
         with contextlib.suppress(GemmaspecError, BrokenPipeError):
@@ -102,7 +102,7 @@ def failure(error: GemmaspecError, *, as_json: bool) -> int:
 
 
 def usage(error: Any, *, as_json: bool) -> int:
-    """A command line that the parser refused, told in its own words."""
+    """Print an error of the command line parser in its own words and return its exit code."""
     if as_json:
         message = error.format_message()
         json_data({"ok": False, "error": {"kind": "UsageError", "message": message, "hint": None}})
@@ -111,19 +111,19 @@ def usage(error: Any, *, as_json: bool) -> int:
 
 
 def broken_pipe() -> int:
-    """The reader of stdout left, as `| head` does: nothing more can be said there."""
+    """Return the exit code after the reader of stdout left, as `| head` does; nothing more is written there."""
     _let_go(sys.stdout)
     return 1
 
 
 def unwritten(error: OSError) -> GemmaspecError:
-    """The error for standard output on a full disk."""
+    """Return the error for standard output that cannot be written, as on a full disk."""
     _let_go(sys.stdout)
     return GemmaspecError(f"cannot write standard output: {error.strerror}")
 
 
 def _let_go(stream: TextIO) -> None:
-    """Send what is still to come nowhere, so that Python does not fail over it again at its end."""
+    """Discard further output, so that Python does not fail on it again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -133,10 +133,10 @@ def _red(text: str) -> str:
 
 
 def colours() -> bool:
-    """Whether stderr is a terminal that wants colours."""
+    """Return whether stderr is a terminal that wants colours."""
     return wants_colour(sys.stderr)
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that wants colours."""
+    """Return whether a stream is a terminal that wants colours."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

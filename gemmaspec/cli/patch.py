@@ -25,15 +25,15 @@ PatchId = Annotated[
 PatchIds = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PATCH", help="Ids of patches; all when none is given.", autocompletion=_complete, show_default=False
+        metavar="PATCH", help="Ids of patches. [default: all]", autocompletion=_complete, show_default=False
     ),
 ]
 Folders = Annotated[
     list[Path] | None,
-    typer.Option("--patches", metavar="DIR", help="Patches of this folder, not the shipped ones. Repeatable."),
+    typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones. Repeatable."),
 ]
 Refresh = Annotated[
-    bool, typer.Option("--refresh", help="Ask the package index for releases even if it was asked today.")
+    bool, typer.Option("--refresh", help="Fetch the list of releases again even if it was fetched today.")
 ]
 
 
@@ -52,7 +52,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_(folders: Folders = None, json: options.Json = False) -> None:
-    """List the patches: which releases they are for, and which shipped profiles need them."""
+    """List the patches with their releases and the shipped profiles that need them."""
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
 
@@ -61,7 +61,7 @@ def list_(folders: Folders = None, json: options.Json = False) -> None:
 
 
 def show(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
-    """Print a patch: what is written about it, and its diffs."""
+    """Print a patch: its metadata and its diffs."""
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
 
@@ -69,7 +69,7 @@ def show(patch: PatchId, folders: Folders = None, json: options.Json = False) ->
 
 
 def explain(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
-    """Say what a patch is for: the hole, the error without it, where it is, what upstream says, who needs it."""
+    """Explain a patch: the bug, the error without it, where it is, what upstream says, who needs it."""
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
 
@@ -82,12 +82,14 @@ def verify(
         list[str] | None,
         typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
     ] = None,
-    all_releases: Annotated[bool, typer.Option("--all-releases", help="Every release that the patches claim.")] = False,
+    all_releases: Annotated[
+        bool, typer.Option("--all-releases", help="Check every release that the patches claim.")
+    ] = False,
     image: Annotated[
-        list[str] | None, typer.Option("--image", metavar="REF", help="An image of this machine. Repeatable.")
+        list[str] | None, typer.Option("--image", metavar="REF", help="Docker image on this machine. Repeatable.")
     ] = None,
     tree: Annotated[
-        list[Path] | None, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/. Repeatable.")
+        list[Path] | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/. Repeatable.")
     ] = None,
     running: Annotated[
         list[str] | None,
@@ -97,16 +99,16 @@ def verify(
     ] = None,
     folders: Folders = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 3 when a required patch fits a function that has changed.")
+        bool, typer.Option("--strict", help="Exit 3 if a required patch applies to a function that has changed.")
     ] = False,
     refresh: Refresh = False,
     json: options.Json = False,
 ) -> None:
-    """Say what each patch would do, without a GPU and without downloading vLLM.
+    """Check whether each patch applies, without a GPU and without downloading vLLM.
 
-    Without a tree: all releases that the patches claim, and the shipped profiles' images that are here.
-    Exit code 5 when a required patch does not fit, 4 when a tree could not be read; with --strict 3 when one fits
-    a function that no known release has.
+    By default checks all releases that the patches claim, and those images of the shipped profiles that are on this
+    machine. Exit code 5 if a required patch does not apply, 4 if a tree cannot be read; with --strict, 3 if one applies
+    to a function that no known release has.
     """
     from gemmaspec.carry import verify as use_case
     from gemmaspec.cli.text import patch as text
@@ -128,19 +130,22 @@ def verify(
 
 
 def apply(
-    tree: Annotated[Path, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The overlay to write.")],
+    tree: Annotated[Path, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Overlay folder to write.")],
     patches: PatchIds = None,
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", metavar="PROFILE", help="The patches of a profile.", autocompletion=options.complete_profile
+            "--profile",
+            metavar="PROFILE",
+            help="Use the patches of this profile.",
+            autocompletion=options.complete_profile,
         ),
     ] = None,
     folders: Folders = None,
     json: options.Json = False,
 ) -> None:
-    """Build the overlay that a start would build, to look at: all patches, or nothing and exit code 5."""
+    """Build the overlay that a start would build, without starting. Applies all patches, or none with exit code 5."""
     from gemmaspec.carry import apply as use_case
     from gemmaspec.cli.text import patch as text
 
@@ -151,17 +156,19 @@ def apply(
 def release_day(
     release: Annotated[
         str | None,
-        typer.Argument(metavar="[RELEASE]", help="As 0.34.0; the newest when not given.", show_default=False),
+        typer.Argument(
+            metavar="[RELEASE]", help="vLLM release such as 0.34.0. [default: the newest]", show_default=False
+        ),
     ] = None,
-    tree: Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/.")] = None,
+    tree: Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")] = None,
     folders: Folders = None,
     json: options.Json = False,
 ) -> None:
-    """Say what a new vLLM does to the patches and the shipped profiles.
+    """Check the patches and the shipped profiles against a new vLLM release.
 
-    What breaks and whether it can be rebased, what is superseded; which flags, variables and keys are gone, and what
-    the profiles use of them; which profile would still start.
-    Exit code 5 when a shipped profile would not.
+    Shows which patches break and can be rebased, and which are superseded; which flags, variables and keys were
+    removed, and which of them the profiles use; and which profiles would still start.
+    Exit code 5 if a shipped profile would not start.
     """
     from gemmaspec.carry import releaseday as use_case
     from gemmaspec.cli.text import patch as text
@@ -173,7 +180,8 @@ def release_day(
 def known(
     patches: PatchIds = None,
     folder: Annotated[
-        Path | None, typer.Option("--patches", metavar="DIR", help="Patches of this folder, not the shipped ones.")
+        Path | None,
+        typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 3 if a known.json is not up to date.")

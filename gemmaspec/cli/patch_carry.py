@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from gemmaspec.carry.rebase import Rebased
 
 NewId = Annotated[
-    str, typer.Argument(metavar="PATCH", help="Its id: small letters, digits, hyphens; say what it does.")
+    str,
+    typer.Argument(
+        metavar="PATCH", help="Id of the new patch, named after what it does: lowercase letters, digits, hyphens."
+    ),
 ]
 OldId = Annotated[str, typer.Argument(metavar="PATCH", help="Id of a patch.", show_default=False)]
-Tree = Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="A folder that holds vllm/.")]
-Release = Annotated[str | None, typer.Option("--release", metavar="RELEASE", help="A vLLM release, as 0.34.0.")]
+Tree = Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")]
+Release = Annotated[str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")]
 Folder = Annotated[
-    Path | None, typer.Option("--patches", metavar="DIR", help="The folder of patches, not the shipped one.")
+    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped one.")
 ]
 
 
@@ -36,11 +39,11 @@ def add_to(group: typer.Typer) -> None:
 
 def rebase(
     patch: OldId,
-    to: Annotated[str | None, typer.Option("--to", metavar="RELEASE", help="A vLLM release, as 0.34.0.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="RELEASE", help="vLLM release, such as 0.34.0.")] = None,
     tree: Tree = None,
     floor: Annotated[
         str | None,
-        typer.Option("--from", metavar="RELEASE", help="First release the new diff is for; found out when not given."),
+        typer.Option("--from", metavar="RELEASE", help="First release that the new diff is for. [default: detected]"),
     ] = None,
     successor: Annotated[
         str, typer.Option("--successor", metavar="FILE:NAME", help="The function's new name: vllm/….py:Class.name.")
@@ -48,9 +51,9 @@ def rebase(
     folder: Folder = None,
     json: options.Json = False,
 ) -> None:
-    """Carry a patch to a vLLM that it does not fit: a three-way merge, written as one more diff once it is proven.
+    """Rebase a patch onto a vLLM release that it does not fit, by a three-way merge that adds one more diff to it.
 
-    A patch that fits is left alone. Exit code 5 when the merge needs a hand; it says where.
+    A patch that fits is left unchanged. Exit code 5 if the merge has conflicts; they are listed.
     """
     from gemmaspec.carry import rebase as use_case
 
@@ -61,10 +64,10 @@ def rebase(
 
 def continue_(
     patch: OldId,
-    abort: Annotated[bool, typer.Option("--abort", help="Give the rebase up; the patch stays as it is.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Abort the rebase and leave the patch unchanged.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Go on with a rebase once its conflicts are resolved, or after it was interrupted."""
+    """Continue a rebase after its conflicts are resolved, or after it was interrupted."""
     from gemmaspec.carry import rebase as use_case
     from gemmaspec.carry import rebase_state
 
@@ -72,7 +75,7 @@ def continue_(
         _rebased(use_case.resume(patch, output.progress), as_json=json)
         return
     rebase_state.abort(patch)
-    output.progress(f"the rebase of {patch} is given up; the patch is as it was")
+    output.progress(f"aborted the rebase of {patch}; the patch is unchanged")
     if json:
         output.json_data({"ok": True, "outcome": "aborted", "patch": patch})
 
@@ -82,13 +85,13 @@ def new(
     release: Release = None,
     tree: Tree = None,
     file: Annotated[
-        list[str] | None, typer.Option("--file", metavar="vllm/….py", help="A file to edit. Repeatable.")
+        list[str] | None, typer.Option("--file", metavar="vllm/….py", help="File to edit. Repeatable.")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Open a copy of vLLM's files to edit; `gemmaspec patch commit` then makes a patch of the edit.
+    """Open a copy of vLLM's files to edit. `gemmaspec patch commit` then turns the edit into a patch.
 
-    Called again, it adds files. For a patch that is there, the edit becomes one more variant of it.
+    Run again, it adds files. For an existing patch, the edit becomes one more variant.
     """
     from gemmaspec.carry import workspace
 
@@ -102,9 +105,9 @@ def new(
 
 
 def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> None:
-    """Make a patch of the edit: the least diff of each file, and a patch.yaml to fill in.
+    """Turn the edit into a patch: a minimal diff of each file, and a patch.yaml to fill in.
 
-    It is unreviewed until its texts are written and `reviewed: true` is set.
+    The patch is unreviewed until you write its texts and set `reviewed: true`.
     """
     from gemmaspec.carry import workspace
 
@@ -121,20 +124,22 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="URL|FILE", help="A pull request, or a diff.", show_default=False)],
-    id_: Annotated[str | None, typer.Option("--id", metavar="PATCH", help="Its id, else made of the name.")] = None,
+    source: Annotated[str, typer.Argument(metavar="URL|FILE", help="Pull request or diff.", show_default=False)],
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="PATCH", help="Id of the patch. [default: from the source's name]")
+    ] = None,
     release: Release = None,
     tree: Tree = None,
     date: Annotated[
-        str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="The day it was taken, to be written down.")
+        str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date to record as the day of the import.")
     ] = None,
     folder: Folder = None,
     json: options.Json = False,
 ) -> None:
-    """Make an unreviewed patch of a public diff: its edits of vllm/**/*.py, and where it came from, by sha256.
+    """Turn a public diff into an unreviewed patch: its edits of vllm/**/*.py, with the source and its sha256.
 
-    With --release it is tried on that release, and reduced to the least diff that does the same. A profile can have
-    an unreviewed patch as an optional one alone.
+    With --release it is tried on that release, and reduced to a minimal diff with the same effect. A profile can list
+    an unreviewed patch only as optional.
     """
     from gemmaspec.carry import importing
 
@@ -150,7 +155,7 @@ def import_(
     output.data(str(done.patch.folder))
     output.progress(f"from {origin.source}, sha256 {origin.sha256}")
     for path in done.dropped:
-        output.progress(f"not in vllm/**/*.py, and left out: {path}")
+        output.progress(f"left out, because it is not in vllm/**/*.py: {path}")
     output.progress(f"tried on {done.tried}: it applies" if done.tried else "not tried on any release (--release)")
     _next(done.patch.folder, reviewed=False)
 
@@ -164,12 +169,12 @@ def _rebased(done: Rebased, *, as_json: bool) -> None:
         return
     if done.verdict:
         variant = f" ({done.verdict.variant})" if done.verdict.variant else ""
-        output.progress(f"{done.patch} fits vllm {done.vllm}: {done.verdict.state}{variant}; nothing was changed")
+        output.progress(f"{done.patch} fits vllm {done.vllm}: {done.verdict.state}{variant}; nothing to do")
         return
     assert done.folder
     output.data(str(done.folder / done.diff))
     output.progress(
-        f"{done.patch} has a diff for {done.versions} now: it applies, is seen to be in, and comes out again"
+        f"{done.patch} has a diff for {done.versions} now: it applies, is detected as applied, and reverts cleanly"
     )
     output.progress(
         f"next: gemmaspec patch known {done.patch} --patches {done.folder.parent}    # the sha256 of its files"
@@ -187,14 +192,14 @@ def export(
     tree: Tree = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write it there; to standard output if not given."),
+        typer.Option("--out", "-o", metavar="FILE", help="File to write. [default: standard output]"),
     ] = None,
     folder: Folder = None,
     json: options.Json = False,
 ) -> None:
-    """Write a patch as an ordinary diff for one vLLM, with three lines of context, as git apply and patch take it.
+    """Write a patch as an ordinary diff for one vLLM release, with three lines of context, for git apply and patch.
 
-    Exit code 5 when the patch does not apply there.
+    Exit code 5 if the patch does not apply there.
 
     gemmaspec patch export draft-text-only --release 0.33.0 | git apply
     """

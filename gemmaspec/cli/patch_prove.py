@@ -28,17 +28,18 @@ def prove(
         typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
     ] = None,
     all_releases: Annotated[
-        bool, typer.Option("--all", help="Every release that the patches claim, not the ends of their ranges alone.")
+        bool,
+        typer.Option("--all", help="Prove on every release that the patches claim, not only the ends of their ranges."),
     ] = False,
     table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="Write what was proven as a Markdown table.")
+        Path | None, typer.Option("--table", metavar="FILE", help="Write the results as a Markdown table.")
     ] = None,
     folders: Folders = None,
     json: options.Json = False,
 ) -> None:
-    """Show that patches do what they say: a probe finds the hole in vLLM as released, and not once it is patched.
+    """Prove that patches work: a probe finds the bug in vLLM as released, and no longer finds it once patched.
 
-    vLLM's own modules run on this machine's CPU, without a GPU. Exit code 1 when a patch is not proven.
+    Runs vLLM's own modules on this machine's CPU, without a GPU. Exit code 1 if a patch is not proven.
     """
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.proof.environment import prove_python
@@ -62,7 +63,7 @@ def prove(
 
 
 def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) -> list[str]:
-    """Those named; else those that the patches claim, all of them or the ends of each range."""
+    """Return the releases named; by default those that the patches claim, all of them or the ends of each range."""
     from gemmaspec import launcher
     from gemmaspec.proof.prove import ends_of_ranges
     from gemmaspec.trees import listing as listing_of

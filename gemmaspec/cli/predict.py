@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,29 +23,29 @@ def predict(
         typer.Option(
             "--measured",
             metavar="FILE",
-            help="Measured cells, as bench writes them (a file, or bench's folder), instead of those that are known.",
+            help="Measured cells to predict from: a folder or file that bench wrote. [default: the known measurements]",
         ),
     ] = None,
     k: Annotated[
         str | None,
-        typer.Option("--k", metavar="LIST", help="Drafted tokens, as in 0,1,2,6; 0 is without speculation."),
+        typer.Option("--k", metavar="LIST", help="Draft lengths, such as 0,1,2,6; 0 turns speculation off."),
     ] = None,
     concurrency: Annotated[
-        str | None, typer.Option("--concurrency", metavar="LIST", help="Requests at once, as in 1,4,8.")
+        str | None, typer.Option("--concurrency", metavar="LIST", help="Concurrent requests, such as 1,4,8.")
     ] = None,
     context: Annotated[
         str | None,
         typer.Option(
-            "--context", metavar="LIST", help="Tokens of prompt, as in 256,8192; those measured when not given."
+            "--context", metavar="LIST", help="Prompt lengths in tokens, such as 256,8192. [default: those measured]"
         ),
     ] = None,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
-    """Predict tokens per second for every k, concurrency and context, with an interval that holds 90 %.
+    """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
 
-    From a few measured cells (--measured FILE), else from those of bench --save-measured, else from shipped
-    measurements of a like machine, else from the bytes that a step reads. It says which. Starts nothing.
+    Uses, in this order: measured cells (--measured FILE), those of bench --save-measured, shipped measurements of a
+    similar machine, or the bytes that a step reads. The output says which. Starts nothing.
     """
     from gemmaspec.cli.text import predict as text
     from gemmaspec.deploy.predict import PredictRequest, predict_profile
@@ -63,5 +64,5 @@ def predict(
     if json:
         output.json_data(text.document(found))
         return
-    for line in text.lines(found):
-        output.data(line)
+    for line in text.lines(found, width=output.width_of(sys.stdout)):
+        output.told(line)

@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_(json: options.Json = False) -> None:
-    """List the profiles that can be run, where each comes from, and which were started."""
+    """List the profiles that you can run, where each comes from, and which were started."""
     from gemmaspec.cli.text import table
     from gemmaspec.deploy.profiles import listed
 
@@ -43,15 +43,18 @@ def list_(json: options.Json = False) -> None:
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, hyphens.", show_default=False)],
-    parent: Annotated[
+    name: Annotated[
         str,
-        typer.Option(
-            "--from", metavar="PROFILE", help="The profile to extend.", autocompletion=options.complete_profile
+        typer.Argument(
+            metavar="NAME", help="Name of the new profile: lowercase letters, digits, hyphens.", show_default=False
         ),
     ],
+    parent: Annotated[
+        str,
+        typer.Option("--from", metavar="PROFILE", help="Profile to extend.", autocompletion=options.complete_profile),
+    ],
 ) -> None:
-    """Create a profile of your own that extends another one, in your own folder of profiles."""
+    """Create a profile that extends another one, in your own profile folder."""
     from gemmaspec.deploy.newprofile import new_profile
 
     file = new_profile(name, parent=parent)
@@ -65,7 +68,7 @@ def show(
     no_spec: options.NoSpec = False,
     json: options.Json = False,
 ) -> None:
-    """Print a profile as it will be used: everything it extends and every override merged in."""
+    """Print a profile as it will be used, with everything it extends and every override merged in."""
     from gemmaspec.profile.load import load_profile
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)

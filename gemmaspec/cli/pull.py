@@ -27,14 +27,14 @@ def pull(
     profile: options.Profile,
     engine: options.Engine = None,
     latest: Annotated[
-        bool, typer.Option("--latest", help="What the profile names today, whatever its lock says.")
+        bool, typer.Option("--latest", help="Ignore the lock and fetch what the profile names now.")
     ] = False,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
     """Fetch image, target and draft together, so that `up` needs no network.
 
-    At the revisions of the profile's lock, if it has one. What breaks off goes on with the next run.
+    Fetches the revisions of the profile's lock, if it has one. The next run continues an interrupted download.
     """
     from gemmaspec.deploy.pull import pull as use_case
 
@@ -51,7 +51,7 @@ def pull(
 
 def _fetched(part: PullPart) -> str:
     if part.to_fetch == 0:
-        return "was here"
+        return "cached"
     return f"{_size(part.to_fetch)} new" if part.to_fetch else "new"
 
 
@@ -61,7 +61,7 @@ def _size(count: int) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[PullProgress]:
-    """Bars on a terminal, plain lines elsewhere."""
+    """Return the progress: bars on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield _Plain()
         return
@@ -82,7 +82,7 @@ class _Plain:
 
     def begin(self, role: str, name: str, total: int | None) -> None:
         self._total[role], self._done[role] = total, 0
-        output.progress(f"{role}: fetching {name}, {_size(total) if total is not None else 'size not known'}")
+        output.progress(f"{role}: fetching {name}, {_size(total) if total is not None else 'size unknown'}")
 
     def advance(self, role: str, count: int) -> None:
         with self._lock:

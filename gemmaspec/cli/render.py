@@ -37,7 +37,7 @@ def render(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; print the difference, exit 3 if any.")] = False,
     single_file: Annotated[
-        bool, typer.Option("--single-file", help="Everything inside one compose.yaml, to paste or send away.")
+        bool, typer.Option("--single-file", help="Put everything into one compose.yaml, to paste or share.")
     ] = False,
     to: Annotated[
         str,
@@ -77,7 +77,7 @@ def render(
     no_spec: options.NoSpec = False,
     locked: options.Locked = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace and remove files that gemmaspec did not write.")
+        bool, typer.Option("--force", help="Overwrite and remove files that gemmaspec did not write.")
     ] = False,
     json: options.Json = False,
 ) -> None:

@@ -22,17 +22,20 @@ def rollback(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="ID", help="This known good stack, not the last.", autocompletion=options.complete_good
+            "--to",
+            metavar="ID",
+            help="Return to this known good stack instead of the latest.",
+            autocompletion=options.complete_good,
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the known good stacks, the newest first.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the known good stacks, newest first.")] = False,
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
-    """Go back to the last stack that became ready, before the one that was started last.
+    """Go back to the last stack that became ready before the current one.
 
-    It is started as it was: same files, same image by digest, same model revisions. No network is needed while image
-    and models are on this machine. The profile is not changed: the next `up` renders it again.
+    Starts it with the same files, the same image by digest and the same model revisions. Needs no network if the
+    image and models are on this machine. Does not change the profile: the next `up` renders it again.
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import rollback as use_case
@@ -53,7 +56,7 @@ def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None
         output.json_data({"known_good": rows})
         return
     if not goods:
-        output.progress("no known good stack of that name")
+        output.progress("no known good stack has that name")
         return
     from gemmaspec.cli.text import table
 

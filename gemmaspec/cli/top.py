@@ -25,7 +25,7 @@ def top(
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=60, help="Time between two readings.")
     ] = 1.0,
-    web: Annotated[bool, typer.Option("--web", help="Serve the same as a page on 127.0.0.1.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Serve the readings as a web page on 127.0.0.1.")] = False,
     port: Annotated[
         int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 picks a free one.")
     ] = 0,
@@ -40,7 +40,7 @@ def top(
     from gemmaspec.deploy.top import Top
 
     if web and (once or json):
-        raise UsageError("--web goes with neither --once nor --json", hint="gemmaspec top --web")
+        raise UsageError("--web cannot be used with --once or --json", hint="gemmaspec top --web")
     watched = Top(names or ())
     if web:
         _serve(watched, port=port, interval=interval)
@@ -62,6 +62,6 @@ def _serve(watched: Top, *, port: int, interval: float) -> None:
 
     with serve(watched, port=port, interval=interval) as address:
         output.data(address)
-        output.progress("Serving until Ctrl-C.")
+        output.progress("Press Ctrl-C to stop.")
         while True:
             time.sleep(3600)

@@ -25,16 +25,19 @@ def up(
     no_spec: options.NoSpec = False,
     locked: options.Locked = False,
     timeout: options.Timeout = 1800,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written and run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be written and run; change nothing.")
+    ] = False,
     rollback_on_failure: Annotated[
         bool,
         typer.Option(
             "--rollback-on-failure/--no-rollback-on-failure",
-            help="Start the stack that was replaced again when this one fails.",
+            help="If the start fails, restart the stack that it replaced.",
         ),
     ] = True,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once it is started; gemmaspec wait tells the rest.")
+        bool,
+        typer.Option("--detach", "-d", help="Return once it is started; use gemmaspec wait to wait until it is ready."),
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -78,7 +81,7 @@ def restart(
 ) -> None:
     """Render a started profile again and start it, with the options that it was started with.
 
-    Options given here come on top of those, and stay for the next restart.
+    Options given here are added to those, and kept for the next restart.
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case

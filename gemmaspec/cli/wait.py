@@ -16,7 +16,7 @@ def add_to(app: typer.Typer) -> None:
 def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:
     """Wait until a started profile has drafted, verified and answered, whoever started it.
 
-    Exit code 0 when it has, 6 when it does not run or its start failed, 7 when it takes too long. Stops nothing.
+    Exit code 0 if it has, 6 if it does not run or its start failed, 7 if it takes too long. Stops nothing.
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import wait as use_case

@@ -35,8 +35,8 @@ def watch(
     """Watch running stacks for faults.
 
     Reports a draft whose tokens are no longer accepted, a draft that is cut off after its window, and an engine that
-    hangs while /health is green. What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and
-    leaves the servers running.
+    hangs while /health is green. It acts only if the profile's `watch:` says so. Ctrl-C stops watching and leaves the
+    servers running.
     """
     from gemmaspec.deploy import watch as use_case
 
@@ -44,7 +44,9 @@ def watch(
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     found = use_case.watched(names or ())
-    output.progress(f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; Ctrl-C ends it.")
+    output.progress(
+        f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; press Ctrl-C to stop."
+    )
     while found:
         began = time.monotonic()
         drawn = use_case.power()

@@ -36,7 +36,7 @@ OWN: Final = "gemmaspec"
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """What is to be measured. An empty tuple leaves the choice to the profile."""
+    """What to measure. An empty tuple leaves the choice to the profile."""
 
     profile: str
     out: Path
@@ -60,13 +60,13 @@ class BenchRequest:
     save_measured: bool = False
     """Whether the rows are kept for predict, in the user's own file."""
     resume: bool = False
-    """Whether `out` holds the part of this run that is measured already."""
+    """Whether `out` contains a part of this run that is already measured."""
     timeout_s: float = 1800.0
     request_timeout_s: float = 600.0
 
 
 def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
-    """Measure, and return the result, which `out` holds whole after every cell.
+    """Measure and return the result. After every cell, `out` holds all of it.
 
     Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
     """
@@ -81,8 +81,8 @@ def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Sett
     limit = loaded.profile.serve.max_num_seqs
     if limit and not request.url and (above := [one for one in request.concurrencies if one > limit]):
         raise UsageError(
-            f"--concurrency {above[0]}: {loaded.profile.name} runs {limit} requests at once (serve.max_num_seqs); "
-            "more would wait, and their waiting would be measured",
+            f"--concurrency {above[0]}: {loaded.profile.name} runs {limit} concurrent requests (serve.max_num_seqs); "
+            "more would queue, and the queueing would be measured",
             hint=f"--set serve.max_num_seqs={above[0]}",
         )
     usual = tuple(one for one in CONCURRENCIES if not limit or one <= limit)
@@ -141,12 +141,12 @@ class _Run:
         """Arms whose server does not start, and why."""
 
     def run(self) -> dict[str, Any]:
-        """Measure what is not measured yet."""
+        """Measure the remaining cells."""
         if self._request.resume:
             self._take_up()
         elif (self._request.out / RESULT).exists():
             raise UsageError(
-                f"{self._request.out} holds a result already",
+                f"{self._request.out} already contains a result",
                 hint=f"gemmaspec bench {self._request.profile} --resume …",
             )
         tasks = self._tasks()
@@ -165,7 +165,7 @@ class _Run:
         document = self._write(complete=not self._failed)
         write_whole(self._request.out / REPORT, page(document))
         if self._request.save_measured:
-            self._progress.note(f"kept for predict in {measurements.save(self._loaded, document['rows'])}")
+            self._progress.note(f"saved for predict in {measurements.save(self._loaded, document['rows'])}")
         return document
 
     def _tasks(self) -> tuple[Task, ...]:
@@ -195,7 +195,7 @@ class _Run:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
 
     def _started(self, arm: Arm) -> Asking | None:
-        """The arm's server; None where it does not start, which is a result if another arm does."""
+        """Return the arm's server; None if it does not start, which is a result as long as another arm starts."""
         try:
             return self._asking(arm)
         except (StartFailed, TimedOut, PatchConflict) as error:
@@ -203,7 +203,7 @@ class _Run:
             if not others:
                 raise
             self._failed[str(arm)] = error.message
-            self._progress.note(f"{arm} does not start, and is left out: {error.message}")
+            self._progress.note(f"{arm} does not start and is skipped: {error.message}")
             return None
 
     def _asking(self, arm: Arm) -> Asking:
@@ -219,31 +219,33 @@ class _Run:
         )
 
     def _prompts_for(self, asking: Asking, cell: Cell) -> list[Prompt]:
-        """The prompts of a context, made once: every arm gets the same."""
+        """Return the prompts of a context. They are made once, so that every arm gets the same."""
         if cell.context not in self._made:
             own = list(self._prompts)
             made = own if cell.context is None else of_length(asking, own, cell.context)
             kept, left_out = fitting(asking, made, limit=self._servers.limit)
             if left_out or len(made) < len(self._prompts):
                 number = len(self._prompts) - len(kept)
-                self._progress.note(f"{number} of {len(self._prompts)} prompts are too long for this and left out")
+                self._progress.note(
+                    f"{number} of {len(self._prompts)} prompts are too long for this server and are skipped"
+                )
             self._made[cell.context] = kept
         return self._made[cell.context]
 
     def _take_up(self) -> None:
-        """Go on from the result in `out`."""
+        """Continue from the result in `out`."""
         document = read_result(self._request.out)
         if other := self._settings.differs(document["settings"]):
             raise UsageError(
-                f"{self._request.out} was begun with another {other}: {document['settings'].get(other)!r}",
-                hint="the same options again with --resume, or another folder with --out",
+                f"{self._request.out} was started with another {other}: {document['settings'].get(other)!r}",
+                hint="use the same options with --resume, or another folder with --out",
             )
         self._cells = list(document["cells"])
         self._servers.expect(document["provenance"].get("arms") or {})
-        self._progress.note(f"{len(self._cells)} cells are measured already")
+        self._progress.note(f"{len(self._cells)} cells are already measured")
 
     def _left_off(self, error: GemmaspecError) -> GemmaspecError:
-        """The same error, with what is kept and how to go on."""
+        """Return the same error, with what was kept and how to continue."""
         if self._cells:
             write_whole(self._request.out / REPORT, page(self._write(complete=False)))
             number = len(self._cells)
@@ -283,8 +285,8 @@ class _Run:
 
 def _line(task: Task, cell: Mapping[str, Any]) -> str:
     accepted = f", E {cell['acceptance_length']:.2f}" if task.arm.k else ""
-    moved = "" if cell["reference"]["steady"] else f", the reference step moved by {cell['reference']['moved']:+.0%}"
+    moved = "" if cell["reference"]["steady"] else f", the reference step changed by {cell['reference']['moved']:+.0%}"
     return (
         f"{task.arm}, {task.cell}: {cell['tokens_per_second']:,.1f} tok/s, "
-        f"{cell['step_ms']:.1f} ms a step{accepted}{moved}"
+        f"{cell['step_ms']:.1f} ms/step{accepted}{moved}"
     )

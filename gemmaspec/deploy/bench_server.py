@@ -1,4 +1,4 @@
-"""The servers of one run of bench: each arm's, started as `up` does it, or the one that runs already."""
+"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Servers:
         self._expected: Mapping[str, Any] = {}
         self._started = False
         self._before: Started | None = None
-        """How the profile was started last by somebody else, which `restart` goes by."""
+        """The options of the last start outside bench, which `restart` uses."""
         self.all_arms: tuple[Arm, ...] = ()
         self.facts: dict[str, Any] = {}
-        """What each arm ran: plan, image, versions and models, by `METHOD/K`."""
+        """What each arm ran (plan, image, versions and models), by `METHOD/K`."""
 
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Servers:
         return self._model.max_model_len if self._model else None
 
     def arms(self, wanted: Sequence[Arm]) -> tuple[Arm, ...]:
-        """The arms that can be measured: of a server that runs already, only what it is."""
+        """Return the arms that can be measured; a server that already runs has only one."""
         if not (self._running or self._url):
             self._refuse_running()
             self.all_arms = tuple(wanted)
@@ -105,17 +105,17 @@ class Servers:
         mine = [arm for arm in wanted if arm.no_spec != speculates][:1]
         if not mine:
             raise UsageError(
-                f"the server {'speculates' if speculates else 'does not speculate'}, and --k asks for something else"
+                f"the server {'speculates' if speculates else 'does not speculate'}, which does not match --k"
             )
         self.all_arms = tuple(mine)
         return self.all_arms
 
     def expect(self, facts: Mapping[str, Any]) -> None:
-        """What the arms ran when this run was begun; whatever runs now must be the same."""
+        """Remember what the arms ran when this run was started, because a resumed run must run the same."""
         self._expected = facts
 
     def serving(self, arm: Arm) -> tuple[Server, str | None]:
-        """The arm's server, started if need be, and the key for its requests."""
+        """Return the arm's server, started if necessary, and the key for its requests."""
         if self._arm != arm:
             self._server = self._find() if self._running or self._url else self._start(arm)
             self._arm = arm
@@ -128,7 +128,7 @@ class Servers:
         return self._server, _key(self._server, self._url)
 
     def died(self, where: str, error: Broken) -> GemmaspecError:
-        """The error for a server that failed in the middle of a cell, with what its log says."""
+        """Return the error for a server that failed while a cell was measured, with the cause from its log."""
         if self._url or not self._server:
             return GemmaspecError(f"{where}: {error.message}")
         what, lines = error.message, []
@@ -139,7 +139,7 @@ class Servers:
             lines = list(engine.logs(self._server, tail=2000))
             if state.status != "running":
                 code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
-                what = f"the server died in the middle of the cell{code}"
+                what = f"the server died while the cell was measured{code}"
         cause = find_cause(lines)
         root = root_exception(lines)
         said = cause.message if cause else root.text if root else None
@@ -155,7 +155,7 @@ class Servers:
             self._started = False
 
     def _refuse_running(self) -> None:
-        """Whatever runs under this name is somebody's server."""
+        """Raise UsageError if a server already runs under this name, because it belongs to somebody."""
         name = self._loaded.profile.name
         with contextlib.suppress(UsageError):
             self._before = stacks.find(name)
@@ -165,8 +165,8 @@ class Servers:
         with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
                 raise UsageError(
-                    f"{name} is running, and bench would stop it to start its own",
-                    hint=f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it",
+                    f"{name} is already running, and bench needs to start its own server",
+                    hint=f"gemmaspec bench {self._profile} --running    # measures it as it is; --replace stops it",
                 )
 
     def _find(self) -> Server:
@@ -182,9 +182,7 @@ class Servers:
     def _start(self, arm: Arm) -> Server:
         self._progress.note(f"starting {self._loaded.profile.name}: {arm}")
         if self._any_text:
-            self._progress.note(
-                "whatever the first answer says is accepted (--accept-any-text): this server is only timed"
-            )
+            self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
         request = UpRequest(
             profile=self._profile,
             overrides=(*self._overrides, *arm.overrides),
@@ -198,15 +196,15 @@ class Servers:
         return up(request, self._progress).started.server
 
     def _remember(self, arm: Arm, key: str | None) -> None:
-        """Write down what the arm runs. Raises DifferencesFound when it is not what a resumed run began with."""
+        """Record what the arm runs. Raises DifferencesFound if it differs from the start of a resumed run."""
         name = f"{arm.method}/{arm.k}"
         facts = self._facts(arm, key)
         before = self._expected.get(name)
         if before is not None and before != facts:
             moved = next(key for key in {**before, **facts} if before.get(key) != facts.get(key))
             raise DifferencesFound(
-                f"{moved} of {arm} was {before.get(moved)!r} when this run was begun, and is {facts.get(moved)!r} now",
-                hint="begin a new run with another --out",
+                f"{moved} of {arm} was {before.get(moved)!r} at the start of this run, and is {facts.get(moved)!r} now",
+                hint="start a new run with another --out",
             )
         self.facts[name] = facts
 
@@ -229,7 +227,7 @@ class Servers:
 
 
 def _version(server: Server, key: str | None) -> str | None:
-    """The vLLM that answers; None where it does not say."""
+    """Return the server's vLLM version; None if it does not report one."""
     with contextlib.suppress(GemmaspecError):
         reply = exchange(server, "/version", timeout_s=30.0, api_key=key)
         found = reply.json() if reply.status == 200 else None
@@ -243,7 +241,7 @@ def _key(server: Server, url: str | None) -> str | None:
 
 
 def _at(url: str, loaded: Loaded) -> Server:
-    """The server at an address, which somebody else has started."""
+    """Return the server at an address, which was not started by bench."""
     try:
         parts = urlsplit(url)
         port = parts.port or 80

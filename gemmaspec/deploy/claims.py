@@ -1,4 +1,4 @@
-"""Ports of this machine: each belongs to one stack, from before its start until it is stopped.
+"""Ports of this machine: each belongs to one stack, from before its start until it has stopped.
 
 vLLM listens with SO_REUSEPORT, so the system itself would let two servers share a port and split the requests.
 """
@@ -21,10 +21,10 @@ _WAIT_S: Final = 30.0
 
 
 def claim(port: int, stack: str) -> None:
-    """Make `port` belong to `stack`.
+    """Reserve `port` for `stack`.
 
-    Raises EnvironmentMissing with the other stack's name when it belongs to another one that runs or is being
-    started. A claim that was left behind does not count.
+    Raises EnvironmentMissing with the other stack's name if it belongs to a stack that runs or is being started.
+    A stale claim does not count.
     """
     with _exclusively():
         other = claimed_by(port)
@@ -37,7 +37,7 @@ def claim(port: int, stack: str) -> None:
 
 
 def settle(stack: str, port: int | None) -> None:
-    """Leave `stack` the claim of `port` alone; None releases all that it has."""
+    """Release all claims of `stack` except the one of `port`; None releases all of them."""
     with _exclusively():
         for file in _files():
             if file != (_file(port) if port else None) and _stack_in(file) == stack:
@@ -46,12 +46,12 @@ def settle(stack: str, port: int | None) -> None:
 
 
 def claimed_by(port: int) -> str | None:
-    """Return the name of the stack that claimed a port; None when none did, or the claim is damaged."""
+    """Return the name of the stack that claimed a port; None if the claim is missing or invalid."""
     return _stack_in(_file(port))
 
 
 def _live(port: int, stack: str) -> str:
-    """Say why a claim still counts; '' when it was left behind."""
+    """Return why a claim still counts; '' if it is stale."""
     if (holder := owner.holder(stack)) and holder.command in owner.STARTS:
         return f"is being started by {holder}"
     try:
@@ -77,7 +77,9 @@ def _exclusively() -> Iterator[None]:
         _folder().mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except filelock.Timeout:
-        raise GemmaspecError(f"another gemmaspec holds {lock.lock_file}", hint=f"ls -l {_folder()}") from None
+        raise GemmaspecError(
+            f"another gemmaspec command has locked {lock.lock_file}", hint=f"ls -l {_folder()}"
+        ) from None
     except OSError as error:
         raise unwritable(Path(lock.lock_file), error) from None
     try:

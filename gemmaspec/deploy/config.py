@@ -1,4 +1,4 @@
-"""`config`: the folders that gemmaspec uses and the variables that it reads, as they are now."""
+"""`config`: the folders that gemmaspec uses and the variables that it reads, with their current values."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Location:
 _SECRET: Final = ("HF_TOKEN", "VLLM_API_KEY")
 _VARIABLES: Final = {
     "GEMMASPEC_STATE": "the state folder",
-    "GEMMASPEC_PROFILES": "more folders of profiles, before your own",
-    "GEMMASPEC_PATCHES": "more folders of patches, which win",
+    "GEMMASPEC_PROFILES": "additional profile folders, searched before your own",
+    "GEMMASPEC_PATCHES": "additional patch folders, which take precedence",
     "HF_HOME": "Hugging Face's folder: cache and token",
     "HF_TOKEN": "the token for gated models",
-    "HF_ENDPOINT": "another Hugging Face Hub",
-    "HF_HUB_OFFLINE": "leave the Hub alone",
-    "VLLM_API_KEY": "the key that servers ask for",
+    "HF_ENDPOINT": "address of another Hugging Face Hub",
+    "HF_HUB_OFFLINE": "do not use the Hub",
+    "VLLM_API_KEY": "the API key of servers",
     "DOCKER_HOST": "the Docker daemon's address",
-    "DOCKER_CONTEXT": "the Docker context, where DOCKER_HOST is not set",
+    "DOCKER_CONTEXT": "the Docker context, if DOCKER_HOST is not set",
     "HTTPS_PROXY": "the proxy for downloads",
-    "NO_PROXY": "what is reached without the proxy",
-    "NO_COLOR": "print without colours",
-    "COLUMNS": "the width of what is printed",
+    "NO_PROXY": "hosts to reach without the proxy",
+    "NO_COLOR": "disable colours",
+    "COLUMNS": "the width of the output",
 }
 """Every variable that changes what gemmaspec does; those of the server are listed by a profile's pass_env."""
 
@@ -58,15 +58,15 @@ def _folders() -> Iterator[tuple[str, Path, str]]:
     from huggingface_hub import constants
 
     state = state_dir()
-    yield "state", state, "everything below that says nothing else"
-    yield "stacks", state / "stacks", "what was started: files, records, logs"
+    yield "state", state, "the state folder, which contains the next folders"
+    yield "stacks", state / "stacks", "started stacks: files, records, logs"
     yield "known good", state / "known-good", "stacks to roll back to"
     yield "runtimes", state / "runtimes", "Python environments of the process engine"
     yield "own profiles", own_folder(), "your profiles and their locks"
     for index, folder in enumerate(one for one in profile_folders() if one not in (own_folder(), data.PROFILES)):
         yield f"more profiles {index + 1}", folder, "from GEMMASPEC_PROFILES"
-    yield "shipped profiles", data.PROFILES, "not to be edited: profile new copies none of it, it extends"
+    yield "shipped profiles", data.PROFILES, "do not edit; extend one with: gemmaspec profile new"
     for folder in data.patch_folders()[1:]:
         yield "more patches", folder, "from GEMMASPEC_PATCHES"
-    yield "shipped patches", data.PATCHES, "not to be edited"
-    yield "models", Path(constants.HF_HUB_CACHE), "Hugging Face's cache, unless a profile names another"
+    yield "shipped patches", data.PATCHES, "do not edit"
+    yield "models", Path(constants.HF_HUB_CACHE), "the Hugging Face cache, unless a profile names another one"

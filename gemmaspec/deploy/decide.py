@@ -1,4 +1,4 @@
-"""What a start will do, decided from what was seen: a value that can be printed, and carried out step by step.
+"""What a start will do, decided from observations: a value that can be printed and carried out step by step.
 
 Nothing in here asks the disk, the network or a clock.
 """
@@ -25,14 +25,14 @@ Here = Literal["here", "missing", "unknown"]
 """Whether something is on this machine; `unknown` for what lies in a container's volume or on another machine."""
 
 Offline = Literal["no", "yes", "if the Hub does not answer"]
-"""Whether the server is told to leave the Hugging Face Hub alone."""
+"""Whether the server is told not to use the Hugging Face Hub."""
 
 LIVE = ("running", "restarting")
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpRequest:
-    """What `up` or `restart` was asked for."""
+    """The request of `up` or `restart`."""
 
     profile: str
     overrides: Sequence[str] = ()
@@ -42,17 +42,17 @@ class UpRequest:
     """Whether only what the profile's lock pins may run."""
     timeout_s: float = 1800.0
     afresh: bool = False
-    """Start it again even if it runs as it would be rendered now."""
+    """Restart it even if it already runs unchanged."""
     rollback_on_failure: bool = True
-    """Start the stack that was replaced again, when this one does not become ready."""
+    """Restart the replaced stack if this one does not become ready."""
     to_measure: bool = False
     """Whether it is started only to be timed: such a stack is not kept as known good."""
     any_text: bool = False
-    """Whether a first answer that nobody can read is accepted, as dummy weights give it."""
+    """Whether an unreadable first answer is accepted, as dummy weights give it."""
 
     @property
     def wants(self) -> str:
-        """What is asked for, as text: two requests with the same text can share one start."""
+        """The request as text: two requests with the same text can share one start."""
         flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text)
         return repr((self.profile, tuple(self.overrides), *flags))
 
@@ -86,10 +86,10 @@ class ModelSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Everything that a start is decided by."""
+    """Everything that decides a start."""
 
     loaded: Loaded
-    """The profile as it was asked for, pinned by its lock if that was asked for too."""
+    """The requested profile, pinned by its lock if that was requested too."""
     profile: str
     """The profile as the record names it: a name, or the absolute path of its file."""
     engine: EngineName
@@ -101,16 +101,16 @@ class Observed:
     command: tuple[str, ...]
     """The argv that the engine would run."""
     before: FoundStack | None
-    """What was started last under this name; None when nothing was."""
+    """What was last started under this name, if anything."""
     same_files: bool
-    """Whether the files on the disk are those that were rendered now."""
+    """Whether the files on disk equal those rendered now."""
     models: tuple[ModelSeen, ...]
     hub_cache: str | None
-    """The Hugging Face cache of the server; None where that cannot be looked into from here."""
+    """The server's Hugging Face cache; None if it is not visible from this machine."""
     hub_is_off: bool
-    """Whether the profile or the shell has switched the Hub off."""
+    """Whether the profile or the shell has disabled the Hub."""
     runtime: RuntimeSpec | None
-    """The environment that would have to be built; None when it is there, is the user's own, or an image's."""
+    """The environment to build; None if it exists, is the user's own, or belongs to an image."""
     image: Here
     now: float
     """Seconds since 1970."""
@@ -128,13 +128,13 @@ class Start:
     files: Mapping[str, str]
     command: tuple[str, ...]
     environment: tuple[str, ...]
-    """Names of the variables that the start sets or hands on to the server; never their values."""
+    """Names of the variables that the start sets or passes to the server; never their values."""
     joins: bool
-    """It runs already as it would be started, and is only asked."""
+    """It already runs unchanged, so only the probe is sent."""
     replaces: FoundStack | None
     """What will be stopped first."""
     image: str | None
-    """The image to pull; None when it is there, or there is none."""
+    """The image to pull; None if it is present or not needed."""
     runtime: RuntimeSpec | None
     """The environment to build."""
     fetch: tuple[ModelRef, ...]
@@ -142,7 +142,7 @@ class Start:
     make: tuple[ModelRef, ...]
     """Tiny models to make."""
     folders: tuple[ModelRef, ...]
-    """Models in folders that must be there."""
+    """Models in folders that must exist."""
     ask_access: tuple[ModelRef, ...]
     """Models of the Hub that this user must be allowed to read."""
     of_hub: tuple[ModelRef, ...]
@@ -151,16 +151,16 @@ class Start:
     expects: str
     """What counts as ready."""
     rollback: KnownGood | None
-    """What is started again when this does not become ready."""
+    """What to restart if this does not become ready."""
     loaded: Loaded | None = None
-    """The profile; None when a known good stack is started."""
+    """The profile; None if a known good stack is started."""
     stack: Stack | None = None
     good: KnownGood | None = None
-    """The known good stack that is started; None when it is a profile."""
+    """The known good stack that is started; None for a profile."""
     to_measure: bool = False
     """It is started only to be timed, and not kept as known good."""
     any_text: bool = False
-    """A first answer that nobody can read is accepted."""
+    """An unreadable first answer is accepted."""
 
     @property
     def server(self) -> Server:
@@ -181,7 +181,7 @@ class Start:
 def decide(request: UpRequest, observed: Observed) -> Start:
     """Return what `up` or `restart` will do.
 
-    Raises EnvironmentMissing when it cannot be told whether the stack runs, and no engine was named.
+    Raises EnvironmentMissing if it is unknown whether the stack runs and no engine was named.
     """
     before, server = observed.before, observed.server
     _refuse_unknown(before, forced=request.engine)
@@ -248,7 +248,7 @@ def decide_rollback(
     )
     return Start(
         engine=started.engine,
-        why=f"{started.engine}: it was good there",
+        why=f"{started.engine}: known to be good there",
         remote=remote,
         started=started,
         files=files,
@@ -271,14 +271,14 @@ def decide_rollback(
 
 
 def _refuse_unknown(before: FoundStack | None, *, forced: EngineName | None) -> None:
-    """A server that may run must not be started a second time, nor forgotten; naming an engine says it is gone."""
+    """Raise EnvironmentMissing for a server that may still run, unless the user named an engine."""
     if before is None or before.state.status != "unknown" or (forced and forced != before.started.engine):
         return
     name, engine = before.started.server.name, before.started.engine
     other = "process" if engine == "docker" else "docker"
     raise EnvironmentMissing(
         f"cannot tell whether {name} runs ({engine}): {before.state.detail}",
-        hint=before.state.hint or f"gemmaspec up {name} --engine {other}    # if it is gone for good",
+        hint=before.state.hint or f"gemmaspec up {name} --engine {other}    # if that server no longer exists",
     )
 
 
@@ -287,7 +287,7 @@ def _options_before(before: FoundStack | None) -> Options | None:
 
 
 def _runs_as_rendered(before: FoundStack | None, started: Started, observed: Observed) -> bool:
-    """Whether this very stack runs already, engine, files and command unchanged."""
+    """Return whether the stack already runs with the same engine, files and command."""
     if before is None or before.state.status != "running":
         return False
     same = before.started.engine == started.engine and before.started.server == started.server
@@ -303,7 +303,7 @@ def _environment(observed: Observed) -> tuple[str, ...]:
 
 
 def _offline(observed: Observed) -> Offline:
-    """Whether the server shall leave the Hub alone; a profile or shell that says so itself has decided."""
+    """Return whether the server must not use the Hub. The profile or shell decides if it sets HF_HUB_OFFLINE."""
     decided = observed.hub_is_off or "HF_HUB_OFFLINE" in observed.loaded.profile.env
     if decided or observed.hub_cache is None:
         return "no"
@@ -311,10 +311,10 @@ def _offline(observed: Observed) -> Offline:
 
 
 def offline_for(models: Sequence[ModelSeen]) -> Offline:
-    """Return whether a server of these models leaves the Hub alone.
+    """Return whether a server of these models must not use the Hub.
 
-    vLLM asks the Hub even for what the cache has, and dies where nobody answers. So it is told not to when all models
-    are whole in the cache, and either pinned to a commit or the Hub is silent.
+    vLLM asks the Hub even for what the cache has, and dies if the Hub does not answer. So it is told not to ask if
+    all models are complete in the cache, and either pinned to a commit or the Hub does not answer.
     """
     of_hub = [one for one in models if not one.model.local]
     if not of_hub or not all(one.whole for one in of_hub):

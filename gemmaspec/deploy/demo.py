@@ -1,4 +1,4 @@
-"""`demo`: the whole job on a tiny pair, once drafting and once without."""
+"""`demo`: everything on a tiny pair, once with a draft and once without."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemmaspec.ready.probe import Answer, ask
 PROFILE = "tiny-cpu"
 QUESTION = "Explain quantum entanglement to the quick brown fox."
 ROUNDS = 3
-"""Each server answers this often; the fastest answer counts, since the first ones warm up."""
+"""How often each server answers. The fastest answer counts, because the first ones warm up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class Demo:
 
     @property
     def same_text(self) -> bool:
-        """Greedy speculation must not change the text."""
+        """Whether both answers are the same, as greedy decoding requires."""
         return self.alone.answer.text == self.drafted.answer.text
 
 
 def demo(*, engine: EngineName | None, keep: bool, progress: StartProgress) -> Demo:
-    """Run the tiny pair; with `keep` the drafting server is left running."""
+    """Run the tiny pair; with `keep` the server with the draft stays up."""
     try:
         progress.note("1 of 2: the target alone")
         alone, _ = _side(UpRequest(profile=PROFILE, no_spec=True, engine=engine, rollback_on_failure=False), progress)

@@ -1,4 +1,4 @@
-"""`diff`: what runs against what would be rendered now."""
+"""`diff`: compare what runs with what would be rendered now."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gemmaspec.stack.build import Stack
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """What a restart would change; all empty when nothing."""
+    """What a restart would change; all fields are empty if nothing would."""
 
     name: str
     engine: EngineName
@@ -34,7 +34,7 @@ class Drift:
     files: str
     """A unified diff, from the running stack's files to the rendered ones."""
     command: str
-    """The same of the command, one word a line."""
+    """The same for the command, one word per line."""
     image: Moved | None
 
     @property
@@ -44,9 +44,9 @@ class Drift:
 
 
 def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
-    """Compare the running stack of a profile with what a restart would start; `overrides` come on top of its own.
+    """Compare the running stack of a profile with what a restart would start; `overrides` are added to its own.
 
-    Raises UsageError for one that was never started, GemmaspecError for one that is not running.
+    Raises UsageError if it was never started, GemmaspecError if it is not running.
     """
     name = _name(profile)
     started = stacks.find(name)
@@ -55,7 +55,9 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     if runs is None and (state := stacks.look(started, engine)).status == "unknown":
         raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if runs is None:
-        raise GemmaspecError(f"{name} is not running, so there is nothing to compare", hint=f"gemmaspec up {profile}")
+        raise GemmaspecError(
+            f"{name} is not running, so there is nothing to compare with", hint=f"gemmaspec up {profile}"
+        )
     request = again(name, timeout_s=0)
     asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
     loaded = load_request(asked)
@@ -71,7 +73,7 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
 
 
 def _name(profile: str) -> str:
-    """A stack is called as its profile; one that was started can be meant though its file is gone."""
+    """Return the stack's name, which is its profile's; the profile's file may be gone by now."""
     try:
         return find_profile(profile, profile_folders()).stem
     except UsageError:
@@ -81,7 +83,7 @@ def _name(profile: str) -> str:
 
 
 def _command(engine: Engine, server: Server, stack: Stack) -> tuple[str, ...]:
-    """The argv that would be started."""
+    """Return the argv that would be started."""
     if "compose.yaml" not in stack.files:
         return without_key(engine.start_command(server))
     service = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]

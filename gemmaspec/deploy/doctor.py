@@ -1,4 +1,4 @@
-"""`doctor`: could this profile start here, and what would mend it? Looks at everything, starts and changes nothing."""
+"""`doctor`: can this profile start here, and how to fix it if not? Checks everything, starts and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Check = Callable[[DoctorSubject], Iterator[CheckResult]]
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """Everything that was looked at."""
+    """The result of every check."""
 
     profile: str | None
     engine: EngineName
@@ -27,7 +27,7 @@ class Examined:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands in the way of a start."""
+        """Whether nothing prevents a start."""
         return not any(row.state == "failed" for row in self.rows)
 
 
@@ -48,12 +48,16 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 
 def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = ()) -> Examined:
-    """Look at the machine alone, or at all that a profile needs. Raises UsageError, ProfileError for the profile."""
+    """Check the machine, or all that a profile needs. Raises UsageError and ProfileError for the profile."""
     loaded = load_profile(profile, overrides=overrides) if profile else None
     try:
         chosen, why = choose_engine(engine, profile=loaded.profile if loaded else None)
     except EnvironmentMissing:  # docker is asked for or needed and does not answer, which its own row says
-        why = "docker: chosen by you" if engine else "docker: the profile names no vLLM for a process (runtime.vllm)"
+        why = (
+            "docker: requested"
+            if engine
+            else "docker: the profile has no vLLM release for the process engine (runtime.vllm)"
+        )
         chosen = doctor_engine.silent_docker()
     subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
     rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
@@ -61,7 +65,7 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
 
 
 def _rows(name: str, check: Check, subject: DoctorSubject) -> Iterator[CheckResult]:
-    """A check that cannot be finished is a failed one."""
+    """Run one check and yield its rows; a check that cannot be finished has failed."""
     try:
         yield from check(subject)
     except GemmaspecError as error:

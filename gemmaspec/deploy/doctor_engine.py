@@ -1,4 +1,4 @@
-"""A doctor's looks at what runs a profile: docker, its image, the runtime, the GPU."""
+"""The doctor's checks of what runs a profile: docker, its image, the runtime, the GPU."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gemmaspec.profile.machines import MACHINES
 from gemmaspec.releases.facts import facts_for
 from gemmaspec.runtime.managed import describe
 
-_SILENT: Final = "docker does not answer"
+_SILENT: Final = "the docker daemon does not answer"
 
 
 def silent_docker() -> DockerEngine:
-    """The docker engine, though its daemon does not answer."""
+    """Return the docker engine even if its daemon does not answer."""
     return DockerEngine()
 
 
 def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """The command, the daemon and Compose. Where docker was not asked for, a process can do without."""
+    """Check the command, the daemon and Compose; they are optional if the process engine can run the profile."""
     if subject.forced == "process":
-        yield skipped("docker", "the process engine was asked for")
+        yield skipped("docker", "the process engine was requested")
         return
     if subject.profile and not subject.uses_docker and not subject.docker_answers:
-        yield skipped("docker", "no daemon answers; `up` runs this profile as a process")
+        yield skipped("docker", "no daemon answers; `up` will run this profile with the process engine")
         return
     engine = subject.engine if isinstance(subject.engine, DockerEngine) else DockerEngine()
     needed = subject.uses_docker
@@ -42,7 +42,7 @@ def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 
 def nvidia_runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Whether docker can hand out GPUs."""
+    """Check whether docker can use GPUs."""
     if not isinstance(subject.engine, DockerEngine):
         return
     if not subject.docker_answers:
@@ -52,17 +52,17 @@ def nvidia_runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
         yield skipped("nvidia runtime", "no GPU is needed" if subject.profile else "there is no GPU here")
         return
     subject.engine.ensure_nvidia()
-    yield ok("nvidia runtime", "docker can hand out GPUs")
+    yield ok("nvidia runtime", "docker can use GPUs")
 
 
 def lock(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """A lock that cannot be read, which only a plain `up` does without."""
+    """Warn about a lock that cannot be read; only `up` without --locked ignores it."""
     if subject.bad_lock:
         yield warning("lock", subject.bad_lock.message, subject.bad_lock.hint)
 
 
 def image(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Whether the image is here, and is the one that the lock pins."""
+    """Check whether the image is on this machine and is the one that the lock pins."""
     profile = subject.profile
     if profile is None or not subject.uses_docker:
         return
@@ -70,10 +70,12 @@ def image(subject: DoctorSubject) -> Iterator[CheckResult]:
         yield skipped("image", _SILENT)
         return
     if not profile.image:
-        yield failed("image", "the profile names none, and a container needs one", "set image: in the profile")
+        yield failed(
+            "image", "the profile has no image, and the docker engine needs one", "set `image:` in the profile"
+        )
     elif subject.image is None:
         why = not_pulled_here(profile.image)
-        pulled = f"{profile.image} is not here; `up` pulls it"
+        pulled = f"{profile.image} is not on this machine; `up` will pull it"
         yield failed("image", why.message, why.hint) if why else warning("image", pulled, _pull(subject))
     else:
         found = subject.image.digest or f"{subject.image.id}, built on this machine"
@@ -87,14 +89,14 @@ def _locked_image(subject: DoctorSubject) -> Iterator[CheckResult]:
     if locked is None or now is None:
         return
     if locked.id == now.id or (locked.digest and locked.digest == now.digest):
-        yield ok("locked image", "it is the one that the lock pins")
+        yield ok("locked image", "matches the lock")
         return
-    message = f"the lock pins {locked.digest or locked.id}; a plain `up` runs what is here"
+    message = f"the lock pins {locked.digest or locked.id}; `up` without --locked runs the local image"
     yield warning("locked image", message, f"gemmaspec up {_profile(subject)} --locked    # or lock again")
 
 
 def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """The process engine's environment."""
+    """Check the process engine's environment."""
     if subject.loaded is None or subject.uses_docker:
         return
     found = subject.versions
@@ -105,13 +107,13 @@ def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
             yield warning("locked runtime", str(change), f"gemmaspec lock {_profile(subject)}")
     elif subject.loaded.profile.runtime.python:
         python = subject.loaded.profile.runtime.python
-        yield failed("runtime", f"{python} finds no vllm", f"{python} -m pip install vllm")
+        yield failed("runtime", f"{python} has no vllm", f"{python} -m pip install vllm")
     elif not describe(runtime_spec(subject.loaded)).complete:
-        yield warning("runtime", "not built yet; `up` builds it", _pull(subject, engine=True))
+        yield warning("runtime", "not built yet; `up` will build it", _pull(subject, engine=True))
 
 
 def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """The GPU, what it lacks in this vLLM, and the driver."""
+    """Check the GPU, what it cannot do in this vLLM, and the driver."""
     wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
     found = subject.gpus
     yield gpu_row(found, wanted=subject.wants_gpu, capability=wanted)
@@ -128,7 +130,7 @@ def _required(subject: DoctorSubject) -> str | None:
 
 
 def _cuda(subject: DoctorSubject) -> dict[str, str]:
-    """Which CUDA is asked for, and by what."""
+    """Return the required CUDA version, and what requires it."""
     if subject.image:
         return {"cuda": subject.image.environment.get("CUDA_VERSION", ""), "where": "the image"}
     if subject.versions:
@@ -146,7 +148,7 @@ def _tried(name: str, look: Callable[[], str], *, needed: bool) -> CheckResult:
     except GemmaspecError as error:
         if needed:
             return failed(name, error.message, error.hint)
-        return warning(name, f"{error.message}; `up` takes a process instead", error.hint)
+        return warning(name, f"{error.message}; `up` will use the process engine", error.hint)
 
 
 def _pull(subject: DoctorSubject, *, engine: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""A doctor's looks at what a profile needs of the machine: memory, models, disks, its port, clock and limits."""
+"""The doctor's checks of the machine: memory, models, disks, port, clock and limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gemmaspec.models.hub import Unreachable
 
 
 def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """What the profile needs, as `fit` computes it; without a profile what is there."""
+    """Check the memory against what `fit` computes; without a profile, report what is there."""
     if subject.loaded is None:
         import psutil
 
@@ -38,32 +38,32 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
         yield memory_row(found.total, found.available)
         return
     if subject.runs_now:
-        yield skipped("memory", f"{subject.loaded.profile.name} is running, and holds what it needs")
+        yield skipped("memory", f"{subject.loaded.profile.name} is running and has its memory")
         return
     try:
         answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))
     except GemmaspecError as error:
-        yield skipped("memory", f"fit cannot tell: {error.message}")
+        yield skipped("memory", f"unknown: {error.message}")
         return
     device = answer.plan.device
-    here = "" if device.here else f", taken as a {device.name}"
+    here = "" if device.here else f", treated as a {device.name}"
     if any(model and model.source == "shipped" for model in (answer.plan.models.target, answer.plan.models.draft)):
         here += ", computed from shapes that ship with gemmaspec"
     if answer.fits:
-        yield ok("memory", f"it fits into {device.memory / 1e9:.1f} GB{here}")
-    mend = _mending(answer, subject.loaded.typed)
+        yield ok("memory", f"fits into {device.memory / 1e9:.1f} GB{here}")
+    fix = _fix(answer, subject.loaded.typed)
     for problem in answer.problems:
-        yield failed("memory", f"{problem}{here}", mend)
+        yield failed("memory", f"{problem}{here}", fix)
 
 
-def _mending(answer: Fit, profile: str) -> str:
-    """The first change that lets it start."""
+def _fix(answer: Fit, profile: str) -> str:
+    """Return the first change that makes it fit."""
     change = next((one.change for one in answer.advice if one.starts), None)
     return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
 
 
 def models(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Whether target and draft are here, or could be fetched."""
+    """Check whether target and draft are on this machine or can be fetched."""
     for one in models_of(subject.loaded.profile) if subject.loaded else ():
         if one.local:
             yield _folder(one)
@@ -73,12 +73,12 @@ def models(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 def _folder(one: ModelRef) -> CheckResult:
     if one.is_tiny and not (one.folder / "config.json").is_file():
-        return ok(one.role, f"{one.model} is made by `up`")
+        return ok(one.role, f"{one.model} will be made by `up`")
     try:
         check_folder(one)
     except GemmaspecError as error:
         return failed(one.role, error.message, f"ls {one.folder}")
-    return ok(one.role, f"{one.folder} is there")
+    return ok(one.role, f"{one.folder} exists")
 
 
 def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
@@ -101,7 +101,7 @@ def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     shown = f"{one.model} at {listing.commit}"
     if not cache.missing(listing):
         return ok(one.role, f"{shown} is in the cache")
-    return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB are not here yet", f"gemmaspec pull {subject.loaded.typed}")
+    return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
 
 
 def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
@@ -122,7 +122,7 @@ def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) 
 
 
 def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Room for stacks and runtimes, for models, and for docker's images."""
+    """Check the disk space for stacks and runtimes, for models, and for docker's images."""
     yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
     needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
@@ -140,16 +140,16 @@ def _docker_root(engine: DockerEngine) -> Path | None:
 
 
 def port(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Whether the port is free, or held by this very stack."""
+    """Check whether the port is free or used by this stack."""
     try:
         server = subject.server
     except ProfileError:
-        yield skipped("port", "not looked at, because the engine cannot run this profile")
+        yield skipped("port", "not checked, because the engine cannot run this profile")
         return
     if server is None:
         return
     if subject.runs_now:
-        yield ok("port", f"{server.port} is held by {server.name} itself")
+        yield ok("port", f"{server.port} is in use by {server.name} itself")
         return
     if isinstance(subject.engine, DockerEngine) and subject.docker_answers:
         subject.engine.ensure_port(server)
@@ -159,16 +159,16 @@ def port(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 
 def clock(_: DoctorSubject) -> Iterator[CheckResult]:
-    """Whether this machine knows what time it is."""
+    """Check whether this machine's clock is right."""
     yield clock_row(readings.clock())
 
 
 def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Open files and shared memory, where the server will be."""
+    """Check the limits of open files and shared memory where the server will run."""
     if not subject.uses_docker:
         yield open_files_row(readings.hard_open_files())
         yield shm_row(readings.shm_free())
         return
-    yield skipped("open files", "a container has the docker daemon's limit")
+    yield skipped("open files", "containers use the docker daemon's limit")
     if subject.profile:
         yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)

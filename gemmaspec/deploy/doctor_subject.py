@@ -1,4 +1,4 @@
-"""What a doctor looks at: the machine, and maybe a profile."""
+"""What the doctor examines: the machine, and possibly a profile."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gemmaspec.trees.versions import image_versions
 
 @dataclass(kw_only=True)
 class DoctorSubject:
-    """Readings that several checks share are taken once, when the first of them asks."""
+    """Readings that several checks share; each is taken once, when first needed."""
 
     loaded: Loaded | None
     engine: Engine
     forced: EngineName | None
     overrides: Sequence[str] = ()
     to_fetch: dict[str, int] = field(default_factory=dict)
-    """Bytes of target and draft that are still to be fetched, as far as they were asked for."""
+    """Bytes of target and draft that must still be fetched, by model, as far as known."""
 
     silent_hub: Unreachable | None = None
     """Why the Hub was not to be asked, once that is known: it is asked once, not for each model."""
@@ -50,7 +50,7 @@ class DoctorSubject:
 
     @cached_property
     def docker_answers(self) -> bool:
-        """Whether a docker daemon answers; rows about what it holds are skipped where none does."""
+        """Whether a docker daemon answers; if not, rows that depend on it are skipped."""
         try:
             engine = self.engine if isinstance(self.engine, DockerEngine) else DockerEngine()
             engine.ping()
@@ -65,7 +65,7 @@ class DoctorSubject:
 
     @cached_property
     def gpus(self) -> Gpus | None:
-        """As nvidia-smi shows them."""
+        """The GPUs that nvidia-smi shows."""
         return readings.gpus()
 
     @cached_property
@@ -76,7 +76,7 @@ class DoctorSubject:
 
     @cached_property
     def versions(self) -> Versions | None:
-        """What is installed where the profile would run; None while that is not here."""
+        """The versions installed where the profile would run; None if that does not exist yet."""
         try:
             if self.image and self.profile:
                 return Versions(**image_versions(self.image.id, python=self.profile.container.python))
@@ -86,7 +86,7 @@ class DoctorSubject:
 
     @property
     def vllm(self) -> str | None:
-        """The vLLM that would run, as far as it is known."""
+        """The vLLM release that would run, if known."""
         if self.versions:
             return self.versions.vllm
         return release_of(self.loaded) if self.loaded else None
@@ -100,24 +100,24 @@ class DoctorSubject:
 
     @property
     def lock(self) -> Lock | None:
-        """The profile's lock, if there is one that can be read."""
+        """The profile's lock, if it exists and can be read."""
         return None if isinstance(self._lock, ProfileError) else self._lock
 
     @property
     def bad_lock(self) -> ProfileError | None:
-        """Why its lock cannot be read, if there is such a one."""
+        """The error from reading the lock, if any."""
         return self._lock if isinstance(self._lock, ProfileError) else None
 
     @cached_property
     def server(self) -> Server | None:
-        """What would be started. Raises ProfileError for a profile that this engine cannot run."""
+        """The server that would be started. Raises ProfileError for a profile that this engine cannot run."""
         if self.loaded is None:
             return None
         return prepare(self.loaded, engine=self.engine.name, remote=self.engine.remote)[0]
 
     @cached_property
     def runs_now(self) -> bool:
-        """Whether a stack of this name is running already, with all that it holds."""
+        """Whether a stack of this name is already running and using its resources."""
         try:
             started = stacks.find(self.profile.name) if self.profile else None
             return bool(started and stacks.engine_of(started).state(started.server).status == "running")

@@ -14,10 +14,10 @@ from gemmaspec.files import UnreadableFile
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
-    """Stop a stack; True when it was running. Its files and caches stay.
+    """Stop a stack and return whether it was running. Its files and caches stay.
 
-    A start in progress is given up first. Raises UsageError when nothing of that name was started here,
-    EnvironmentMissing when it cannot be told whether it runs.
+    A start in progress is cancelled first. Raises UsageError if no stack of that name was started here,
+    EnvironmentMissing if it is unknown whether it runs.
     """
     _find(name, lambda _: None)
     with owned(name, "down", note=note):
@@ -31,9 +31,9 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
 
 
 def _find(name: str, note: Callable[[str], None]) -> tuple[Started, bool]:
-    """Return the record, or what stopping needs in place of a damaged one, and whether it was damaged."""
+    """Return the record, or a minimal one in place of a damaged one, and whether it was damaged."""
     try:
         return stacks.find(name), False
     except UnreadableFile as error:
-        note(f"{error.message}; stopping what its folder names")
+        note(f"{error.message}; stopping the server that its folder names")
         return stacks.rescue(name), True

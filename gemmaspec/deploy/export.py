@@ -1,4 +1,4 @@
-"""`export`: what Grafana and Prometheus need to watch the stacks of this machine."""
+"""`export`: what Grafana and Prometheus need to monitor the stacks of this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_new(files: Mapping[str, str], folder: Path, *, force: bool) -> list[Pa
     targets = {folder / name: text for name, text in files.items()}
     taken = [target for target in targets if target.exists() and not force]
     if taken:
-        raise UsageError(f"{taken[0]} exists already", hint=f"gemmaspec export prometheus --out {folder} --force")
+        raise UsageError(f"{taken[0]} already exists", hint=f"gemmaspec export prometheus --out {folder} --force")
     folder.mkdir(parents=True, exist_ok=True)
     for target, text in targets.items():
         write_whole(target, text)

@@ -38,26 +38,26 @@ HERE = "here"
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest:
-    """What is asked."""
+    """The request."""
 
     profile: str
     overrides: Sequence[str] = ()
     no_spec: bool = False
     release: str | None = None
-    """The vLLM to ask about, when not the profile's."""
+    """The vLLM release to compute for; None for the profile's."""
     machine: str | None = None
-    """A known machine, or `here`; the profile's when not given."""
+    """A known machine, or `here`; None for the profile's."""
     memory_gb: float | None = None
-    """10^9 bytes, instead of what the machine has."""
+    """Memory in 10^9 bytes; None for the machine's."""
     context: int = 1024
     """Tokens in the cache while the speed is computed."""
     concurrency: int = 1
 
 
 def fit(request: FitRequest) -> Fit:
-    """Answer it. Reads configurations and headers of the models, no weight.
+    """Return the estimate. Reads configurations and headers of the models, no weights.
 
-    Raises EnvironmentMissing for a model that is neither here nor to be reached.
+    Raises EnvironmentMissing for a model that is neither on this machine nor reachable.
     """
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     profile = loaded.profile
@@ -77,9 +77,10 @@ def fit(request: FitRequest) -> Fit:
 
 
 def plan_of(loaded: Loaded) -> MemoryPlan:
-    """Return what a profile's models take on its machine, without lint and without advice.
+    """Return the memory that a profile's models need on its machine, without lint and advice.
 
-    A published model that is not here is told by its shapes, so that nobody is asked. Raises as `fit` does.
+    A published model that is not on this machine is computed from its shapes, without the network. Raises as `fit`
+    does.
     """
     vllm, _ = _release(loaded, None)
     return _plan(loaded.profile, vllm, FitRequest(profile=loaded.profile.name), shapes=True)
@@ -93,21 +94,21 @@ def _plan(profile: Profile, vllm: str, request: FitRequest, *, shapes: bool = Fa
 
 
 def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
-    """The vLLM to compute for, and what is to be said about it. Raises UsageError for one without Gemma 4."""
+    """Return the vLLM release to compute for, and notes on it. Raises UsageError for one without Gemma 4."""
     from gemmaspec.releases.facts import nearest, newest, releases
 
     vllm = asked_release(asked) if asked else release_of(loaded)
     if vllm:
         if Version(vllm) < Version(releases()[0]):
-            raise UsageError(f"vLLM {vllm} has no Gemma 4; the first release that has it is {releases()[0]}")
+            raise UsageError(f"vLLM {vllm} does not support Gemma 4; the first release that does is {releases()[0]}")
         known = nearest(vllm)
-        return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is not known; computed as {known}"]
+        return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is unknown; computed as {known}"]
     vllm, image = newest(), loaded.profile.image
-    return vllm, [f"the tag of {image} does not say which vLLM it holds; taken for {vllm}, --for says another"]
+    return vllm, [f"cannot tell vLLM's version from the tag of {image}; assuming {vllm} (override with --for)"]
 
 
 def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
-    """What stops the start whatever the memory is."""
+    """Yield what prevents the start, however much memory there is."""
     found = check(
         loaded,
         patches=Shelf(data.patch_folders()),
@@ -132,7 +133,7 @@ def _models(profile: Profile, *, shapes: bool) -> Models:
 
 
 def _from_shapes(models: Models) -> Iterator[str]:
-    """Which models nobody could be asked about."""
+    """Yield which models nobody could be asked about."""
     from gemmaspec.checkpoint.published.shipped import shipped_for
 
     for role, model in (("target", models.target), ("draft", models.draft)):
@@ -141,7 +142,7 @@ def _from_shapes(models: Models) -> Iterator[str]:
 
 
 def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -> Checkpoint:
-    """What is on this machine first, so that an answer needs no network; then the Hub, by range requests.
+    """Open a model: on this machine first, so that no network is needed; then on the Hub, by range requests.
 
     With `shapes`, the shapes that ship with gemmaspec come before the Hub; else after it.
     """
@@ -149,16 +150,16 @@ def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -
     from gemmaspec.models.hub import Unreachable
 
     cache = hub_cache(profile)
-    fetch = f"gemmaspec pull {profile.name}    # with a network; from then on fit needs none"
+    fetch = f"gemmaspec pull {profile.name}    # needs a network once; afterwards fit does not"
     try:
         found = _nearest(model, cache, shapes=shapes)
         if not found.tensors:
-            raise EnvironmentMissing(f"of {model.model} no weight file is here, and how large they are is not known")
+            raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
         return found
     except EnvironmentMissing as error:
         if is_local(model.model):  # nothing fetches a folder
             makes = model.model.startswith(TINY)
-            hint = "gemmaspec demo    # makes the tiny pair" if makes else f"ls -d {model.model}"
+            hint = "gemmaspec demo    # creates the tiny pair" if makes else f"ls -d {model.model}"
         else:
             hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
@@ -185,18 +186,18 @@ def _device(profile: Profile, request: FitRequest) -> Device:
         if device.memory:
             return device
         raise EnvironmentMissing(
-            f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds none here ({device.name})",
-            hint="--set machine=NAME    # fit also takes --machine NAME, or --memory GB",
+            f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds no GPU here ({device.name})",
+            hint="--set machine=NAME    # or fit's --machine NAME or --memory GB",
         )
     return dataclasses.replace(device, memory=round(request.memory_gb * GB), free=None)
 
 
 def _found(name: str) -> Device:
-    """A machine by name; with the numbers of this one where it is such a machine."""
+    """Return a machine by name, with measured values if it is this machine."""
     if name == HERE:
         return this_gpu() or this_cpu()
     if name not in MACHINES:
-        raise UsageError(f"--machine is {', '.join((*MACHINES, HERE))}, not {name!r}")
+        raise UsageError(f"--machine must be one of {', '.join((*MACHINES, HERE))}, not {name!r}")
     if not MACHINES[name].gpus:
         return this_cpu()
     known, here = named(MACHINES[name]), this_gpu()
@@ -209,28 +210,28 @@ def _found(name: str) -> Device:
 
 def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
     yield (
-        "CPU and GPU share this memory: vLLM takes its share of all of it, and at the start MemAvailable must be "
-        "that large; the page cache counts as available, other programs do not"
+        "CPU and GPU share this memory. vLLM takes its share of the total, and needs that much in MemAvailable when it "
+        "starts; the page cache counts as available, memory of other programs does not"
     )
     yield (
-        "leave room beside that share: after answering, a server held 0.8 to 1.4 GiB more than it, 1.6 GiB with 256 "
-        "sequences (an H200, vLLM 0.26.0, eager)"
+        "leave some memory outside that share: after answering, a server held 0.8 to 1.4 GiB more, 1.6 GiB with 256 "
+        "sequences (H200, vLLM 0.26.0, eager)"
     )
     free = plan.device.memory if plan.device.free is None else plan.device.free
     if plan.held is not None and plan.held > free:
-        yield f"while loading it may hold {gib(plan.held)}, and {gib(free)} are free: other programs may be pushed out"
+        yield f"loading may need {gib(plan.held)}, but {gib(free)} are free: other programs may be swapped out"
 
 
 def _notes(plan: MemoryPlan) -> list[str]:
-    """What a reader of the numbers should know."""
+    """Return notes on how to read the numbers."""
     found: list[str] = []
     if plan.device.unified:
         found += _shared_memory(plan)
     flash = plan.device.major in attention_for(plan.flags.vllm).flash_attention_on
     if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
-        found.append("FlashAttention may choose larger blocks here; computed with those of Triton's kernels")
+        found.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
     if plan.flags.tensor_parallel > 1:
-        found.append("weights are taken to divide evenly over the GPUs, and each to have the memory named here")
+        found.append("assuming that the weights divide evenly over the GPUs, each with the memory named here")
     if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
-        found.append("weight files are missing: the weights are larger than counted here")
+        found.append("some weight files are missing, so the weights are larger than shown here")
     return found

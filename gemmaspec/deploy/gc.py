@@ -1,4 +1,4 @@
-"""`gc`: what takes disk space and nothing uses: runtimes, known good stacks, old logs, volumes."""
+"""`gc`: unused files that take disk space: runtimes, known good stacks, old logs, volumes."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from gemmaspec.runtime.managed import remove_folder, runtime_dir
 Kind = Literal["runtime", "known-good", "log", "volume"]
 KINDS: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "volume")
 BY_DEFAULT: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log")
-"""Volumes hold downloaded models, and those of another state folder's stacks look alike: only where they are named."""
+"""Volumes hold downloaded models, and stacks of another state folder have the same names: only on request."""
 _DAY_S: Final = 86_400
 _PREFIX: Final = "gemmaspec-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Garbage:
-    """Something that nothing uses."""
+    """Something unused."""
 
     kind: Kind
     name: str
     """A path, or the name of a volume."""
     bytes: int | None
-    """None where it is not known."""
+    """None if unknown."""
     why: str
 
 
 def garbage(kinds: Iterable[Kind], *, days: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     """Yield what could be freed; known good stacks and logs only when they are older than `days`.
 
-    What cannot be told is kept, and noted.
+    What gemmaspec is not sure about is kept and noted.
     """
     before = time.time() - days * _DAY_S
     looks = {"runtime": _runtimes, "known-good": _known_good, "log": _logs, "volume": _volumes}
@@ -52,7 +52,7 @@ def garbage(kinds: Iterable[Kind], *, days: float, note: Callable[[str], None]) 
 
 
 def free(one: Garbage) -> None:
-    """Remove it. Raises EnvironmentMissing where that fails."""
+    """Remove it. Raises EnvironmentMissing if that fails."""
     path = Path(one.name)
     try:
         if one.kind == "volume":
@@ -72,11 +72,11 @@ def _runtimes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     try:
         used = set(_runtimes_in_use())
     except UnreadableFile as error:
-        note(f"{error.message}, so nobody knows which runtime it uses; runtimes are kept")
+        note(f"{error.message}, so its runtime is unknown; keeping all runtimes")
         return
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir() and not path.is_symlink() and not path.name.startswith(".") and path not in used:
-            why = "no profile, stack or known good stack uses it"
+            why = "not used by any profile, stack or known good stack"
             yield Garbage(kind="runtime", name=str(path), bytes=_size(path), why=why)
 
 
@@ -99,7 +99,7 @@ def _known_good(before: float, _note: Callable[[str], None]) -> Iterator[Garbage
     for name in knowngood.names():
         for good in knowngood.known_goods(name)[1:]:
             if good.folder.stat().st_mtime < before:
-                why = f"not the last known good stack of {name}"
+                why = f"not the latest known good stack of {name}"
                 yield Garbage(kind="known-good", name=str(good.folder), bytes=_size(good.folder), why=why)
 
 
@@ -117,7 +117,7 @@ def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     try:
         unused = volumes.unused(_PREFIX)
     except EnvironmentMissing as error:
-        note(f"{error.message}; volumes were not looked at")
+        note(f"{error.message}; volumes were not checked")
         return
     for name, project in unused:
         stack = project.removeprefix(_PREFIX)
@@ -133,7 +133,7 @@ def _remove_volume(name: str) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes below a folder."""
+    """Return the size of a folder in bytes."""
     total = 0
     for parent, _, files in os.walk(folder):
         for name in files:

@@ -1,4 +1,4 @@
-"""`inspect`: open one or two checkpoints, examine them, and judge whether they pair."""
+"""`inspect`: open one or two checkpoints, examine them, and check whether they work together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemmaspec.stack.paths import is_local
 
 @dataclass(frozen=True, kw_only=True)
 class InspectRequest:
-    """What to look at."""
+    """What to inspect."""
 
     target: str
     """A Hugging Face id, a folder, or the name of a profile."""
@@ -33,7 +33,7 @@ class InspectRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """One checkpoint and what is worth knowing about it."""
+    """One checkpoint and the findings about it."""
 
     checkpoint: Checkpoint
     findings: tuple[Finding, ...]
@@ -41,7 +41,7 @@ class Inspected:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found out."""
+    """The result of an inspection."""
 
     target: Inspected
     draft: Inspected | None
@@ -49,7 +49,7 @@ class Inspection:
 
     @property
     def works(self) -> bool:
-        """Whether nothing that was found says it cannot."""
+        """Whether no finding is an error."""
         looks = [look for look in (self.target, self.draft) if look]
         alone = any(impossible(look.findings) for look in looks)
         return not alone and (self.pairing is None or self.pairing.works)
@@ -66,7 +66,7 @@ class _Wanted:
 
 
 def inspect(request: InspectRequest) -> Inspection:
-    """Look at a checkpoint, and at its draft where one is named.
+    """Inspect a checkpoint, and its draft if one is named.
 
     Raises EnvironmentMissing, CheckpointError, and UsageError for a name that is neither a model nor a profile.
     """
@@ -82,7 +82,7 @@ def inspect(request: InspectRequest) -> Inspection:
 
 
 def known_pairs() -> tuple[KnownPair, ...]:
-    """The pairs of the profiles at hand for which somebody published a figure."""
+    """Return the pairs of the available profiles that have a published figure."""
     loaded = [load_profile(str(file)).profile for file in profile_names(profile_folders()[-1:]).values()]
     return tuple(known for profile in loaded if (known := _known(profile)))
 
@@ -105,7 +105,7 @@ def _wanted(request: InspectRequest) -> _Wanted:
     if is_local(request.target) or ("/" in request.target and not request.target.endswith(".yaml")):
         return _Wanted(target=(request.target, request.revision), draft=draft, method=None, cache_dir=None)
     if request.revision:
-        raise UsageError(f"{request.target} is a profile: it names its own revisions")
+        raise UsageError(f"{request.target} is a profile, which has its own revisions")
     profile = load_profile(request.target).profile
     own = (profile.draft.model, profile.draft.revision) if profile.draft else None
     method = profile.speculative.method if profile.speculative and draft is None else None

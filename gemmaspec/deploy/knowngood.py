@@ -53,12 +53,12 @@ class KnownGood:
         return self.id.rpartition("-")[2]
 
     def files(self) -> dict[str, str]:
-        """The stack's files."""
+        """Return the stack's files."""
         return {name: read_file(self.folder / name) for name in STACK_FILES if (self.folder / name).is_file()}
 
 
 def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note: Callable[[str], None]) -> None:
-    """Keep what has just become ready, and say what is not as locked. A failure to keep it is only noted."""
+    """Save a stack that has just become ready, and note what differs from its lock. A failure to save is only noted."""
     started = running.started
     try:
         facts = resolve(loaded, engine.name, cached(loaded.profile, engine.name))
@@ -67,7 +67,7 @@ def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note
                 note(warning)
         runs = engine.runs(started.server)
         if facts.image and runs and runs.image != facts.image.id:
-            raise GemmaspecError(f"{facts.image.name} means another image now than at the start")
+            raise GemmaspecError(f"{facts.image.name} refers to another image now than at the start")
         fixed = pinned(loaded, image=facts.image, target=facts.target, draft=facts.draft)
         server, kept = started.server, stack
         if fixed.profile != loaded.profile:
@@ -77,29 +77,29 @@ def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note
             good = dataclasses.replace(started, server=server)
             stacks.save(dataclasses.replace(started, known_good=_store(good, kept.files, facts)))
     except (GemmaspecError, OSError, ValueError) as error:
-        note(f"this stack is not kept as known good: {error}")
+        note(f"this stack was not saved as known good: {error}")
 
 
 def known_goods(name: str) -> Sequence[KnownGood]:
-    """The known good stacks of a profile, the newest first. Folders that are not whole do not count."""
+    """Return the known good stacks of a profile, newest first, without incomplete folders."""
     folders = sorted(_folder(name).glob("[0-9]*"), reverse=True)
     return [good for folder in folders if (good := _read(folder))]
 
 
 def find(started: Started) -> KnownGood | None:
-    """The known good stack that a start has become; None when it has not."""
+    """Return the known good stack that was saved for a start, if any."""
     goods = known_goods(started.server.name) if started.known_good else []
     return next((good for good in goods if good.key == started.known_good), None)
 
 
 def names() -> Sequence[str]:
-    """Profiles that have a known good stack."""
+    """Return the names of profiles that have a known good stack."""
     folder = state_dir() / "known-good"
     return sorted(one.name for one in folder.iterdir() if known_goods(one.name)) if folder.is_dir() else []
 
 
 def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
-    """Keep it and return its key; the same stack a second time only becomes the newest."""
+    """Save it and return its key; an identical stack only becomes the newest."""
     record = record_text(started)
     key = _key(record, files)
     before = next((good for good in known_goods(started.server.name) if good.key == key), None)
@@ -114,7 +114,7 @@ def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
 
 
 def renew(good: KnownGood) -> None:
-    """It was ready again: it becomes the newest, unless another command has moved or removed it meanwhile."""
+    """Make a stack that was ready again the newest, unless another command has moved or removed it."""
     with contextlib.suppress(OSError):
         good.folder.replace(good.folder.with_name(_id(good.key)))
 
@@ -124,13 +124,13 @@ def _id(key: str) -> str:
 
 
 def _key(record: str, files: Mapping[str, str]) -> str:
-    """A hash of what is started, as it is written: files, command and environment."""
+    """Return a hash of what is started: files, command and environment."""
     content = json.dumps([json.loads(record)["server"], dict(files)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def _write(content: Mapping[str, str], place: Path) -> None:
-    """All files, on the disk, before the folder gets its name."""
+    """Write and sync all files before the folder gets its name."""
     staging = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
     try:
         for name, text in content.items():
@@ -145,14 +145,14 @@ def _write(content: Mapping[str, str], place: Path) -> None:
 
 
 def _tidy(name: str) -> None:
-    """Remove what is too old, and what a crash left."""
+    """Remove old stacks and leftovers of a crash."""
     too_old = [good.folder for good in known_goods(name)[KEPT:]]
     for folder in (*too_old, *_folder(name).glob(".new-*")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(folder: Path) -> KnownGood | None:
-    """A known good stack; None when a file of it is not what it was."""
+    """Return a known good stack; None if one of its files has changed."""
     with contextlib.suppress(GemmaspecError):
         started = stacks.read_record(folder / RECORD)
         text = read_file(folder / FACTS)[: MAX_CHARACTERS + 1]

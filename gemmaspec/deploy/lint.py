@@ -1,4 +1,4 @@
-"""`profile lint`, and the same on the way of `up` and `render`."""
+"""`profile lint`, and the same checks in `up` and `render`."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LintRequest:
-    """What `profile lint` was asked for."""
+    """The request of `profile lint`."""
 
     names: Sequence[str] = ()
-    """Profiles; when empty the user's own, or the shipped ones where there are no others."""
+    """Profiles. If empty, the user's own, or the shipped ones if the user has none."""
     every: bool = False
-    """With the shipped profiles, and with what is inherited from them."""
+    """Whether to include the shipped profiles, and findings inherited from them."""
     release: str | None = None
-    """The vLLM to check against; the profile's own when not given."""
+    """The vLLM release to check against; None for the profile's own."""
     overrides: Sequence[str] = ()
     no_spec: bool = False
     models: bool = False
-    """Look into the checkpoints as well."""
+    """Whether to check the checkpoints too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linted:
-    """What was found in one profile."""
+    """The findings in one profile."""
 
     name: str
     vllm: str | None
-    """The release it was checked against; None for a profile that is not valid."""
+    """The release it was checked against; None for an invalid profile."""
     assumed: bool = False
-    """Nothing says which release will run; the newest one known was taken."""
+    """Whether the newest known release was assumed, because the profile does not name one."""
     invalid: str | None = None
-    """Why it is no profile at all."""
+    """Why the profile is invalid, if it is."""
     findings: tuple[Finding, ...] = ()
     inherited: int = 0
-    """Warnings and notes that stand in shipped profiles, which are not the user's to edit, and are left out."""
+    """Number of warnings and notes in shipped profiles, which the user cannot edit; they are not in `findings`."""
     shapes: tuple[str, ...] = ()
-    """What was said of models that neither the cache nor the Hub could be asked about."""
+    """Why models could be found neither in the cache nor on the Hub."""
 
     def count(self, severity: Severity) -> int:
         """Return how many findings there are; each line that makes a profile invalid is an error."""
@@ -68,8 +68,7 @@ class Linted:
 def lint(request: LintRequest) -> tuple[Linted, ...]:
     """Check profiles.
 
-    Raises UsageError for a name that does not exist, and for a release that is none; with `models`, what
-    open_checkpoint raises.
+    Raises UsageError for an unknown profile or an invalid release; with `models`, what open_checkpoint raises.
     """
     asked = None if request.release is None else asked_release(request.release)
     shelf = Shelf(data.patch_folders())
@@ -78,9 +77,9 @@ def lint(request: LintRequest) -> tuple[Linted, ...]:
 
 
 def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
-    """Tell the warnings of what the user wrote; raise ProfileError with the errors, if there are any.
+    """Report the warnings in the user's own files; raise ProfileError with the errors, if there are any.
 
-    What a shipped profile says is not the user's to edit: `profile lint` tells its warnings, a start does not.
+    The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does.
     """
     findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release_of(loaded), notes=False)
     for one in _of(_written_by_user(findings), "warning"):
@@ -127,14 +126,14 @@ def _is_shipped(file: Path) -> bool:
 
 
 def _written_by_user(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield errors, and what stands in files of the user's or came from the command line."""
+    """Yield errors, and findings in the user's own files or from the command line."""
     for one in findings:
         if one.severity == "error" or not (one.place and one.place.line and _is_shipped(Path(one.place.file))):
             yield one
 
 
 def _here(profile: Profile) -> dict[str, str]:
-    """Return what this machine has of the models' folders and the chat template, for the rules GS902-GS904."""
+    """Return the state of the models' folders and the chat template on this machine, for the rules GS902-GS904."""
     found = {one.role: _kind(one.folder) for one in models_of(profile) if one.local and not one.is_tiny}
     if profile.chat.template and not template_file(profile).is_file():
         found["template"] = "missing"

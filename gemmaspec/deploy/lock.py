@@ -1,4 +1,4 @@
-"""Locks: where they lie, how one is written, and whether a profile still is as it was locked."""
+"""Locks: how one is written, and whether a profile still matches it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class WrittenLock:
     lock: Lock
     first: bool
     moved: tuple[Moved, ...]
-    """What the lock that was there said otherwise."""
+    """Differences from the lock that was replaced."""
 
 
 def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], None]) -> WrittenLock:
     """Resolve what a profile runs now, or would run, and write its lock.
 
-    A stack that runs is pinned as it runs: on its engine, unless another one is named, and with its image. Raises
-    EnvironmentMissing for what is not on this machine, and when it cannot be told whether the stack runs.
+    A running stack is pinned as it runs: with its image, and with its engine unless another one is named. Raises
+    EnvironmentMissing for what is not on this machine, and if it is unknown whether the stack runs.
     """
     loaded = load_profile(profile)
     name = loaded.profile.name
@@ -62,7 +62,7 @@ def write_lock(
     """Resolve what a profile would run now, and write its lock; `running_image` is the id of the image that runs.
 
     Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
-    cache can tell. A lock that is damaged is replaced.
+    cache knows. A damaged lock is replaced.
     """
     before = _replaced(loaded, note)
     from_cache = cached(loaded.profile, engine)
@@ -76,23 +76,23 @@ def write_lock(
 
 
 def _replaced(loaded: Loaded, note: Callable[[str], None]) -> Lock | None:
-    """Return the lock that will be replaced; None when there is none, or it is damaged, which is noted."""
+    """Return the lock to replace; None if it is missing or damaged, which is noted."""
     try:
         return read_lock(loaded)
     except DamagedLock as error:
-        note(f"{error.message}\nthis lock is damaged and replaced")
+        note(f"{error.message}\nreplacing the damaged lock")
         return None
 
 
 def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
-    """The profile with image and revisions as its lock has them.
+    """Return the profile with the image and revisions of its lock.
 
-    Raises UsageError when there is no lock, DifferencesFound with each thing that is not as it was locked.
+    Raises UsageError if there is no lock, DifferencesFound with everything that differs from the lock.
     """
     lock = read_lock(loaded)
     if lock is None:
         raise UsageError(
-            f"{loaded.profile.name} has no lock: there is no {lock_file(loaded)}",
+            f"{loaded.profile.name} has no lock: missing {lock_file(loaded)}",
             hint=f"gemmaspec lock {loaded.typed} --engine {engine}",
         )
     _refuse(loaded, engine, moved(lock.facts(), known_now(loaded, engine, lock)))
@@ -132,7 +132,7 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
 
 
 def check_runtime(loaded: Loaded) -> None:
-    """Raise DifferencesFound when the process engine's environment does not hold the locked versions."""
+    """Raise DifferencesFound if the process engine's environment does not have the locked versions."""
     lock = read_lock(loaded)
     if lock:
         now = runtime_versions(loaded).model_dump()
@@ -140,7 +140,7 @@ def check_runtime(loaded: Loaded) -> None:
 
 
 def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
-    """What to say after an unlocked start: nothing, unless there is a lock and it is not what runs."""
+    """Yield the warnings after an unlocked start: the differences between the lock, if any, and what runs."""
     try:
         lock = read_lock(loaded)
     except ProfileError as error:
@@ -148,20 +148,20 @@ def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
     if lock is None:
         return []
     facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
-    return [f"warning: not as locked: {change}" for change in moved(lock.facts(), facts)]
+    return [f"warning: differs from the lock: {change}" for change in moved(lock.facts(), facts)]
 
 
 def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> None:
     if changes:
         lines = "\n".join(f"  {change}" for change in changes)
         raise DifferencesFound(
-            f"{loaded.profile.name} is not what {lock_file(loaded)} pins:\n{lines}",
-            hint=f"gemmaspec lock {loaded.typed} --engine {engine}    # to accept it",
+            f"{loaded.profile.name} differs from {lock_file(loaded)} pins:\n{lines}",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}    # to accept the change",
         )
 
 
 def _commit(model: ModelRef, in_cache: str | None, note: Callable[[str], None]) -> str:
-    """As the Hub says it; when it does not answer, as the cache would."""
+    """Return the commit according to the Hub, or to the cache if the Hub does not answer."""
     try:
         if access.is_offline():
             raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
@@ -169,7 +169,7 @@ def _commit(model: ModelRef, in_cache: str | None, note: Callable[[str], None]) 
     except Unreachable as error:
         if in_cache is None:
             raise EnvironmentMissing(
-                f"{error.message}, and the cache does not know which commit of {model.model} runs", hint=error.hint
+                f"{error.message}, and the cache does not have the commit of {model.model} runs", hint=error.hint
             ) from None
-        note(f"{error.message}: taking the commit in the cache")
+        note(f"{error.message}: using the commit in the cache")
         return in_cache

@@ -1,4 +1,4 @@
-"""Where a profile's lock lies, and what it says."""
+"""Where a profile's lock is, and what it contains."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class DamagedLock(ProfileError):
-    """A lock that is no lock: locking again replaces it."""
+    """An invalid lock; locking again replaces it."""
 
 
 SUFFIX: Final = ".lock"
 
 
 def release_of(loaded: Loaded) -> str | None:
-    """The vLLM that a profile will run: as it says itself, else as its lock has it; None for neither."""
+    """Return the vLLM release that a profile will run, according to itself or else its lock; None if unknown."""
     return vllm_of(loaded.profile) or _locked_release(loaded)
 
 
@@ -43,29 +43,29 @@ def _locked_release(loaded: Loaded) -> str | None:
 
 
 def lock_file(loaded: Loaded) -> Path:
-    """Where a profile's lock lies: beside its file; for a shipped profile in the user's own profile folder."""
+    """Return the path of a profile's lock: next to its file, or in the user's profile folder for a shipped profile."""
     shipped = loaded.file.is_relative_to(data.PROFILES)
     folder = own_folder() if shipped else loaded.file.parent
     return folder / f"{loaded.file.stem}{SUFFIX}"
 
 
 def read_lock(loaded: Loaded) -> Lock | None:
-    """The lock of a profile; None when it has none. Raises ProfileError for a file that is no lock, or another's."""
+    """Return the lock of a profile, if any. Raises ProfileError for an invalid lock or one of another profile."""
     from gemmaspec.lock.text import MAX_CHARACTERS, parse_lock
 
     file = lock_file(loaded)
     try:
         content = read_regular(file, limit=4 * MAX_CHARACTERS, follow=True)
     except UnreadableFile as error:
-        raise ProfileError(f"{file}: cannot be read: {error.why}", hint=error.hint) from None
+        raise ProfileError(f"{file}: cannot read the lock: {error.why}", hint=error.hint) from None
     if content is None:
         return None
     try:
         lock = parse_lock(content.decode("utf-8"), file=str(file))
     except UnicodeDecodeError:
-        raise DamagedLock(f"{file}: is not UTF-8 text", hint=f"gemmaspec lock {loaded.typed}") from None
+        raise DamagedLock(f"{file}: the lock is not UTF-8 text", hint=f"gemmaspec lock {loaded.typed}") from None
     except ProfileError as error:
-        raise DamagedLock(error.message, hint=f"gemmaspec lock {loaded.typed}    # replaces it") from None
+        raise DamagedLock(error.message, hint=f"gemmaspec lock {loaded.typed}    # writes a new lock") from None
     if lock.profile != loaded.profile.name:
-        raise ProfileError(f"{file}: is the lock of {lock.profile}, not of {loaded.profile.name}")
+        raise ProfileError(f"{file}: the lock belongs to {lock.profile}, not to {loaded.profile.name}")
     return lock

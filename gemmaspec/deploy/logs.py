@@ -14,7 +14,7 @@ from gemmaspec.files import UnreadableFile
 
 
 def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
-    """Yield the lines. Raises UsageError when nothing of that name was started here, or no earlier log was kept."""
+    """Yield the lines. Raises UsageError if no stack of that name was started here, or there is no earlier log."""
     started = stacks.find(name)
     if not previous:
         yield from stacks.engine_of(started).logs(started.server, follow=follow, tail=tail)
@@ -24,11 +24,11 @@ def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterat
 
 
 def previous_log(name: str) -> Path:
-    """Return the log of the start before: of the one that failed, or of the server before the one that runs."""
+    """Return the log of the previous start: the failed one, or the server before the one that runs."""
     folder = stacks.stack_folder(name)
     kept = [file for file in (folder / FAILED_LOG, folder / "run" / f"{LOG}.1") if file.is_file()]
     if not kept:
-        raise UsageError(f"no log of an earlier start of {name} was kept", hint=f"gemmaspec logs {name}")
+        raise UsageError(f"there is no log of an earlier start of {name}", hint=f"gemmaspec logs {name}")
     return max(kept, key=lambda file: file.stat().st_mtime)
 
 

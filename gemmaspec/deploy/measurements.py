@@ -28,13 +28,13 @@ class ShippedMeasurement:
     file: Path
     machine: str
     targets: tuple[str, ...]
-    """Patterns of target models, in small letters."""
+    """Patterns of target models, in lowercase."""
     source: str
     rows: tuple[Row, ...]
 
 
 def own_file(loaded: Loaded) -> Path:
-    """Where `bench --save-measured` keeps what was measured with a profile on this machine."""
+    """Return the file in which `bench --save-measured` keeps a profile's measurements on this machine."""
     return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
 
 
@@ -57,9 +57,9 @@ def like(profile: Profile) -> ShippedMeasurement | None:
 
 
 def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Keep rows of bench for a profile; a cell that was measured before is replaced. Returns the file.
+    """Save rows of bench for a profile and return the file. A cell that was measured before is replaced.
 
-    Raises UsageError where the file holds rows of another machine, which would never explain these.
+    Raises UsageError if the file has rows of another machine, because they cannot be combined.
     """
     file = own_file(loaded)
     before = _kept(file)
@@ -67,7 +67,7 @@ def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
         other = {one.get(name) for one in before} - {one.get(name) for one in rows}
         if before and other:
             raise UsageError(
-                f"{file} holds rows of another machine ({', '.join(map(str, other))})", hint=f"mv {file} {file}.old"
+                f"{file} contains rows of another machine ({', '.join(map(str, other))})", hint=f"mv {file} {file}.old"
             )
     fresh = {_cell(one) for one in rows}
     kept = [one for one in before if _cell(one) not in fresh]

@@ -1,4 +1,4 @@
-"""The models of a profile: which they are, where they lie, and whether they are there before a server is started."""
+"""The models of a profile: which they are, where they are stored, and whether they exist before a start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-ea
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRef:
-    """Target or draft, as a profile names it."""
+    """Target or draft of a profile."""
 
     role: str
     model: str
@@ -30,7 +30,7 @@ class ModelRef:
 
     @property
     def local(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether it is a folder on this machine."""
         return is_local(self.model)
 
     @property
@@ -40,25 +40,25 @@ class ModelRef:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether it is one of those that gemmaspec makes."""
+        """Whether it is one of the tiny models that gemmaspec makes."""
         return self.model.startswith(TINY)
 
 
 def models_of(profile: Profile) -> Iterator[ModelRef]:
-    """The target, then the draft if there is one."""
+    """Yield the target, then the draft if there is one."""
     yield ModelRef(role="target", model=profile.target.model, revision=profile.target.revision)
     if profile.draft:
         yield ModelRef(role="draft", model=profile.draft.model, revision=profile.draft.revision)
 
 
 def hub_cache(profile: Profile) -> Path | None:
-    """The Hugging Face cache that the profile's server uses; None for this user's own."""
+    """Return the Hugging Face cache that the profile's server uses; None for this user's own."""
     home = profile.caches.huggingface
     return Path(on_host(home, state=state_dir())) / "hub" if home else None
 
 
 def server_cache(profile: Profile, *, docker: bool) -> Path | None:
-    """The same, seen from the server; None for a container's volume, which is not to be looked into from here."""
+    """Return the cache as the server sees it; None for a container's volume, which is not visible from here."""
     from huggingface_hub import constants
 
     if docker and not profile.caches.huggingface:
@@ -69,22 +69,22 @@ def server_cache(profile: Profile, *, docker: bool) -> Path | None:
 def check_access(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a model of the Hub that this user cannot read.
 
-    A Hub that does not answer is only noted: the models may be in the cache.
+    A Hub that does not answer is only noted, because the models may be in the cache.
     """
     for one in models:
         try:
             access.check_access(one.model, one.revision, role=one.role)
         except Unreachable as error:
-            note(f"{error.message.partition(': ')[2]}; going on, it may be in the cache")
+            note(f"{error.message.partition(': ')[2]}; continuing, because the model may be in the cache")
 
 
 def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> bool:
-    """Return whether the Hub says which commits these models are; a refusal is an answer too."""
+    """Return whether the Hub answers for these models; a refusal is an answer too."""
     try:
         for one in models:
             access.check_access(one.model, one.revision, role=one.role)
     except Unreachable:
-        note("the Hub does not answer: the server takes the models from the cache")
+        note("the Hub does not answer; the server will use the models in the cache")
         return False
     except EnvironmentMissing:
         return True  # it would be told in the server's own words, unless it is in the cache
@@ -92,15 +92,17 @@ def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> b
 
 
 def check_folder(one: ModelRef) -> None:
-    """Raise EnvironmentMissing for a model's folder that is not there or has no config."""
+    """Raise EnvironmentMissing for a model's folder that is missing or has no config."""
     if not one.folder.is_dir():
-        makes = f"gemmaspec up {_TINY_PROFILES.get(one.folder.name, 'tiny-cpu')}    # makes it" if one.is_tiny else None
-        raise EnvironmentMissing(f"{one.role}.model: there is no folder {one.folder}", hint=makes)
+        makes = (
+            f"gemmaspec up {_TINY_PROFILES.get(one.folder.name, 'tiny-cpu')}    # creates it" if one.is_tiny else None
+        )
+        raise EnvironmentMissing(f"{one.role}.model: missing folder {one.folder}", hint=makes)
     if not (one.folder / "config.json").is_file():
-        raise EnvironmentMissing(f"{one.role}.model: {one.folder} holds no config.json, so it is not a model")
+        raise EnvironmentMissing(f"{one.role}.model: {one.folder} has no config.json, so it is not a model")
 
 
 def hub_is_off(profile: Profile) -> bool:
-    """Return whether the profile, or else this user's shell, has switched the Hub off (HF_HUB_OFFLINE)."""
+    """Return whether the profile, or else this user's shell, has disabled the Hub (HF_HUB_OFFLINE)."""
     value = profile.env.get("HF_HUB_OFFLINE")
     return value.upper() in access.ON if value is not None else access.is_offline()

@@ -1,4 +1,4 @@
-"""`profile new`: a profile of the user's own, which extends one that is there."""
+"""`profile new`: create a profile that extends an existing one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ name: {name}
 summary: {summary}
 
 # What differs from {parent} goes here. `gemmaspec profile show {name}` prints everything that it inherits, and
-# `null` takes a value away. An example:
+# `null` removes a value. An example:
 #
 # serve:
 #   port: {port}
@@ -29,19 +29,19 @@ summary: {summary}
 def new_profile(name: str, *, parent: str) -> Path:
     """Write a profile that extends `parent` into the user's own folder, and return its file.
 
-    Raises UsageError for a name that is not one, or that a profile has, and for a parent that does not exist.
+    Raises UsageError for a name that is invalid or taken, and for a parent that does not exist.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is not a name of small letters, digits and hyphens")
+        raise UsageError(f"{name!r} is not a valid name; use lowercase letters, digits and hyphens")
     known = profile_names(profile_folders())
     file = own_folder() / f"{name}.yaml"
     if name in known or file.exists():
         raise UsageError(
-            f"there is a profile {name} already: {known.get(name, file)}", hint=f"gemmaspec profile show {name}"
+            f"profile {name} already exists: {known.get(name, file)}", hint=f"gemmaspec profile show {name}"
         )
     loaded = load_profile(parent)
     if loaded.file.stem not in known or loaded.file.parent not in (own_folder(), data.PROFILES):
-        raise UsageError(f"{parent} is not in your own or the shipped profiles, where `extends` finds it")
+        raise UsageError(f"{parent} is in neither your own nor the shipped profiles, and `extends` searches only those")
     profile = loaded.profile
     text = _TEXT.format(
         parent=profile.name, name=name, summary=_quoted(f"{profile.summary} (my own)"), port=profile.serve.port + 1

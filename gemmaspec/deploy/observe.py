@@ -1,4 +1,4 @@
-"""What a start is decided by: the profile, the engine, what runs under its name, and what is on this machine."""
+"""What decides a start: the profile, the engine, what runs under its name, and what is on this machine."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gemmaspec.stack import folder as stack_files
 
 
 def load_request(request: UpRequest) -> Loaded:
-    """Return the profile that is asked for, as it is written."""
+    """Return the requested profile as it is written."""
     return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
 
 
 def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:
-    """Return what a start of this profile is decided by, and the engine that would do it. Changes nothing.
+    """Return what decides a start of this profile, and the engine that would start it. Changes nothing.
 
-    Raises ProfileError for a profile that the engine cannot run, DifferencesFound when it is not as locked,
-    EnvironmentMissing when the engine that was asked for does not answer.
+    Raises ProfileError for a profile that the engine cannot run, DifferencesFound if it differs from its lock,
+    EnvironmentMissing if the requested engine does not answer.
     """
     stop_on_errors(loaded, note)
     before = observe_stack(loaded.profile.name, note)
@@ -66,16 +66,16 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
 
 
 def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
-    """Return what was started last under a name; None when nothing was.
+    """Return what was last started under a name, if anything.
 
-    A damaged record is only noted where nothing of the stack runs. Raises UnreadableFile where something does, or
-    where nobody can tell.
+    A damaged record is only noted if nothing of the stack runs. Raises UnreadableFile if something does, or if that
+    is unknown.
     """
     try:
         started = stacks.read_stack(name)
     except UnreadableFile as error:
         stacks.ensure_nothing_runs(name, error)
-        note(f"{error.message}; it is written anew")
+        note(f"{error.message}; writing a new one")
         return None
     if started is None:
         return None

@@ -21,28 +21,28 @@ from gemmaspec.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
 
 STARTS: Final = ("up", "restart", "rollback")
-"""Commands that hold a stack for as long as a server takes to start; the others end by themselves soon."""
+"""Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
 
 _POLL_S: Final = 0.1
 _SHORT_S: Final = 120.0
-"""How long a command waits for one that ends by itself: `down` takes a server's grace time."""
+"""How long a command waits for another one to end; `down` takes up to a server's grace period."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The gemmaspec command that works on a stack now."""
+    """The gemmaspec command that currently works on a stack."""
 
     stack: str
     command: str
     """up, restart, rollback, down, k, lock or render."""
     pid: int
     start_ticks: int
-    """Clock ticks from boot to its start, so that a reused pid is not taken for it."""
+    """Clock ticks from boot to its start, so that a reused pid is not mistaken for it."""
     boot_id: str
     since: float
     """Seconds since 1970."""
     wants: str = ""
-    """What it was asked for; another command that wants the same can wait for it."""
+    """Its request; another command with the same request can wait for it."""
     phase: str = ""
     """What it is doing; a phase of the start once the server has been started."""
     phase_since: float = 0.0
@@ -55,19 +55,19 @@ class Holder:
 
 
 class Owner:
-    """A stack held by this process; `tell` says to others what is being done with it."""
+    """A stack locked by this process; `tell` shows others the current step."""
 
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
         self._tell(holder)
 
     def tell(self, phase: str) -> None:
-        """Write down what is being done now; a full disk is no reason to give it up."""
+        """Record the current step. A full disk does not stop the command."""
         with contextlib.suppress(GemmaspecError):
             self._tell(replace(self._holder, phase=phase, phase_since=round(time.time(), 3)))
 
     def close(self) -> None:
-        """Remove what was written down."""
+        """Remove the record of the current step."""
         with contextlib.suppress(OSError):
             _file(self._holder.stack).unlink(missing_ok=True)
 
@@ -77,9 +77,9 @@ class Owner:
 
 
 def holder(name: str) -> Holder | None:
-    """Return the command that works on a stack now; None when there is none.
+    """Return the command that currently works on a stack, if any.
 
-    A file that a killed command left behind does not count, and neither does a damaged one.
+    Stale files of killed commands and damaged files do not count.
     """
     try:
         found = Holder(**json.loads(read_regular(_file(name), limit=64 * 1024) or b"{}"))
@@ -98,13 +98,13 @@ def owned(
     note: Callable[[str], None] = lambda _: None,
     timeout_s: float = _SHORT_S,
 ) -> Iterator[Owner]:
-    """Hold a stack while the body runs; a SIGTERM in it ends like Ctrl-C.
+    """Lock a stack while the body runs; SIGTERM acts like Ctrl-C.
 
-    Waits for a command that wants the same (up to `timeout_s`), and for one that ends by itself. `down` asks a
-    start to give up, and waits for that. Raises GemmaspecError with the holder for any other, TimedOut.
+    Waits for a command with the same request (up to `timeout_s`), and for one that ends by itself. `down` cancels a
+    start and waits for its end. Raises GemmaspecError with the holder for any other command, TimedOut.
     """
     if "/" in name or name.startswith("."):
-        raise UsageError(f"{name!r} is not the name of a stack", hint="gemmaspec status")
+        raise UsageError(f"{name!r} is not a valid name of a stack", hint="gemmaspec status")
     lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
     try:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def _acquire(
     note: Callable[[str], None],
     timeout_s: float,
 ) -> None:
-    """Take the lock, or wait for it if the rules allow that."""
+    """Take the lock, waiting for it if allowed."""
     began, told = time.monotonic(), 0
     while True:
         with contextlib.suppress(filelock.Timeout):
@@ -161,17 +161,17 @@ def _acquire(
 
 
 def _meet(other: Holder, command: str, *, wants: str, note: Callable[[str], None]) -> None:
-    """Say that another command is waited for, ask it to end, or refuse to wait for it."""
+    """Report that this command waits for another one, ask that one to end, or refuse to wait."""
     if command == "down" and other.command in STARTS:
         note(f"stopping {other}")
         with contextlib.suppress(ProcessLookupError):
             os.kill(other.pid, signal.SIGTERM)
     elif wants and other.wants == wants:
-        note(f"another gemmaspec (pid {other.pid}) is starting it; waiting")
+        note(f"another gemmaspec command (pid {other.pid}) is starting it; waiting")
     elif other.command in STARTS:
         raise GemmaspecError(
             f"{other.stack} is held by {other}",
-            hint=f"gemmaspec down {other.stack}    # gives that start up, or wait for it",
+            hint=f"gemmaspec down {other.stack}    # cancels that start; or wait for it",
         )
     else:
         note(f"waiting for {other}")
@@ -179,7 +179,7 @@ def _meet(other: Holder, command: str, *, wants: str, note: Callable[[str], None
 
 @contextlib.contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let `kill PID` and service managers end a start as Ctrl-C does: its server is stopped."""
+    """Make `kill PID` and service managers end a start as Ctrl-C does, which stops its server."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

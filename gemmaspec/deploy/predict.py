@@ -1,4 +1,4 @@
-"""`predict`: how fast a profile will be, from measured cells, from those of a like machine, or from its roofline."""
+"""`predict`: how fast a profile will be, from measured cells, from those of a similar machine, or from its roofline."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of
 
 Basis = Literal["measured", "own", "shipped", "roofline"]
-"""A file that is named, the user's own measurements, those that ship, or bytes over bandwidth."""
+"""A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest:
-    """What is asked."""
+    """The request."""
 
     profile: str
     overrides: Sequence[str] = ()
     measured: Path | None = None
-    """A file of rows, or a folder that holds bench's result.json."""
+    """A file of rows, or a folder with bench's result.json."""
     ks: tuple[int, ...] = ()
     concurrencies: tuple[int, ...] = ()
     contexts: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class PredictRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted rows, and what they rest on."""
+    """Predicted rows and their basis."""
 
     profile: str
     basis: Basis
@@ -47,8 +47,10 @@ class Prediction:
 
 
 def predict_profile(request: PredictRequest) -> Prediction:
-    """Answer it. Raises UsageError for rows that are none, EnvironmentMissing where only the roofline is left and the
-    models cannot be looked at."""
+    """Return the prediction.
+
+    Raises UsageError for invalid rows, EnvironmentMissing if only the roofline is left and the models cannot be read.
+    """
     loaded = load_profile(request.profile, overrides=request.overrides)
     profile = loaded.profile
     found = _source(loaded, request.measured)
@@ -66,25 +68,25 @@ def predict_profile(request: PredictRequest) -> Prediction:
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """The rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
+    """Return the rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
     return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
 
 
 def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, ...]] | None:
-    """The best rows there are; None where only the roofline is left."""
+    """Return the best available rows; None if only the roofline is left."""
     if named is not None:
         rows = read_rows(named)
         return "measured", f"{_cells(rows)} of {named}", rows
     own = measurements.own_file(loaded)
     if own.is_file():
         rows = read_rows(own)
-        return "own", f"{_cells(rows)} that bench has taken, kept in {own}", rows
+        return "own", f"{_cells(rows)} that bench measured, saved in {own}", rows
     shipped = measurements.like(loaded.profile)
     if shipped is None:
         return None
     spec = loaded.profile.speculative
     rows = _as_compiled(shipped.rows, compile_of(loaded.profile), spec.method if spec else NONE)
-    return "shipped", f"{_cells(rows)} of a like machine: {shipped.source}", rows
+    return "shipped", f"{_cells(rows)} of a similar machine: {shipped.source}", rows
 
 
 def _cells(rows: Sequence[Row]) -> str:
@@ -112,7 +114,7 @@ def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, wi
 
 
 def _published(profile: Profile) -> float | None:
-    """The acceptance of a token that the profile's own figures amount to."""
+    """Return the acceptance per token that follows from the profile's published figures."""
     k = profile.speculative.num_speculative_tokens if profile.speculative else None
     lengths = [one.acceptance_length for one in profile.measured if one.acceptance_length is not None]
     if not k or not lengths:
@@ -123,24 +125,24 @@ def _published(profile: Profile) -> float | None:
 
 
 def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]:
-    """What a reader of the numbers should know."""
+    """Yield notes on how to read the numbers."""
     for setting in dict.fromkeys(row.setting for row in rows):
         own = [row for row in rows if row.setting == setting]
         if not any(row.k == 0 for row in own):
-            yield f"{setting}: no row without speculation was measured, so k 0 is a guess"
+            yield f"{setting}: nothing was measured without speculation, so k 0 is a guess"
         if not any(row.k for row in own) and any(asked.ks):
-            yield f"{setting}: no row with speculation was measured, so the draft's cost is a guess"
+            yield f"{setting}: nothing was measured with speculation, so the draft's cost is a guess"
     if any(asked.ks) and not (asked.with_curves and any(row.k for row in rows)):
         yield _assumed(asked.conditional)
     elif any(row.by_lot for row in rows):
-        yield "the acceptance of these rows was drawn by lot (synthetic): it is not this pair's"
+        yield "the acceptance of these rows is synthetic, not this pair's"
     beyond = [context for context in asked.contexts if context not in {row.context for row in rows}]
     if beyond and len({row.context for row in rows}) == 1:
-        yield f"only context {rows[0].context} was measured; how a step grows with context is a guess"
+        yield f"only context {rows[0].context} was measured, so the growth of a step with context is a guess"
     spec = profile.speculative
     methods = {row.method for row in rows if row.k}
     if spec and methods and spec.method not in methods:
-        yield f"the profile drafts with {spec.method}, and measured was {', '.join(sorted(methods))}"
+        yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
 
 
 def _otherwise_compiled(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
@@ -152,8 +154,10 @@ def _otherwise_compiled(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
 
 def _assumed(known: float | None) -> str:
     if known is None:
-        return "no acceptance was measured: each token is taken to be accepted with 0.70 ± 0.15"
-    return f"no acceptance by position was measured: {known:.2f} for each token, from the profile's published figures"
+        return "acceptance was not measured; assuming 0.70 ± 0.15 per token"
+    return (
+        f"acceptance was not measured by position; assuming {known:.2f} per token, from the profile's published figures"
+    )
 
 
 def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
@@ -164,7 +168,7 @@ def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
     plan = plan_of(loaded)
     if plan.device.bandwidth is None:
         raise UsageError(
-            f"nothing was measured for {profile.name}, and the memory bandwidth of {plan.device.name} is not known",
+            f"{profile.name} has no measurements, and the memory bandwidth of {plan.device.name} is unknown",
             hint=f"gemmaspec bench {request.profile} --save-measured",
         )
 
@@ -189,7 +193,7 @@ def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
     return Prediction(
         profile=profile.name,
         basis="roofline",
-        why=f"the roofline, as nothing like it was measured: bytes over {plan.device.bandwidth / 1e9:,.0f} GB/s of "
+        why=f"the roofline, because there are no measurements: bytes over {plan.device.bandwidth / 1e9:,.0f} GB/s of "
         f"{plan.device.name}",
         notes=(_assumed(asked.conditional),) if any(asked.ks) else (),
         rows=roofline.predict(asked),

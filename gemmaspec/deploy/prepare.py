@@ -1,4 +1,4 @@
-"""From a profile and an engine to a Server: which files, which interpreter, which command. Starts nothing."""
+"""Build a Server from a profile and an engine: its files, interpreter and command. Starts nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemmaspec.stack.serve import live_k, serve_command, served_model
 
 
 def prepare(loaded: Loaded, *, engine: EngineName, remote: bool = False) -> tuple[Server, Stack]:
-    """The server that `engine` would run for a profile, and its stack.
+    """Return the server that `engine` would run for a profile, and its stack.
 
     A `remote` Docker engine cannot mount folders of this machine, so its stack is a single file.
     """
@@ -40,13 +40,13 @@ def _refuse_folders(loaded: Loaded) -> None:
     for role, part in (("target", profile.target), ("draft", profile.draft)):
         if part and is_local(part.model):
             raise UsageError(
-                f"{loaded.place(role, 'model')}: {role}.model: {part.model} is a folder of this machine, and the "
-                "Docker engine is on another one: it can only fetch models from the Hub"
+                f"{loaded.place(role, 'model')}: {role}.model: {part.model} is a folder on this machine, but the "
+                "Docker daemon runs on another one and can only fetch models from the Hub"
             )
 
 
 def runtime_spec(loaded: Loaded) -> RuntimeSpec:
-    """The environment that gemmaspec builds for the process engine."""
+    """Return the environment that gemmaspec builds for the process engine."""
     profile = loaded.profile
     if not profile.runtime.vllm:
         raise ProfileError(
@@ -95,7 +95,7 @@ def _server(profile: Profile, **of_engine: object) -> Server:
 
 
 def _process_environment(profile: Profile) -> dict[str, str]:
-    """The profile's variables; caches stay where other programs keep theirs unless it names folders."""
+    """Return the profile's variables. Caches stay in their usual folders unless the profile names others."""
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     caches = profile.caches
     if caches.huggingface:

@@ -19,10 +19,10 @@ class Listed:
     name: str
     machine: str
     summary: str
-    """Its own, or what makes it invalid."""
+    """Its summary, or the error that makes it invalid."""
     file: str
     source: str
-    """`shipped`, `own`, or the folder of GEMMASPEC_PROFILES that it lies in."""
+    """`shipped`, `own`, or the folder of GEMMASPEC_PROFILES that contains it."""
     state: str
     """`started` when a stack of it is on this machine, `invalid`, or ``."""
 
@@ -39,7 +39,7 @@ def _row(name: str, file: Path, started: set[str]) -> Listed:
     try:
         profile = load_profile(str(file)).profile
     except ProfileError as error:
-        why = f"not valid: {error.message.splitlines()[0]}"
+        why = f"invalid: {error.message.splitlines()[0]}"
         return Listed(name=name, machine="?", summary=why, file=str(file), source=source, state="invalid")
     state = "started" if name in started else ""
     return Listed(

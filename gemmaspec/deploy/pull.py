@@ -39,7 +39,7 @@ class PullPart:
     revision: str | None = None
     """The commit of a model of the Hub."""
     to_fetch: int | None = 0
-    """Bytes that were not here; None when that is not known."""
+    """Bytes that were downloaded; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +51,19 @@ class Job:
 
 
 class PullProgress(Protocol):
-    """Where a pull tells what it is doing; called from several threads."""
+    """Receives the progress of a pull, from several threads."""
 
     def note(self, text: str) -> None:
-        """One sentence, once."""
+        """Report one sentence."""
 
     def begin(self, role: str, name: str, total: int | None) -> None:
-        """A part begins, of `total` bytes if that is known."""
+        """Begin a part of `total` bytes; None if unknown."""
 
     def advance(self, role: str, count: int) -> None:
-        """That many bytes of it came."""
+        """Report that many more bytes."""
 
     def end(self, role: str) -> None:
-        """It is here."""
+        """End the part."""
 
 
 def pull(
@@ -71,8 +71,8 @@ def pull(
 ) -> tuple[PullPart, ...]:
     """Fetch image (or runtime), target and draft together; at their locked revisions, unless `latest`.
 
-    Raises EnvironmentMissing before anything is fetched: a model that is gated or not there, a disk that is too small;
-    and for a transfer that breaks off, of which the same command goes on.
+    Raises EnvironmentMissing before anything is fetched for a model that is gated or missing and for a disk that is
+    too small; later for an interrupted transfer, which the same command continues.
     """
     chosen, why = choose_engine(engine)
     progress.note(f"engine {why}")
@@ -95,14 +95,14 @@ def pull(
 
 
 def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> Iterator[ModelRef]:
-    """The models to fetch, each once. Raises UsageError when the server would look for them elsewhere."""
+    """Yield the models to fetch, each once. Raises UsageError if the server would look for them elsewhere."""
     seen = set()
     for one in models_of(loaded.profile):
         if one.is_tiny:
-            note(f"{one.role}: {one.model} is made by `up`")
+            note(f"{one.role}: {one.model} will be made by `up`")
         elif one.local:
             check_folder(one)
-            note(f"{one.role}: {one.folder} is a folder of this machine")
+            note(f"{one.role}: {one.folder} is a folder on this machine")
         elif (one.model, one.revision) not in seen:
             _refuse_elsewhere(loaded, engine, one)
             seen.add((one.model, one.revision))
@@ -111,12 +111,12 @@ def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> 
 
 def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: ModelRef) -> None:
     if engine.remote:
-        raise UsageError(f"docker is on another machine, where its server fetches {one.model} by itself")
+        raise UsageError(f"the docker daemon runs on another machine, where the server will fetch {one.model} itself")
     if engine.name == "docker" and not loaded.profile.caches.huggingface:
         raise UsageError(
-            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in a volume "
-            "of its own, which only it can fill",
-            hint="set caches: {huggingface: ~/.cache/huggingface} in the profile",
+            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in its own "
+            "volume, which only the container can fill",
+            hint="set `caches: {huggingface: ~/.cache/huggingface}` in the profile",
         )
 
 
@@ -126,7 +126,7 @@ def _part(listing: CommitFiles, cache: Cache) -> PullPart:
 
 
 def _jobs(listing: CommitFiles, part: PullPart, cache: Cache) -> Iterator[Job]:
-    """A job for each file; the largest first, so that none of them is left alone at the end."""
+    """Yield a job for each file, largest first, so that no large one is left alone at the end."""
     for file in sorted(cache.missing(listing), key=lambda file: -file.size):
         yield Job(part=part, run=_fetcher(cache, listing, file))
 
@@ -138,7 +138,7 @@ def _fetcher(cache: Cache, listing: CommitFiles, file: RemoteFile) -> Callable[[
 def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
     image = loaded.profile.image
     if not image:
-        raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
+        raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
     if pulling.is_here(image):
         return Job(part=PullPart(role="image", name=image), run=lambda _: None)
     if missing := not_pulled_here(image):
@@ -165,33 +165,33 @@ def _build(spec: RuntimeSpec, note: Callable[[str], None]) -> None:
 
 
 def _check_disks(engine: Engine, first: PullPart, cache: Cache, models: int, note: Callable[[str], None]) -> None:
-    """Raise EnvironmentMissing for a disk that is too small; disks that cannot be seen from here are noted."""
+    """Raise EnvironmentMissing for a disk that is too small; disks that are not visible from here are noted."""
     needed: dict[Path, int] = {}
     _need(needed, cache.folder, models)
     if first.role == "image" and first.to_fetch != 0:
         root = engine.data_root() if isinstance(engine, DockerEngine) else None
         if root is None:
-            note("image: docker's disk cannot be seen from here, so its free space is not known")
+            note("image: docker's disk is not visible from here, so its free space is unknown")
         else:
             _need(needed, root, first.to_fetch or 0)  # at least: unpacked, an image is larger
     for mount, size in needed.items():
         free = shutil.disk_usage(mount).free
         if size > free:
             raise EnvironmentMissing(
-                f"the disk of {mount} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB are to be fetched to it",
+                f"the disk of {mount} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB must be downloaded to it",
                 hint=f"df -h {mount}",
             )
 
 
 def _need(needed: dict[Path, int], folder: Path, size: int) -> None:
-    """Add to what is needed on a folder's disk, which is known by one folder of it."""
+    """Add to the bytes needed on a folder's disk, which is identified by one of its folders."""
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     same = next((one for one in needed if one.stat().st_dev == there.stat().st_dev), there)
     needed[same] = needed.get(same, 0) + size
 
 
 def _run(jobs: Sequence[Job], progress: PullProgress) -> None:
-    """All jobs at once; the first failure, or Ctrl-C, ends the others at their next bytes."""
+    """Run all jobs concurrently; the first failure or Ctrl-C ends the others at their next bytes."""
     left = Counter(job.part for job in jobs)
     for part in left:
         progress.begin(part.role, part.name, part.to_fetch)
@@ -213,7 +213,7 @@ def _run(jobs: Sequence[Job], progress: PullProgress) -> None:
 def _teller(role: str, progress: PullProgress, stopped: threading.Event) -> Callable[[int], None]:
     def tell(count: int) -> None:
         if stopped.is_set():
-            raise Interrupted("stopped, since another part failed")
+            raise Interrupted("stopped, because another part failed")
         progress.advance(role, count)
 
     return tell

@@ -9,15 +9,15 @@ from gemmaspec.releases.facts import newest, releases
 
 
 def asked_release(text: str) -> str:
-    """A release of the table as the table writes it (v0.33.0, 0.33 and 0.33.0+cu130 are 0.33.0), or another version.
+    """Return a known release in its canonical form (v0.33.0, 0.33 and 0.33.0+cu130 are 0.33.0), or another version.
 
-    Raises UsageError for what is no version, and for one that nothing is known about yet.
+    Raises UsageError for an invalid version, and for one newer than the known releases.
     """
     try:
         version = Version(text)
     except InvalidVersion:
-        raise UsageError(f"{text!r} is no release of vLLM; known are {', '.join(releases())}") from None
+        raise UsageError(f"{text!r} is not a vLLM release; known releases: {', '.join(releases())}") from None
     known = next((release for release in releases() if Version(release) == Version(version.public)), None)
     if known is None and version > Version(newest()):
-        raise UsageError(f"nothing is known about vLLM {text} yet; the newest known is {newest()}")
+        raise UsageError(f"vLLM {text} is not known yet; the newest known release is {newest()}")
     return known or str(version)

@@ -1,4 +1,4 @@
-"""What decides what a profile runs, as it is on this machine now: the facts that a lock holds."""
+"""What a profile would run on this machine now: the facts that a lock records."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gemmaspec.stack.paths import on_host
 from gemmaspec.trees.versions import image_versions, interpreter_versions
 
 Commit = Callable[[ModelRef], "str | None"]
-"""From a model of the Hub to the commit that its revision means; None when that is not known."""
+"""Maps a model of the Hub to the commit of its revision; None if unknown."""
 
 
 def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image: str | None = None) -> Lock:
-    """Everything that decides what runs. Starts nothing, and reads an image without running it.
+    """Return everything that decides what runs. Starts nothing, and reads an image without running it.
 
-    `running_image` is the id of the image that runs, whatever the profile's name of it means by now.
+    `running_image` is the id of the image that runs, whatever the profile's image refers to by now.
 
-    Raises EnvironmentMissing for an image, a runtime or a model's folder that is not there.
+    Raises EnvironmentMissing for a missing image, runtime or model folder.
     """
     profile = loaded.profile
     image = _locked_image(loaded, running_image) if engine == "docker" else None
@@ -49,7 +49,7 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image
 
 
 def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
-    """The facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network is used."""
+    """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
     profile = loaded.profile
     facts: dict[str, str] = {"engine": engine, "plan": _plan_digest(profile), "draft.model": NONE}
     for model in models_of(profile):
@@ -62,13 +62,13 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
 
 
 def cached(profile: Profile, engine: EngineName) -> Commit:
-    """Commits as the cache that the server uses knows them: no network."""
+    """Return the commits in the cache that the server uses, without the network."""
     cache = server_cache(profile, docker=engine == "docker")
     return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
 
 
 def runtime_versions(loaded: Loaded) -> Versions:
-    """Versions in the process engine's environment. Raises EnvironmentMissing when it has not been built."""
+    """Return the versions in the process engine's environment. Raises EnvironmentMissing if it has not been built."""
     own = loaded.profile.runtime.python
     if own:
         return Versions(**interpreter_versions(Path(on_host(own, state=state_dir())), loaded.profile.env))
@@ -84,7 +84,7 @@ def runtime_versions(loaded: Loaded) -> Versions:
 def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
     name = loaded.profile.image
     if not name:
-        raise UsageError(f"{loaded.file}: image: is missing, and a container needs one")
+        raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
     found = image_identity(running or name, named=name)
     if found is None:
         raise EnvironmentMissing(
@@ -98,7 +98,7 @@ def _image_versions(profile: Profile, image: LockedImage) -> Versions:
 
 
 def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
-    """The name; and the id, if the locked one could not be had any more."""
+    """Return the image name, with its current id if the locked image is gone and cannot be pulled."""
     name = profile.image or NONE
     gone = locked and name == locked.name and not locked.digest and image_identity(locked.id) is None
     if not gone:

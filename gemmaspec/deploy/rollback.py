@@ -1,4 +1,4 @@
-"""`rollback`: start the last stack that was known to be good, as it was, without asking the network for anything."""
+"""`rollback`: start the last known good stack exactly as it was, without the network."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from gemmaspec.trees.versions import interpreter_versions
 
 
 def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: StartProgress) -> Running:
-    """Go back to the newest known good stack that is not the current one, or to the one with the id `to`.
+    """Return to the newest known good stack that is not the current one, or to the one with the id `to`.
 
-    It is started as `up` starts one, and is ready once it has answered. Raises UsageError when there is none,
-    EnvironmentMissing when its image is gone and no registry has it, DifferencesFound when its runtime or a model's
-    folder is not what it was; else as `up`.
+    It is started as `up` starts one. Raises UsageError if there is no such stack, EnvironmentMissing if its image is
+    gone and no registry has it, DifferencesFound if its runtime or a model's folder has changed; else as `up`.
     """
     name = name or only_name()
     choose(name, to)
@@ -35,8 +34,8 @@ def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: St
 
 
 def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
-    """Start a known good stack again, by the command that holds the stack."""
-    told.note(f"back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    """Start a known good stack again while the stack is locked."""
+    told.note(f"rolling back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
     check_good(good)
     engine = engine_named(good.started.engine)
     cache = good.started.hub_cache
@@ -53,7 +52,7 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
 
 
 def check_good(good: KnownGood) -> None:
-    """Raise EnvironmentMissing or DifferencesFound when a known good stack cannot run as it did."""
+    """Raise EnvironmentMissing or DifferencesFound if a known good stack cannot run as it did."""
     if good.facts.image:
         _check_image(good.facts.image)
     _check_runtime(good)
@@ -63,11 +62,11 @@ def check_good(good: KnownGood) -> None:
 
 
 def _never(good: KnownGood) -> Running:
-    raise AssertionError(f"a rollback to {good.id} is decided without a way back")
+    raise AssertionError(f"the rollback to {good.id} has no further rollback")
 
 
 def choose(name: str, to: str | None) -> KnownGood:
-    """The stack to go back to. Raises UsageError when there is none."""
+    """Return the stack to roll back to. Raises UsageError if there is none."""
     goods = knowngood.known_goods(name)
     if to:
         found = [good for good in goods if good.id == to or good.key == to]
@@ -77,12 +76,12 @@ def choose(name: str, to: str | None) -> KnownGood:
     if found:
         return found[0]
     known = ", ".join(good.id for good in goods) or "none"
-    wanted = f"with the id {to}" if to else "but the current one"
+    wanted = f"with the id {to}" if to else "other than the current one"
     raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
 
 
 def current(name: str) -> str | None:
-    """The key of the stack that was started last, if it became ready."""
+    """Return the key of the last started stack, if it became ready."""
     with contextlib.suppress(GemmaspecError):
         started = stacks.find(name)
         return started.known_good if started.outcome != "failed" else None
@@ -90,11 +89,11 @@ def current(name: str) -> str | None:
 
 
 def only_name() -> str:
-    """The one profile that can be gone back with. Raises UsageError when there are none or several."""
+    """Return the only profile that can be rolled back. Raises UsageError if there is none or several."""
     names = knowngood.names()
     if len(names) == 1:
         return names[0]
-    raise UsageError(f"name the stack to roll back: {', '.join(names) or 'none was ever ready here'}")
+    raise UsageError(f"name the stack to roll back: {', '.join(names) or 'no stack has ever been ready here'}")
 
 
 def _models(good: KnownGood) -> list[ModelRef]:
@@ -106,18 +105,18 @@ def _models(good: KnownGood) -> list[ModelRef]:
 
 
 def _check_image(image: LockedImage) -> None:
-    """An image with a digest can be pulled again; one that was built here cannot."""
+    """Raise EnvironmentMissing if a locally built image is gone; one with a digest can be pulled again."""
     if image.digest is None and image_identity(image.id) is None:
         now = image_identity(image.name)
         raise EnvironmentMissing(
             f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
-            f"{now.id if now else 'not here either'}",
-            hint="gemmaspec rollback --list    # others may still be there: --to ID",
+            f"{now.id if now else 'also missing'}",
+            hint="gemmaspec rollback --list    # then use --to ID for another one",
         )
 
 
 def _check_runtime(good: KnownGood) -> None:
-    """An environment in which another release is installed by now is not what was good."""
+    """Raise DifferencesFound if another release has been installed in the environment."""
     python = good.started.server.python
     if python is None or not python.is_file():
         return  # an image's, or gone, which the engine says
@@ -126,7 +125,7 @@ def _check_runtime(good: KnownGood) -> None:
         # The build after the plus is in some statements of a version and not in others.
         if version != UNKNOWN and version.partition("+")[0] != before[name].partition("+")[0]:
             raise DifferencesFound(
-                f"{python} is not what it was: {name} was {before[name]}, is {version}",
+                f"{python} has changed: {name} was {before[name]}, is {version}",
                 hint=f"{python} -m pip install {name}=={before[name]}",
             )
 
@@ -139,6 +138,6 @@ def _check_folder(role: str, locked: LockedModel) -> None:
     now = folder_digest(model.folder)
     if now != locked.digest:
         raise DifferencesFound(
-            f"{role}.model: {model.folder} is not what it was: was {locked.digest}, is {now}",
-            hint="gemmaspec rollback --list    # others may still fit: --to ID",
+            f"{role}.model: {model.folder} has changed: was {locked.digest}, is {now}",
+            hint="gemmaspec rollback --list    # then use --to ID for another one",
         )

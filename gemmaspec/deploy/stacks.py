@@ -1,4 +1,4 @@
-"""Stacks of this machine: what was started, how, from which profile, and what is known of it now."""
+"""Stacks of this machine: what was started, how, from which profile, and its current state."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ FAILED_LOG: Final = "failed.log"
 """The log of a start that failed, in the stack's folder."""
 
 Outcome = Literal["starting", "ready", "failed", "stopped"]
-"""What became of the last start, as the command that did it wrote down."""
+"""The outcome of the last start, as its command recorded it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a start: what `restart` gives to `up` again."""
+    """The options of a start, which `restart` passes to `up` again."""
 
     profile: str
-    """The profile as it was named: a name, or the absolute path of a file."""
+    """The profile as given: a name, or the absolute path of a file."""
     engine: EngineName
     overrides: tuple[str, ...] = ()
     no_spec: bool = False
     locked: bool = False
-    """Whether it was rendered by its lock."""
+    """Whether it was rendered from its lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The record of one start: enough to find the server again and to start it the same way."""
+    """The record of one start: enough to find the server and to start it again in the same way."""
 
     engine: EngineName
     server: Server
@@ -49,12 +49,12 @@ class Started:
     no_spec: bool = False
     locked: bool = False
     hub_cache: str | None = None
-    """The Hugging Face cache of its server; None where that cannot be looked into from here."""
+    """The server's Hugging Face cache; None if it is not visible from this machine."""
     known_good: str | None = None
-    """Its id among the known good, once it was ready."""
+    """Its id among the known good stacks, once it was ready."""
     outcome: Outcome = "starting"
     since: float | None = None
-    """Seconds since 1970 at the start; None in a record of an older gemmaspec."""
+    """Unix time of the start; None in a record of an older gemmaspec."""
     before: Options | None = None
     """The options of the last start that became ready before this one."""
 
@@ -71,27 +71,27 @@ class Started:
 
     @property
     def last_good_options(self) -> Options:
-        """The options to start it with again: a start that failed leaves those of the one before it."""
+        """The options for the next restart; after a failed start, those of the start before it."""
         return self.before if self.outcome == "failed" and self.before else self.options
 
 
 def stack_folder(name: str) -> Path:
-    """Return where the stack of a profile lives on this machine."""
+    """Return the folder of a profile's stack."""
     return state_dir() / "stacks" / name
 
 
 def save(started: Started) -> None:
-    """Remember a stack, in its own folder."""
+    """Save the record of a stack in its folder."""
     write_whole(stack_folder(started.server.name) / RECORD, record_text(started))
 
 
 def now() -> float:
-    """Return the moment that a record calls `since`."""
+    """Return the current time for a record's `since`."""
     return round(time.time(), 3)
 
 
 def record_text(started: Started) -> str:
-    """Return a record as it is written."""
+    """Return a record as JSON."""
     server = dataclasses.asdict(started.server) | {"command": list(started.server.command)}
     record = {"schema": 1, **dataclasses.asdict(started), "server": server}
     return json.dumps(record, indent=2, default=str) + "\n"
@@ -100,31 +100,31 @@ def record_text(started: Started) -> str:
 def find(name: str) -> Started:
     """Return the record of a stack.
 
-    Raises UsageError when nothing of that name was started here, UnreadableFile when its record is damaged.
+    Raises UsageError if no stack of that name was started here, UnreadableFile if its record is damaged.
     """
     if started := read_stack(name):
         return started
     names = ", ".join(names_of_stacks()) or "none"
     raise UsageError(
-        f"no stack called {name!r} was started on this machine (started: {names})",
+        f"no stack named {name!r} was started on this machine (started: {names})",
         hint=f"gemmaspec up {name}" if name in profile_names(profile_folders()) else "gemmaspec profile list",
     )
 
 
 def read_stack(name: str) -> Started | None:
-    """Return the record of a stack; None when there is none.
+    """Return the record of a stack, if any.
 
-    Raises UnreadableFile when it is damaged, and when it is missing although a process was started.
+    Raises UnreadableFile if it is damaged, or missing although a process was started.
     """
     record = stack_folder(name) / RECORD
     started = read_record(record)
     if started is None and _has_process(name):
-        raise UnreadableFile(record, "it is missing, though a server was started")
+        raise UnreadableFile(record, "missing, although a server was started")
     return started
 
 
 def names_of_stacks() -> Sequence[str]:
-    """Return the names of all stacks that were started, whether their records can be read or not."""
+    """Return the names of all started stacks, including those with unreadable records."""
     folder = state_dir() / "stacks"
     with contextlib.suppress(OSError):
         return sorted(one.name for one in folder.iterdir() if os.path.lexists(one / RECORD) or _has_process(one.name))
@@ -136,7 +136,7 @@ def _has_process(name: str) -> bool:
 
 
 def started_stacks() -> Sequence[Started]:
-    """Return all records that can be read, by name."""
+    """Return all readable records, by name."""
     found = []
     for name in names_of_stacks():
         with contextlib.suppress(UnreadableFile):
@@ -153,10 +153,10 @@ def engine_of(started: Started) -> Engine:
 
 
 def look(started: Started, engine: Engine | None = None) -> State:
-    """Return what is known of a stack's server now; a failure to look is `unknown`, with the reason.
+    """Return the current state of a stack's server; `unknown`, with the reason, if it cannot be determined.
 
-    A stack that gemmaspec itself stopped, or whose start failed and was stopped, is absent even where its engine
-    does not answer.
+    A stack that gemmaspec itself stopped, or whose start failed and was stopped, is absent even if its engine does
+    not answer.
     """
     try:
         return (engine or engine_of(started)).state(started.server)
@@ -167,7 +167,7 @@ def look(started: Started, engine: Engine | None = None) -> State:
 
 
 def rescue(name: str) -> Started:
-    """Return the least that stopping and looking need of a stack whose record is damaged.
+    """Return the minimal record for stopping and checking a stack whose record is damaged.
 
     Only a stack for docker has a compose.yaml in its folder.
     """
@@ -178,11 +178,11 @@ def rescue(name: str) -> Started:
 
 
 def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
-    """Raise EnvironmentMissing when a stack with a damaged record may run, or the record cannot be replaced."""
+    """Raise EnvironmentMissing if a stack with a damaged record may run, or its record cannot be replaced."""
     state = look(rescue(name))
     if state.status in ("running", "restarting"):
         raise EnvironmentMissing(
-            f"{error.message}, and the server runs ({state.detail})", hint=f"gemmaspec down {name}"
+            f"{error.message}, and its server runs ({state.detail})", hint=f"gemmaspec down {name}"
         )
     if state.status == "unknown":
         raise EnvironmentMissing(f"{error.message}; whether its server runs: {state.detail}", hint=state.hint)
@@ -191,24 +191,24 @@ def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
 
 
 def read_record(record: Path) -> Started | None:
-    """Return the record in a file; None when there is none. Raises UnreadableFile for one that is damaged."""
+    """Return the record in a file; None if the file is missing. Raises UnreadableFile if it is damaged."""
     text = read_regular(record)
     if text is None:
         return None
     try:
         return _started(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UnreadableFile(record, "it is damaged") from None
+        raise UnreadableFile(record, "damaged") from None
 
 
 def _started(content: Mapping[str, Any]) -> Started:
     server, before = content["server"], content.get("before")
     paths = {key: Path(server[key]) for key in ("folder", "python") if server.get(key)}
     if content["engine"] not in get_args(EngineName) or not isinstance(server["name"], str):
-        raise ValueError("no such engine")
+        raise ValueError("unknown engine")
     outcome = content.get("outcome", "ready")
     if outcome not in get_args(Outcome):
-        raise ValueError("no such outcome")
+        raise ValueError("unknown outcome")
     return Started(
         engine=content["engine"],
         server=Server(**{**server, **paths, "command": tuple(server["command"])}),

@@ -1,4 +1,4 @@
-"""The steps of a start, as they were decided: `up`, `restart` and `rollback` carry them out in the same way."""
+"""The steps of a start, which `up`, `restart` and `rollback` carry out in the same way."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from gemmaspec.stack import folder as stack_files
 
 
 class StartProgress(Protocol):
-    """Where a start tells what it is doing."""
+    """Receives the progress of a start."""
 
     def note(self, text: str) -> None:
-        """One sentence, once."""
+        """Report one sentence."""
 
     def phase(self, phase: Phase, elapsed: float) -> None:
-        """The start-up entered a phase, `elapsed` seconds after the start."""
+        """Report that the start entered a phase, `elapsed` seconds after it began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """Progress that other commands can read as well."""
+    """Progress that other commands can read too."""
 
     progress: StartProgress
     owner: Owner
@@ -61,11 +61,11 @@ class Told:
         self.progress.note(text)
 
     def doing(self, what: str) -> None:
-        """Write down a step of the command itself."""
+        """Record a step of the command itself."""
         self.owner.tell(what)
 
     def phase(self, phase: Phase, elapsed: float) -> None:
-        """Pass on and write down a phase of the server."""
+        """Pass on and record a phase of the server."""
         self.owner.tell(str(phase))
         self.progress.phase(phase, elapsed)
 
@@ -73,10 +73,10 @@ class Told:
 def carry_out(
     start: Start, engine: Engine, told: Told, *, timeout_s: float, go_back: Callable[[KnownGood], Running]
 ) -> Running:
-    """Do what was decided, and return once the server has answered.
+    """Carry out a start, and return once the server has answered.
 
-    Nothing that runs is touched before everything that the start needs is there. A start that fails after that is
-    stopped, and `go_back` starts the stack again that ran before, if that was decided.
+    Nothing that runs is touched before everything that the start needs is in place. If the start fails after that,
+    it is stopped, and `go_back` restarts the stack that ran before, if the start includes that.
     """
     if start.joins:
         return ask(start, engine, told, timeout_s=timeout_s)
@@ -86,7 +86,7 @@ def carry_out(
 
 
 def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Started:
-    """Do what was decided, and return once the server has been started; nobody waits for its answer."""
+    """Carry out a start, and return once the server has been started, without waiting for its answer."""
     if start.joins:
         told.note(f"{start.server.name} is already running")
         return start.started
@@ -108,15 +108,15 @@ def launched(start: Start, engine: Engine, told: Told, *, go_back: Callable[[Kno
 
 
 def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
-    """Ask a server that runs already."""
-    told.note(f"{start.server.name} is already running; asking it")
+    """Probe a server that already runs."""
+    told.note(f"{start.server.name} is already running; sending a request")
     return wait(start, engine, told, timeout_s=timeout_s)
 
 
 def check(start: Start, engine: Engine, told: Told) -> None:
-    """Raise EnvironmentMissing for what the start needs and cannot have; a missing image is pulled.
+    """Raise EnvironmentMissing for anything missing that the start needs; a missing image is pulled.
 
-    A runtime that is still to be built is checked once it is there.
+    A runtime that has not been built yet is checked after it is built.
     """
     told.doing("checking")
     if not start.remote:
@@ -129,7 +129,7 @@ def check(start: Start, engine: Engine, told: Told) -> None:
 
 
 def fetch(start: Start, engine: Engine, told: Told) -> None:
-    """Build the runtime and make the tiny models, where they are missing."""
+    """Build the runtime and make the tiny models if they are missing."""
     told.doing("fetching")
     if start.runtime:
         ensure_runtime(start.runtime, progress=told.note)
@@ -143,13 +143,12 @@ def fetch(start: Start, engine: Engine, told: Told) -> None:
 
 
 def stop_replaced(start: Start, told: Told) -> None:
-    """Stop what runs under this name. Raises GemmaspecError when it cannot be stopped, and nothing has changed then."""
+    """Stop the server of this name. Raises GemmaspecError if it cannot be stopped; nothing has changed in that case."""
     if start.replaces:
         before = start.replaces.started
         told.doing("stopping")
         told.note(
-            f"{before.server.name} runs as it was rendered before ({before.engine}, port {before.server.port}); "
-            "stopping that one"
+            f"{before.server.name} runs an earlier version ({before.engine}, port {before.server.port}); stopping it"
         )
         stacks.engine_of(before).stop(before.server)
 
@@ -163,7 +162,7 @@ def write(start: Start, told: Told) -> None:
 
 
 def launch(start: Start, engine: Engine, told: Told) -> None:
-    """Start the server. Raises NotStarted, and nothing of it runs then."""
+    """Start the server. Raises NotStarted if nothing of it runs."""
     told.doing("starting")
     with _exported("HF_HUB_OFFLINE", "1" if is_offline(start.offline, start.of_hub, told.note) else None):
         try:
@@ -173,7 +172,7 @@ def launch(start: Start, engine: Engine, told: Told) -> None:
 
 
 def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
-    """Wait until the server has answered, and write down that it did."""
+    """Wait until the server has answered, and record that it did."""
     ready = wait_ready(
         engine,
         live_k.expected(start.started, engine) if start.joins else start.server,
@@ -187,7 +186,7 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
 
 
 def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
-    """Keep what has become ready as known good, unless it was started only to be timed."""
+    """Save a ready stack as known good, unless it was started only to be timed."""
     if start.to_measure:
         return running
     if start.good:
@@ -198,7 +197,7 @@ def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
 
 
 class NotStarted(Exception):
-    """An engine refused to start a server: nothing of this start runs, and so there is nothing to stop."""
+    """An engine refused to start a server, so that there is nothing to stop."""
 
     def __init__(self, error: GemmaspecError) -> None:
         super().__init__(error.message)
@@ -207,7 +206,7 @@ class NotStarted(Exception):
 
 @contextlib.contextmanager
 def ports_settled(start: Start) -> Iterator[None]:
-    """Leave the stack the port of what runs in the end: the new server's, or that of the one before it."""
+    """Keep the claim on the port of the server that runs in the end: the new one or the one before it."""
     name = start.server.name
     try:
         yield
@@ -223,9 +222,9 @@ def ports_settled(start: Start) -> Iterator[None]:
 def undone_on_failure(
     start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]
 ) -> Iterator[None]:
-    """Whatever goes wrong from here on, Ctrl-C included, nothing of this start keeps running.
+    """Stop this start if anything fails in the body, Ctrl-C included.
 
-    Its log is kept, the record says that it failed, and the error says what runs now.
+    Its log is kept, its record says that it failed, and the error says what runs now.
     """
     try:
         yield
@@ -242,7 +241,7 @@ def undone_on_failure(
 
 
 def _end(start: Start, engine: Engine) -> Path | None:
-    """Stop a start that failed, and return where its log was kept."""
+    """Stop a failed start, and return where its log was kept."""
     log = _keep_log(engine, start.server)
     with contextlib.suppress(GemmaspecError):
         engine.stop(start.server)
@@ -258,25 +257,25 @@ def _record_failure(start: Start) -> None:
 def _with_outlook(
     start: Start, error: GemmaspecError, told: Told, *, go_back: Callable[[KnownGood], Running]
 ) -> GemmaspecError:
-    """Go back to what ran before, if that was decided, and add to the error what runs now."""
+    """Roll back to what ran before, if the start includes that, and add to the error what runs now."""
     if not start.replaces:
         return error
     name = start.server.name
-    outlook = f"{name} does not run now: what ran before was stopped for this start."
+    outlook = f"{name} is not running: its earlier server was stopped for this start."
     back = f"To start it again: gemmaspec rollback {name}"
     if start.rollback:
-        told.note(f"{error.message.splitlines()[0]}; going back to {start.rollback.id}")
+        told.note(f"{error.message.splitlines()[0]}; rolling back to {start.rollback.id}")
         try:
             server = go_back(start.rollback).started.server
-            outlook, back = f"{name} runs again as it did before ({start.rollback.id}, port {server.port}).", ""
+            outlook, back = f"{name} runs again as before ({start.rollback.id}, port {server.port}).", ""
         except GemmaspecError as again:
-            outlook += f" Going back to {start.rollback.id} failed too: {again.message}"
+            outlook += f" Rolling back to {start.rollback.id} also failed: {again.message}"
     error.message = "\n".join(line for line in (error.message, outlook, back) if line)
     return error
 
 
 def _report(engine: Engine, server: Server, told: Told) -> dict[str, Any] | None:
-    """Return the launcher's report; one that is damaged is noted, since the server has answered."""
+    """Return the launcher's report; a damaged one is only noted, because the server has answered."""
     try:
         return engine.report(server)
     except GemmaspecError as error:
@@ -285,7 +284,7 @@ def _report(engine: Engine, server: Server, told: Told) -> dict[str, Any] | None
 
 
 def _record(started: Started, outcome: Outcome) -> Started:
-    """Write down what became of a start, and return its record."""
+    """Record the outcome of a start, and return its record."""
     now = dataclasses.replace(started, outcome=outcome)
     if now != started:
         stacks.save(now)
@@ -293,13 +292,13 @@ def _record(started: Started, outcome: Outcome) -> Started:
 
 
 def is_offline(offline: Offline, of_hub: Sequence[ModelRef], note: Callable[[str], None]) -> bool:
-    """Return whether the server is told to leave the Hub alone, asking the Hub where it was decided by its answer."""
+    """Return whether the server is told not to use the Hub; asks the Hub if its answer decides."""
     return offline == "yes" or (offline != "no" and not hub_answers(of_hub, note=note))
 
 
 @contextlib.contextmanager
 def _exported(name: str, value: str | None) -> Iterator[None]:
-    """As if the shell had exported it: both engines hand the environment on, and it is in no file of the stack."""
+    """Export a variable during the body, so that both engines pass it on and no file of the stack contains it."""
     if value is None or name in os.environ:
         yield
         return

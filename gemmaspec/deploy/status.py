@@ -1,4 +1,4 @@
-"""`status`: what runs, how far its start is, with which patches, and how well it drafts."""
+"""`status`: what runs, the phase of its start, its patches, and how well it drafts."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
 """exited: it ended by itself, or its start failed. stopped: `down` ended it."""
 
 _LOG_LINES: Final = 5000
-"""So many lines of a log tell in which phase a start is that no command waits for."""
+"""Number of log lines to read for the phase of a start that no command waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """One stack, looked at from outside."""
+    """The status of one stack."""
 
     started: Started
     state: State
     word: Word
     why: str = ""
-    """What the word leaves open: the phase of a start, how it ended, why it is unknown."""
+    """Details of the state: the phase of a start, how it ended, why it is unknown."""
     since: float | None = None
-    """Seconds since 1970 at which the start began, or at which it ended."""
+    """Unix time at which the start began, or at which the server ended."""
     next: str | None = None
-    """The command that helps; None for a server that is ready."""
+    """The next command; None for a server that is ready."""
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
     k: InUse | None = None
     """The k in use, where it can be changed while the server runs."""
     changed: tuple[ChangedFile, ...] = ()
-    """Files that are not as they were when it started."""
+    """Files that have changed since it started."""
 
     damaged: bool = False
-    """Its record cannot be read: `started` holds its name and folder alone."""
+    """Whether its record is damaged; `started` then has only its name and folder."""
     problem: str = ""
     """Why the launcher's report cannot be read."""
 
     @property
     def running(self) -> bool:
-        """Whether the server's process or container is there."""
+        """Whether the server's process or container exists."""
         return self.state.status == "running"
 
 
 def status(name: str | None) -> list[Status]:
-    """Return the status of one stack, or of all; a stack whose record is damaged is `unknown`.
+    """Return the status of one stack or of all; a stack with a damaged record is `unknown`.
 
-    Raises UsageError when nothing of that name was started here.
+    Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else list(stacks.names_of_stacks())
     return [_status(one) for one in names]
@@ -89,7 +89,7 @@ def _status(name: str) -> Status:
 
 
 def _damaged(name: str, error: UnreadableFile) -> Status:
-    """Return the status of a stack whose record cannot be read: unknown, and `down` ends what its folder names."""
+    """Return the status of a stack with a damaged record: unknown; `down` stops the server that its folder names."""
     rescued = stacks.rescue(name)
     seen = stacks.look(rescued)
     why = f"{error.message}; {seen.status}{f': {seen.detail}' if seen.detail else ''}"
@@ -98,7 +98,7 @@ def _damaged(name: str, error: UnreadableFile) -> Status:
 
 
 def _gone(started: Started, state: State) -> Status:
-    """Return the status of a server that does not run, or of which nobody can tell."""
+    """Return the status of a server that does not run, or may not run."""
     name = started.server.name
     if state.status == "unknown":
         return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
@@ -116,18 +116,18 @@ def _gone(started: Started, state: State) -> Status:
 
 
 def _alive(started: Started, state: State, engine: Engine) -> Status:
-    """Return the status of a server that runs: still on its way, or answering."""
+    """Return the status of a server that runs: starting or answering."""
     name = started.server.name
     answers = healthy(started.server)
     report, changed, problem = _report(engine, started)
     word: Word = "ready"
     why, follow = "", None
     if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
-        word, why, follow = "unknown", "it runs, and /health does not answer", f"gemmaspec logs -f {name}"
+        word, why, follow = "unknown", "it runs, but /health does not answer", f"gemmaspec logs -f {name}"
     elif not answers:
         word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec wait {name}"
     elif started.outcome != "ready":
-        word, why, follow = "starting", "it answers; nobody has asked it yet", f"gemmaspec wait {name}"
+        word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec wait {name}"
     return Status(
         started=started,
         state=state,
@@ -144,9 +144,9 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
 
 
 def _phase(started: Started, state: State, engine: Engine) -> str:
-    """Return how far a start is that no command waits for, by its own log."""
+    """Return the phase of a start that no command waits for, from its log."""
     if state.status == "restarting":
-        return f"restarting for the {state.restarts}. time"
+        return f"restarting, attempt {state.restarts}"
     tracker = PhaseTracker(time.monotonic, speculates=started.server.speculates)
     with contextlib.suppress(GemmaspecError):
         for line in engine.logs(started.server, tail=_LOG_LINES):
@@ -155,7 +155,7 @@ def _phase(started: Started, state: State, engine: Engine) -> str:
 
 
 def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tuple[ChangedFile, ...], str]:
-    """Return the launcher's report, what is not as it says, and why it cannot be read."""
+    """Return the launcher's report, the differences from it, and why it cannot be read."""
     try:
         report = engine.report(started.server)
         return report, compare(started.server, engine, report) if report else (), ""
@@ -171,14 +171,14 @@ def _counters(started: Started) -> SpecCounters | None:
 
 
 def after_interrupt(name: str, note: Callable[[str], None]) -> str:
-    """Say in one sentence whether a server runs on after Ctrl-C."""
+    """Return a sentence on whether a server keeps running after Ctrl-C."""
     try:
         state = stacks.look(stacks.find(name))
     except GemmaspecError:
-        return "interrupted; nothing was started"
+        return "interrupted; no server was started"
     if state.status in ("running", "restarting"):
         note(f"gemmaspec logs -f {name}    # or: gemmaspec down {name}")
-        return f"interrupted; {name} runs on"
+        return f"interrupted; {name} keeps running"
     if state.status == "unknown":
-        return f"interrupted; whether {name} runs is not known: {state.detail}"
-    return f"interrupted; {name} does not run"
+        return f"interrupted; cannot tell whether {name} runs: {state.detail}"
+    return f"interrupted; {name} is not running"

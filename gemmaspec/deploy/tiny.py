@@ -17,9 +17,9 @@ _MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80}
 
 
 def make_tiny(server: Server, names: Sequence[str]) -> None:
-    """Make them with the interpreter or in the image that will serve them: both have what it takes.
+    """Make them with the interpreter or image that will serve them, because both have torch and transformers.
 
-    Raises EnvironmentMissing when that fails.
+    Raises EnvironmentMissing if that fails.
     """
     tiny = state_dir() / "tiny"
     tiny.mkdir(parents=True, exist_ok=True)
@@ -51,10 +51,10 @@ def _not_made(server: Server, said: list[str]) -> EnvironmentMissing:
     missing = _MODULE.search(said[-1]) if said else None
     if missing:
         return EnvironmentMissing(
-            f"the tiny models could not be made: {where} has no {missing[1]}",
-            hint="take runtime.python out of the profile, and gemmaspec builds an environment that has it"
+            f"cannot make the tiny models: {where} has no {missing[1]}",
+            hint="remove runtime.python from the profile, so that gemmaspec builds an environment that has it"
             if server.python
             else "gemmaspec doctor tiny-cpu",
         )
     last = said[-1:] if any(line.startswith("Traceback") for line in said) else said[-8:]
-    return EnvironmentMissing("\n".join([f"the tiny models could not be made with {where}:", *last]))
+    return EnvironmentMissing("\n".join([f"cannot make the tiny models with {where}:", *last]))

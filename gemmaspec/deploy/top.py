@@ -1,4 +1,4 @@
-"""`top`: what the running stacks do now, refreshed by whoever asks."""
+"""`top`: live readings of the running stacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemmaspec.ready.probe import api_key_for
 
 @dataclass(kw_only=True)
 class _Watched:
-    """One stack, and what is kept of it between two looks."""
+    """One stack, with what is kept between two readings."""
 
     started: Started
     history: History = field(default_factory=History)
@@ -30,7 +30,7 @@ class _Watched:
 
 
 class Top:
-    """Looks at stacks again and again, and remembers ten minutes of their counters."""
+    """Reads stacks repeatedly and keeps ten minutes of their counters."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Watch the stacks of these names, or all that were started here.
@@ -42,7 +42,7 @@ class Top:
         self._gpus = _gpu_names()
 
     def look(self) -> Board:
-        """Read every stack once. A stack that does not answer says why in its column."""
+        """Read every stack once. The column of a stack that does not answer shows why."""
         return Board(
             at=time.time(),
             views=tuple(_view(one) for one in self._watched),
@@ -101,7 +101,7 @@ def _view(watched: _Watched) -> View:
 
 
 def _why(watched: _Watched, error: GemmaspecError) -> str:
-    """Return the engine's state if that is the reason, else what happened to the request."""
+    """Return why a stack does not answer: the engine's state, or the request's failure."""
     try:
         state = stacks.engine_of(watched.started).state(watched.started.server)
     except GemmaspecError as unknown:
@@ -127,7 +127,7 @@ def _version(report: dict[str, Any] | None) -> str | None:
 
 
 def _patches(report: dict[str, Any] | None) -> tuple[str, ...]:
-    """Return the patches that the launcher put in, or found in, the server's files."""
+    """Return the patches that the launcher applied or found applied."""
     found = report.get("patches") if report else None
     rows = found if isinstance(found, list) else []
     return tuple(str(row["patch"])[:80] for row in rows if _is_in(row))

@@ -1,4 +1,4 @@
-"""`top --web`: one page on the loopback interface, and the readings that it asks for."""
+"""`top --web`: one page on the loopback interface, and its readings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gemmaspec.live.board import document
 
 _HOST: Final = "127.0.0.1"
 _POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
-"""The page is one file and asks nobody but this server."""
+"""The page is one file and connects to nothing but this server."""
 
 
 @contextlib.contextmanager
 def serve(top: Top, *, port: int, interval: float) -> Iterator[str]:
-    """Serve the page and its readings; yields the address.
+    """Serve the page and its readings, and yield the address.
 
-    Nothing but 127.0.0.1 can reach it, because it has no key. A new reading is taken at most every `interval`
-    seconds, however many pages are open. Raises EnvironmentMissing if the port is taken.
+    It listens on 127.0.0.1 only, because it has no key. A new reading is taken at most every `interval` seconds,
+    however many pages are open. Raises EnvironmentMissing if the port is in use.
     """
     try:
         server = _Server(top, port=port, interval=interval)
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(404, "text/plain", b"not found\n")
 
     def _own_names(self) -> tuple[str, ...]:
-        """Return the Host headers that are answered: another site's name that points here is not one of them."""
+        """Return the accepted Host headers, which exclude other names that point here (DNS rebinding)."""
         port = self.server.server_address[1]
         return (f"{_HOST}:{port}", f"localhost:{port}")
 
@@ -96,4 +96,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Stay quiet: every second has a request."""
+        """Log nothing, because there is a request every second."""

@@ -21,12 +21,12 @@ from gemmaspec.profile.load import Loaded
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What `up` would do: for a person to read."""
+    """What `up` would do, for people."""
 
     engine: EngineName
     why: str
     joins: bool
-    """It runs so already, and would only be asked."""
+    """It already runs unchanged, so only the probe would be sent."""
     stops: str | None
     """What runs now and would be stopped first."""
     fetches: tuple[str, ...]
@@ -36,17 +36,17 @@ class DryRun:
     environment: tuple[str, ...]
     """Names of variables, never their values."""
     offline: str
-    """Whether the server is told to leave the Hugging Face Hub alone."""
+    """Whether the server is told not to use the Hugging Face Hub."""
     expects: str
 
 
 def up(request: UpRequest, progress: StartProgress) -> Running:
-    """Start the stack of a profile and return once it has drafted, verified and answered.
+    """Start the stack of a profile, and return once it has drafted, verified and answered.
 
-    A stack that already runs as it would be rendered now is only asked; one that runs differently is stopped once
-    the new one can be started. A start that fails or is interrupted is stopped again, and its log kept.
-    Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py says, DifferencesFound
-    when it is not as locked, GemmaspecError when another command holds the stack.
+    A stack that already runs unchanged is only probed; one that differs is stopped once the new one can be started.
+    A start that fails or is interrupted is stopped, and its log is kept.
+    Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py describes, DifferencesFound if it
+    differs from its lock, GemmaspecError if another command has locked the stack.
     """
     loaded = load_request(request)
     name, wants = loaded.profile.name, request.wants
@@ -55,9 +55,9 @@ def up(request: UpRequest, progress: StartProgress) -> Running:
 
 
 def up_detached(request: UpRequest, progress: StartProgress) -> Started:
-    """Start the stack of a profile and return as soon as it has been started; `wait` tells what becomes of it.
+    """Start the stack of a profile, and return as soon as it has been started; `wait` follows it from there.
 
-    Raises what `up` raises until then. A start that fails later is stopped by nobody.
+    Raises what `up` raises until then. A start that fails later is not stopped.
     """
     loaded = load_request(request)
     with owned(loaded.profile.name, "up", wants=request.wants, note=progress.note) as owner:
@@ -71,10 +71,10 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
 def restart(
     name: str, progress: StartProgress, *, timeout_s: float, overrides: Sequence[str] = (), no_spec: bool = False
 ) -> Running:
-    """Render a started stack again and start it afresh, with the options it was started with.
+    """Render a started stack again and restart it with the options it was started with.
 
-    `overrides` come on top of those, and `no_spec` leaves the draft out. Raises what `up` raises; the running server
-    is not stopped before everything that the new start needs is there.
+    `overrides` are added to those, and `no_spec` leaves the draft out. Raises what `up` raises. The running server is
+    not stopped before everything that the new start needs is in place.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
@@ -86,7 +86,7 @@ def restart(
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
-    """Return what `up` would do; changes nothing, and asks nobody but the engine."""
+    """Return what `up` would do. Changes nothing, and asks only the engine."""
     observed, _ = observe(request, load_request(request), note)
     start = decide(request, observed)
     return DryRun(
@@ -104,7 +104,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
 
 
 def again(name: str, *, timeout_s: float) -> UpRequest:
-    """Return the request that starts a stack as it was started last, leaving out starts that failed."""
+    """Return the request of the last successful start."""
     options = stacks.find(name).last_good_options
     return UpRequest(
         profile=options.profile,
@@ -125,7 +125,7 @@ def _start(request: UpRequest, loaded: Loaded, told: Told) -> Running:
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
-    """Return what starts a replaced stack again; a timeout that was too short for the new server does not end it."""
+    """Return the request that restarts a replaced stack, without the timeout that the new server may have exceeded."""
     return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s))
 
 

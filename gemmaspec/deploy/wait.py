@@ -1,4 +1,4 @@
-"""`wait`: return once a started profile has answered, whoever started it."""
+"""`wait`: wait until a started profile has answered, whoever started it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _POLL_S: Final = 0.5
 def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     """Wait until a started profile has drafted, verified and answered. Stops nothing, whatever happens.
 
-    Raises UsageError when nothing of that name was started here, StartFailed when it does not run or its start
-    fails, TimedOut, EnvironmentMissing when nobody can tell whether it runs.
+    Raises UsageError if no stack of that name was started here, StartFailed if it does not run or its start fails,
+    TimedOut, EnvironmentMissing if it is unknown whether it runs.
     """
     began = time.monotonic()
     _until_nobody_starts_it(name, progress, timeout_s=timeout_s)
@@ -30,12 +30,12 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     engine = stacks.engine_of(started)
     state = stacks.look(started, engine)
     if state.status == "unknown":
-        raise EnvironmentMissing(f"whether {name} runs is not known: {state.detail}", hint=state.hint)
+        raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if state.status not in ("running", "restarting"):
         kept = " --previous" if started.outcome == "failed" else ""
         how = "its start failed" if started.outcome == "failed" else state.detail or state.status
         hint = f"gemmaspec up {started.profile}" if started.outcome == "stopped" else f"gemmaspec logs{kept} {name}"
-        raise StartFailed(f"{name} does not run: {how}", hint=hint)
+        raise StartFailed(f"{name} is not running: {how}", hint=hint)
     left = max(1.0, timeout_s - (time.monotonic() - began))
     ready = wait_ready(engine, live_k.expected(started, engine), timeout_s=left, on_phase=progress.phase)
     running = Running(started=started, ready=ready, report=engine.report(started.server), was_running=True)
@@ -43,19 +43,19 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
 
 
 def _until_nobody_starts_it(name: str, progress: StartProgress, *, timeout_s: float) -> None:
-    """Follow the command that starts it, if there is one, until that has ended."""
+    """Follow the command that starts it, if there is one, until it ends."""
     began, told = time.monotonic(), ""
     while (other := owner.holder(name)) and other.command in owner.STARTS:
         if other.phase != told:
             told = other.phase
             progress.note(f"gemmaspec {other.command} (pid {other.pid}): {told or 'beginning'}")
         if time.monotonic() - began > timeout_s:
-            raise TimedOut(f"{name} is still held by {other}", hint=f"gemmaspec status {name}")
+            raise TimedOut(f"{name} is still locked by {other}", hint=f"gemmaspec status {name}")
         time.sleep(_POLL_S)
 
 
 def _remembered(running: Running, progress: StartProgress) -> Running:
-    """Write down that a start that nobody waited for became ready, and keep it as known good."""
+    """Record that a detached start became ready, and save it as known good."""
     started = dataclasses.replace(running.started, outcome="ready")
     stacks.save(started)
     running = dataclasses.replace(running, started=started)

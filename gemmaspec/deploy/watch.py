@@ -27,10 +27,10 @@ from gemmaspec.ready.probe import api_key_for
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
-"""Bytes; a log that reached this is begun anew, the last one kept beside it."""
+"""Bytes after which the log is rotated; one old log is kept."""
 _HOOK_S: Final = 30
 _GONE_AFTER: Final = 3
-"""Readings in a row that must fail before the server is called unreachable."""
+"""Consecutive failed readings before the server is called unreachable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class WatchLine:
 
 
 class Restart(Protocol):
-    """Starts a stack again, with or without speculation. Raises GemmaspecError."""
+    """Restarts a stack, with or without speculation. Raises GemmaspecError."""
 
     def __call__(self, name: str, *, no_spec: bool) -> None: ...
 
@@ -60,14 +60,14 @@ class Watched:
     hook: tuple[str, ...]
     faults: Faults = field(default_factory=Faults)
     restarts: list[float] = field(default_factory=list)
-    """Monotonic seconds of the restarts that `watch` has done."""
+    """Monotonic times of the restarts by `watch`, in seconds."""
     failures: int = 0
 
 
 def watched(names: Sequence[str]) -> list[Watched]:
     """Return the stacks of these names, or all that were started here, with what their profiles allow.
 
-    Raises UsageError if a name was not started on this machine, or its profile is no longer valid.
+    Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
     found = [stacks.find(name) for name in names] if names else list(stacks.started_stacks())
     return [_watched(one) for one in found]
@@ -87,7 +87,7 @@ def _watched(started: Started) -> Watched:
 
 
 def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
-    """Read one stack once, act if its profile says so, and yield what is worth a line."""
+    """Read one stack once, act if its profile says so, and yield the events to log."""
     try:
         server = one.started.server
         sample = read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
@@ -141,7 +141,7 @@ def _undrafted(one: Watched) -> WatchLine:
 
 
 def _hooked(one: Watched, event: Event) -> Iterator[WatchLine]:
-    """Run the profile's hook; it gets the event as JSON and none of its failures stops the watch."""
+    """Run the profile's hook with the event as JSON. Its failures do not stop the watch."""
     if not one.hook:
         return
     document = json.dumps({"stack": one.started.server.name, **dataclasses.asdict(event)})
@@ -150,7 +150,7 @@ def _hooked(one: Watched, event: Event) -> Iterator[WatchLine]:
             one.hook, input=document, text=True, capture_output=True, timeout=_HOOK_S, check=False, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = "took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
+        said = "timed out" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
         yield _line(one, "hook", reason=f"{one.hook[0]}: {said}")
         return
     if done.returncode:
@@ -163,7 +163,7 @@ def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = ""
 
 
 def power() -> float | None:
-    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
+    """Return the power of all GPUs together in watts; None if unknown."""
     with contextlib.suppress(EnvironmentMissing):
         drawn = [one.power_w for one in nvidia.loads()]
         if drawn and all(one is not None for one in drawn):
@@ -172,7 +172,7 @@ def power() -> float | None:
 
 
 def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
-    """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
+    """Append a line to the stack's log, readable only by this user. A log that cannot be written is ignored."""
     file = stack_folder(line.stack) / LOG
     with contextlib.suppress(OSError):
         if file.exists() and file.stat().st_size > MOST_LOG:

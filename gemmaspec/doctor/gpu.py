@@ -1,4 +1,4 @@
-"""GPU, driver and CUDA: what nvidia-smi says, and whether the image and this vLLM can run there."""
+"""GPU, driver and CUDA according to nvidia-smi, and whether the image and this vLLM can run with them."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
 _UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or https://www.nvidia.com/drivers"
 _DRIVERS: Final = "lspci | grep -i nvidia    # a GPU without a driver: https://www.nvidia.com/drivers"
 _NATIVE_FP4: Final = "flashinfer_b12x"
-"""The first kernels made for SM 12.x among vLLM's NVFP4 ones (model_executor/kernels/linear/nvfp4, 0.24.0-0.33.0)."""
+"""The first release with NVFP4 kernels for SM 12.x (model_executor/kernels/linear/nvfp4, 0.24.0-0.33.0)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpus:
-    """What nvidia-smi says of this machine."""
+    """What nvidia-smi reports."""
 
     names: tuple[str, ...]
     driver: str
     cuda: str | None
     """The newest CUDA that the driver can run, such as 13.0."""
     capabilities: tuple[str, ...]
-    """Compute capability of each, such as 12.1; empty where the driver is too old to say."""
+    """Compute capability of each, such as 12.1; empty if the driver is too old to report it."""
 
 
 def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> CheckResult:
-    """Whether there is a GPU, if the profile wants one, and of the kind that its machine has."""
+    """Check whether there is a GPU if the profile needs one, and whether it is its machine's kind."""
     if gpus is None and wanted:
-        return failed("gpu", "nvidia-smi finds no GPU, and the profile's machine has one", _DRIVERS)
+        return failed("gpu", "nvidia-smi finds no GPU, but the profile's machine has one", _DRIVERS)
     if gpus is None:
-        return ok("gpu", "none, and none is needed")
+        return ok("gpu", "no GPU, and none is needed")
     here = ", ".join(gpus.names)
-    shown = f"{here}, compute capability {', '.join(dict.fromkeys(gpus.capabilities)) or 'not known'}"
+    shown = f"{here}, compute capability {', '.join(dict.fromkeys(gpus.capabilities)) or 'unknown'}"
     if wanted and capability and gpus.capabilities and capability not in gpus.capabilities:
-        return warning("gpu", f"{shown}; the profile is made for {capability}")
+        return warning("gpu", f"{shown}; the profile is for {capability}")
     return ok("gpu", shown)
 
 
 def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
-    """What a GPU does without in this vLLM, as far as sources say."""
+    """Yield what this vLLM lacks on a GPU, according to its sources."""
     if capability is None:
         return
     major = int(capability.partition(".")[0])
@@ -57,35 +57,35 @@ def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
         others = f"; it is used on {', '.join(f'{one}.x' for one in on)}" if on else " in this release"
         yield f"no FlashAttention for Gemma 4: Triton attention{others}"
     if major < 10:
-        yield "no FP4 units: NVFP4 weights run through Marlin, as 16-bit"
+        yield "no FP4 units: NVFP4 weights run through Marlin in 16 bits"
     if major == 12 and not _has_native_fp4(facts):
         yield "no NVFP4 kernels made for 12.x, which come with vLLM 0.24.0: Marlin or CUTLASS"
 
 
 def capability_row(capability: str | None, facts: Facts | None) -> CheckResult | None:
-    """What the GPU lacks; None when nothing is known."""
+    """Return a note on what the GPU lacks, if anything is known."""
     if facts is None or capability is None:
         return None
     found = list(lacks(capability, facts))
     said = f"vllm {facts.vllm} on {capability}: "
-    return ok("kernels", said + ("; ".join(found) or "nothing is known to be missing"))
+    return ok("kernels", said + ("; ".join(found) or "no known limitations"))
 
 
 def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str) -> CheckResult:
-    """The driver against what needs it: NVIDIA_REQUIRE_CUDA, which the container toolkit enforces, and CUDA_VERSION.
+    """Check the driver against NVIDIA_REQUIRE_CUDA, which the container toolkit enforces, and CUDA_VERSION.
 
-    `where` says whose these are; empty when it is not known what will run.
+    `where` names their source; empty if it is unknown what will run.
     """
     shown = f"driver {gpus.driver}, which runs CUDA up to {gpus.cuda or 'an unknown release'}"
     if gpus.cuda is None:
-        return warning("driver", f"{shown}; not compared with {where or 'anything'}", "nvidia-smi")
+        return warning("driver", f"{shown}; cannot compare with {where or 'anything'}", "nvidia-smi")
     if require and not any(_holds(clause, gpus) for clause in require.split()):
         said = "; ".join(clause for clause in require.split() if clause.startswith("cuda")) or require[:80]
-        return failed("driver", f"{shown}; {where} wants {said}", _UPDATE)
+        return failed("driver", f"{shown}; {where} requires {said}", _UPDATE)
     if not where:
         return ok("driver", shown)
     if not cuda or (wanted := _version(cuda)) is None:
-        return ok("driver", f"{shown}; {where} does not say which CUDA it has")
+        return ok("driver", f"{shown}; {where} does not declare its CUDA version")
     has = Version(gpus.cuda)
     if wanted.major > has.major:
         return failed("driver", f"{shown}; {where} has CUDA {cuda}", _UPDATE)
@@ -96,7 +96,7 @@ def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str)
 
 
 def _holds(clause: str, gpus: Gpus) -> bool:
-    """One of several ways in which the driver may do: conditions joined by commas. The brand is not looked at."""
+    """Return whether the driver meets one alternative: conditions joined by commas, ignoring the brand."""
     return all(_condition(text, gpus) for text in clause.split(","))
 
 

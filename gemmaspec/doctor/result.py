@@ -1,4 +1,4 @@
-"""What one check of `doctor` found: also what is as it should be, which a finding never says."""
+"""The result of one check of `doctor`, which may also be good, unlike a finding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["ok", "warning", "failed", "skipped"]
-"""`failed`: it could not start. `warning`: it may start, and something is worth knowing. `skipped` says why."""
+"""`failed`: it cannot start. `warning`: it may start nevertheless. `skipped`: not checked, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

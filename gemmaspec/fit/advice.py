@@ -1,4 +1,4 @@
-"""What to change so that more fits, each change with what it would bring."""
+"""What to change so that more fits, with the effect of each change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmaspec.fit.plan import MemoryPlan
 
 _MOST: Final = 0.95
 _MOST_SHARED: Final = 0.85
-"""Of memory that is the operating system's too; lint warns of more (GS504)."""
+"""Maximum share of memory that the operating system uses too; lint warns about more (GS504)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Advice:
     """One change, and what fits after it."""
 
     change: str
-    """As it is typed: --set serve.kv_cache_dtype=fp8."""
+    """The options to type: --set serve.kv_cache_dtype=fp8."""
     effect: str
     starts: bool
     longest: int
@@ -28,14 +28,14 @@ class Advice:
     sequences: int
     """max_num_seqs after it."""
     longest_for_all: int
-    """The same for that many requests at once."""
+    """max_model_len for that many concurrent requests."""
 
 
 Changed = tuple[str, MemoryPlan, str]
 
 
 def advice(plan: MemoryPlan) -> list[Advice]:
-    """Changes that help, those that cost nothing first. Each stands for itself."""
+    """Yield changes that help, each on its own; those without a cost come first."""
     before = _reach(plan)
     found = []
     for change, changed, effect in _changes(plan):
@@ -74,27 +74,27 @@ def _with(plan: MemoryPlan, **flags: object) -> MemoryPlan:
 def _patch(plan: MemoryPlan) -> Iterator[Changed]:
     if not plan.flags.joins_windows and not plan.flags.hybrid:
         changed = _with(plan, joins_windows=True)
-        yield "patches.required: add kv-spec-uniform-valueerror", changed, "one group may hold two windows"
+        yield "patches.required: add kv-spec-uniform-valueerror", changed, "lets one group hold two windows"
 
 
 def _cache_fp8(plan: MemoryPlan) -> Iterator[Changed]:
     if not plan.flags.cache_dtype.startswith(("fp8", "int", "nvfp4")):
         changed = _with(plan, cache_dtype="fp8", draft_cache_dtype="fp8")
-        yield "--set serve.kv_cache_dtype=fp8", changed, "one byte for each number of the cache"
+        yield "--set serve.kv_cache_dtype=fp8", changed, "one byte per number in the cache"
 
 
 def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
-    """Not where a draft model's layers would come into several groups: the first model runner cannot take those."""
+    """Yield the hybrid manager, unless a draft model's layers would get several groups, which runner v1 cannot use."""
     may = plan.flags.method != "draft_model" or plan.flags.runner == "v2"
     if not plan.flags.hybrid and may:
         changed = _with(plan, hybrid=True)
-        yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep their window alone"
+        yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep only their window"
 
 
 def _no_towers(plan: MemoryPlan) -> Iterator[Changed]:
     if plan.flags.towers and plan.target.towers:
         changed = _with(plan, towers=False)
-        yield "--set serve.language_model_only=true", changed, "no image and audio towers, text only"
+        yield "--set serve.language_model_only=true", changed, "text only, without image and audio towers"
 
 
 def _batch(plan: MemoryPlan) -> Iterator[Changed]:
@@ -109,7 +109,7 @@ def _batch(plan: MemoryPlan) -> Iterator[Changed]:
 
 
 def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
-    """As little as lets it start, else all that may be given: what is free now, and never more than 0.95 (0.85)."""
+    """Yield the smallest share that lets it start, else the largest: what is free now, at most 0.95 (0.85)."""
     if plan.flags.cpu_cache is not None:
         return
     most = _MOST_SHARED if plan.device.unified else _MOST
@@ -135,14 +135,14 @@ def _too_much(plan: MemoryPlan) -> bool:
 
 
 def _sequences(plan: MemoryPlan) -> Iterator[Changed]:
-    """As many as fit at once; where nothing fits, half as many again and again until it starts."""
+    """Yield as many sequences as fit; if nothing fits, halve them until the server starts."""
     number = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
     if number == 0:
         halves = [plan.flags.max_num_seqs >> step for step in range(1, plan.flags.max_num_seqs.bit_length())]
         number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
     if 0 < number < plan.flags.max_num_seqs:
         changed = _with(plan, max_num_seqs=number)
-        yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits for another"
+        yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits"
 
 
 def _length(plan: MemoryPlan) -> Iterator[Changed]:

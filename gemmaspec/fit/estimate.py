@@ -1,4 +1,4 @@
-"""How fast a server is likely to be: the part of the roofline that published servers reached. Pure."""
+"""How fast a server is likely to be: the share of the roofline that published servers reached. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 _SMALL: Final = 20 * 10**9
 _LARGE: Final = 30 * 10**9
 _TYPICAL: Final = (0.68, 0.83)
-"""Of steps up to 20 GB, and from 30 GB on."""
+"""Shares for steps up to 20 GB, and from 30 GB on."""
 _BANDS: Final = ((0.61, 0.79), (0.75, 0.84))
 PUBLISHED: Final = "12 published servers of Gemma 4 without a draft, one request each, 11 on a DGX Spark"
-"""What the shares rest on: 0.61 to 0.79 for steps up to 20 GB, 0.75 to 0.84 above 30 GB (docs/guides/fit.md)."""
+"""The basis of the shares: 0.61 to 0.79 for steps up to 20 GB, 0.75 to 0.84 above 30 GB (docs/guides/fit.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The part of the memory's bandwidth that a step comes to."""
+    """The share of the memory bandwidth that a step reaches."""
 
     low: float
     typical: float
@@ -27,7 +27,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedEstimate:
-    """Tokens per second of all requests together, and what that rests on."""
+    """Total tokens per second of all requests, with its basis."""
 
     tokens_per_second: float
     low: float
@@ -36,7 +36,7 @@ class SpeedEstimate:
 
 
 def share_of(nbytes: float) -> Share:
-    """Return what servers reached with steps that read so many bytes; between 20 and 30 GB a line joins the two."""
+    """Return the share that servers reached with steps of so many bytes, interpolated between 20 and 30 GB."""
     place = min(max((nbytes - _SMALL) / (_LARGE - _SMALL), 0.0), 1.0)
     small, large = _BANDS
 
@@ -52,7 +52,7 @@ def share_of(nbytes: float) -> Share:
 
 
 def measured_share(share: float, basis: str) -> Share:
-    """Return a share that was measured on the machine itself."""
+    """Return a share measured on the machine itself."""
     return Share(low=share, typical=share, high=share, basis=basis)
 
 

@@ -1,4 +1,4 @@
-"""What a profile's flags come to, with vLLM's defaults where it says nothing."""
+"""The flags of a profile, with vLLM's defaults for missing ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gemmaspec.releases.media import ITEMS, Modality, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName, runner_for
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
-"""The patch with which one KV cache group may hold two sliding windows."""
+"""The patch that lets one KV cache group hold two sliding windows."""
 _NOT_MODELLED: Final = (
     "--kv-cache-dtype-skip-layers",
     "--decode-context-parallel-size",
@@ -39,7 +39,7 @@ _NOT_MODELLED: Final = (
     "--limit-mm-per-prompt",
     "--skip-mm-profiling",
 )
-"""Flags that change the memory in ways that are not computed here."""
+"""Flags whose effect on memory is not computed here."""
 
 _COUNTED: Final = (
     "max_model_len",
@@ -61,12 +61,12 @@ _WITH_KEY: Final = {f"--{name.replace('_', '-')}": f"serve.{name}" for name in _
     "-q": "target.quantization",
     "--quantization": "target.quantization",
 }
-"""Flags that count here, and the keys they are read from."""
+"""Flags that matter here, and the keys they are read from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Everything that the memory depends on beside the models and the machine. Lengths are in tokens."""
+    """Everything but the models and the machine that the memory depends on. Lengths are in tokens."""
 
     vllm: str
     block_size: int
@@ -81,10 +81,10 @@ class Flags:
     """Batches in flight: 2 with asynchronous scheduling."""
     tensor_parallel: int
     nodes: int
-    """Machines that the GPUs are spread over (--nnodes)."""
+    """Number of machines with the GPUs (--nnodes)."""
     method: str | None
     draft_tokens: int
-    """Tokens drafted in a step; 0 without speculation."""
+    """Draft tokens per step; 0 without speculation."""
     utilization: float
     """gpu_memory_utilization."""
     cpu_cache: int | None
@@ -93,27 +93,27 @@ class Flags:
     towers: bool
     """Whether the target's image and audio towers are loaded."""
     media: Mapping[Modality, int]
-    """limit_mm_per_prompt, as far as it is given."""
+    """limit_mm_per_prompt, if given."""
     whole_items: bool
     """Whether a batch must hold a whole image or video."""
     runner: RunnerName
     """The model runner that will run."""
     moe_backend: str | None = None
-    """Kernels of the experts, where they are asked for."""
+    """Requested kernels of the experts."""
     defaults: tuple[str, ...] = ()
     """Flags whose value is vLLM's own default."""
 
     @property
     def in_flight(self) -> int:
-        """Tokens that may be scheduled and not settled."""
+        """Tokens that may be in flight."""
         batches = self.batches if kv_rules(self.vllm).batches_in_flight else 1
         return batches * self.max_num_batched_tokens
 
 
 def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, vllm: str, device: Device) -> Flags:
-    """The flags of a profile for one release and machine.
+    """Return the flags of a profile for one release and machine.
 
-    Raises UsageError for a flag whose effect is not computed here, rather than to leave it out.
+    Raises UsageError for a flag whose effect is not computed here.
     """
     _refuse(profile)
     serve, spec = profile.serve, profile.speculative
@@ -184,18 +184,18 @@ def _refuse(profile: Profile) -> None:
     if profile.env.get("VLLM_KV_CACHE_LAYOUT", "NHD") not in ("NHD", "HND", "LBNHC", "LBHNC"):
         unknown.append("env.VLLM_KV_CACHE_LAYOUT")
     if unknown:
-        raise UsageError(f"fit does not compute what these do to the memory: {', '.join(unknown)}")
+        raise UsageError(f"fit cannot compute the effect of these on memory: {', '.join(unknown)}")
 
 
 def _cache_dtype(wanted: str | None, dtype: str | None, model: Checkpoint) -> str:
-    """The cache's number format: as asked for, else as the checkpoint declares it, else the model's own."""
+    """Return the cache's number format: the requested one, else the checkpoint's, else the model's own."""
     chosen = wanted or "auto"
     declared = model.quantization.kv_cache if model.quantization else None
     if chosen == "auto":
         own = dtype if dtype not in (None, "auto") else model.dtype
         chosen = "fp8" if declared and "fp8" in declared.lower() else str(own)
     if chosen not in known_cache_dtypes():
-        raise UsageError(f"fit does not know how large a KV cache of {chosen} is")
+        raise UsageError(f"fit does not know the size of a KV cache of {chosen}")
     return chosen
 
 
@@ -207,7 +207,7 @@ def _batch_defaults(profile: Profile, vllm: str, device: Device) -> BatchDefault
 
 
 def _batch(batch: int, target: Checkpoint, vllm: str, sequences: int, length: int) -> int:
-    """The default, which from 0.22 on holds the largest image or video of a model that attends to it both ways."""
+    """Return the default, which since 0.22 holds the largest image or video of a model with bidirectional attention."""
     if Version(vllm) >= Version("0.22.0") and _sees_both_ways(target):
         batch = max(batch, ITEMS[0].tokens)
     return min(batch, sequences * length)
@@ -223,7 +223,7 @@ def _whole_items(profile: Profile, target: Checkpoint, vllm: str, device: Device
 
 
 def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
-    """vllm/config/vllm.py: on unless the method cannot; never on a CPU (vllm/platforms/cpu.py)."""
+    """Return whether it is on (vllm/config/vllm.py): unless the method forbids it; not on a CPU (platforms/cpu.py)."""
     if device.cpu or profile.serve.async_scheduling is False:
         return False
     if profile.serve.async_scheduling:
@@ -236,7 +236,7 @@ def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
 
 
 def _nodes(words: Sequence[str]) -> int:
-    """The machines of --nnodes; 1 where it is not given, or is no number."""
+    """Return the machines of --nnodes; 1 if it is missing or not a number."""
     for index, word in enumerate(words):
         flag, equals, text = word.partition("=")
         if flag.replace("_", "-") in ("--nnodes", "-n"):

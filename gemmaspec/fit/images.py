@@ -1,4 +1,4 @@
-"""What images and videos take while vLLM measures its peak.
+"""Memory of images and videos while vLLM measures its peak.
 
 profile_run passes as many of the largest item through the tower as a batch holds: in the first model runner
 (vllm/v1/worker/gpu_model_runner.py) in every release, in the second (gpu/model_runner.py there) from 0.27.0 on.
@@ -23,12 +23,12 @@ _ANY_NUMBER: Final = 999
 
 
 def sees_images(target: Checkpoint, flags: Flags) -> bool:
-    """Whether the target takes images while it runs."""
+    """Return whether the target takes images while it runs."""
     return flags.towers and "image" in target.modalities and largest_item(flags.media) is not None
 
 
 def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str] | None:
-    """Bytes that the tower takes for them, and the formula; None where vLLM does not try it."""
+    """Return bytes that the tower takes for them, and the formula; None where vLLM does not try it."""
     item = largest_item(flags.media)
     if item is None or not (flags.runner == "v1" or Version(flags.vllm) >= Version("0.27.0")):
         return None
@@ -38,17 +38,20 @@ def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str
     each = _of_a_patch(target, flags)
     nbytes = chunk * item.patches * each + frames * item.patches * 2 * _PIXELS
     things = f"{number} {item.modality}{'s' if number > 1 else ''}"
-    return nbytes, f"{things}, {chunk} of {frames} frames at once x {item.patches} patches x {each:,} bytes, and pixels"
+    return (
+        nbytes,
+        f"{things}, {chunk} of {frames} concurrent frames x {item.patches} patches x {each:,} bytes, and pixels",
+    )
 
 
 def _items(item: Item, flags: Flags) -> int:
-    """MultiModalBudget._get_max_items (vllm/multimodal/encoder_budget.py)."""
+    """Return MultiModalBudget._get_max_items (vllm/multimodal/encoder_budget.py)."""
     for_one = max(1, min(flags.media.get(item.modality, _ANY_NUMBER), flags.max_model_len // item.tokens))
     return max(1, min(flags.max_num_batched_tokens // item.tokens, flags.max_num_seqs * for_one))
 
 
 def _chunk(item: Item, target: Checkpoint, flags: Flags, device: Device) -> int:
-    """Frames that pass the tower together: Gemma4ForConditionalGeneration._encoder_chunk, one at a time before 0.22.0.
+    """Return the frames per pass of the tower: Gemma4ForConditionalGeneration._encoder_chunk, 1 before 0.22.0.
 
     It takes half of the free memory where that is less than a tenth of all, which is not followed here.
     """
@@ -58,7 +61,7 @@ def _chunk(item: Item, target: Checkpoint, flags: Flags, device: Device) -> int:
 
 
 def _of_a_patch(target: Checkpoint, flags: Flags) -> int:
-    """Bytes that are alive for each patch at the peak.
+    """Return bytes that are alive for each patch at the peak.
 
     transformers before 5.10.1 writes a patch's place as a row of 2 x positions numbers, in int64 and then in bfloat16
     (Gemma4VisionPatchEmbedder); releases from 0.29.0 on come with a later one, which looks it up. Then a layer is the
@@ -76,7 +79,7 @@ def _positions(target: Checkpoint) -> int:
 
 
 def _number(target: Checkpoint, key: str, otherwise: int) -> int:
-    """A number of the tower's config; `otherwise` is the 31B's, which is the larger one."""
+    """Return a number of the tower's config; `otherwise` is the 31B's, the larger one."""
     vision = target.config.get("vision_config")
     value = vision.get(key) if isinstance(vision, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise

@@ -15,47 +15,47 @@ class KvCache:
     groups: tuple[Group, ...]
     rules: KvRules
     in_flight: int
-    """Tokens that may be scheduled and not settled (VllmConfig.max_in_flight_tokens)."""
+    """Tokens that may be in flight (VllmConfig.max_in_flight_tokens)."""
 
     @property
     def block_bytes(self) -> int:
-        """What one block of the pool takes: that of the widest group, since every group aliases the same memory."""
+        """Bytes of one block of the pool: those of the widest group, because all groups alias the same memory."""
         return max((group.block_bytes for group in self.groups), default=0)
 
     def num_blocks(self, available: int) -> int:
-        """`num_gpu_blocks` in vllm:cache_config_info."""
+        """Return `num_gpu_blocks` in vllm:cache_config_info."""
         return max(available, 0) // self.block_bytes
 
     def blocks_per_request(self, tokens: int) -> int:
-        """Blocks that one request of `tokens` tokens holds at most, over all groups."""
+        """Return the maximum number of blocks of one request of `tokens` tokens, over all groups."""
         return sum(group.blocks(tokens, self.in_flight) for group in self.groups)
 
     def request_bytes(self, tokens: int) -> int:
-        """What one such request takes (_max_memory_usage_bytes_from_groups)."""
+        """Return the bytes of one such request (_max_memory_usage_bytes_from_groups)."""
         return self.block_bytes * self.blocks_per_request(tokens)
 
     def concurrency(self, available: int, tokens: int) -> float:
-        """`Maximum concurrency for N tokens per request`."""
+        """Return vLLM's `Maximum concurrency for N tokens per request`."""
         return self.num_blocks(available) / self.blocks_per_request(tokens)
 
     def logged_tokens(self, available: int, tokens: int) -> int:
-        """`GPU KV cache size: N tokens`, with max_model_len `tokens`."""
+        """Return vLLM's `GPU KV cache size: N tokens`, with max_model_len `tokens`."""
         if self.rules.tokens_by_group:
             smallest = min(group.block_size for group in self.groups)
             return self.num_blocks(available) // len(self.groups) * smallest
         return int(self.concurrency(available, tokens) * tokens)
 
     def usable(self, available: int) -> int:
-        """What vLLM lets the longest request take."""
+        """Return the blocks that vLLM allows the longest request."""
         return available - self.block_bytes if self.rules.spare_block else available
 
     def starts_with(self, available: int, tokens: int) -> bool:
-        """Whether vLLM agrees to start: one request of max_model_len must fit."""
+        """Return whether vLLM would start, which requires that one request of max_model_len fits."""
         usable = self.usable(available)
         return usable > 0 and self.request_bytes(tokens) <= usable
 
     def longest(self, available: int, limit: int, sequences: int = 1) -> int:
-        """The longest max_model_len, up to `limit`, of which `sequences` requests fit at once; 0 if none does."""
+        """Return the largest max_model_len, up to `limit`, with which `sequences` requests fit; 0 if none does."""
         usable = self.usable(available)
 
         def fits(tokens: int) -> bool:
@@ -68,5 +68,5 @@ class KvCache:
         return low
 
     def sequences(self, available: int, tokens: int) -> int:
-        """Requests of `tokens` tokens that fit at once."""
+        """Return how many requests of `tokens` tokens fit."""
         return max(self.usable(available), 0) // self.request_bytes(tokens)

@@ -1,4 +1,4 @@
-"""KV cache groups: layers that share one block table, as vLLM sorts them.
+"""KV cache groups: layers that share one block table, grouped as in vLLM.
 
 vllm/v1/core/kv_cache_utils.py (0.33: kv_cache_planning.py), get_kv_cache_groups and what it calls. What it does
 for Mamba, MLA and chunked attention, and for block-outermost layouts, is left out: Gemma 4 has none of it.
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from gemmaspec.fit.kvspec import LayerCache, Owned
 from gemmaspec.fit.releases import KvRules
 
-TWO_WINDOWS = "target and draft have different sliding windows, and one group cannot have two: the start fails"
+TWO_WINDOWS = "target and draft have different sliding windows, but one group can have only one: the start fails"
 TWO_BLOCKS = "sliding and full layers have different block sizes, which this release cannot put into one group"
 NOT_DIVISIBLE = "the page of a layer does not divide the largest page, and this release cannot pad it"
 
 
 class Unplannable(Exception):
-    """vLLM cannot plan this cache: the start fails, whatever memory there is."""
+    """vLLM cannot plan this cache, so the start fails with any amount of memory."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Group:
 
     @property
     def block_bytes(self) -> int:
-        """One block of every layer of the group."""
+        """Bytes of one block of every layer of the group."""
         return sum(layer.cache.page_bytes for layer in self.layers)
 
     def blocks(self, tokens: int, in_flight: int) -> int:
-        """Blocks that one request of `tokens` tokens holds at most."""
+        """Return the maximum number of blocks of one request of `tokens` tokens."""
         return max(layer.cache.blocks(tokens, in_flight) for layer in self.layers)
 
     @property
@@ -43,10 +43,10 @@ class Group:
 
 
 def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_windows: bool) -> list[Group]:
-    """All layers, sorted into groups.
+    """Return all layers, sorted into groups.
 
-    `joins_windows`: the patch kv-spec-uniform-valueerror is there, which lets one group hold two windows.
-    Raises Unplannable with what vLLM fails at.
+    `joins_windows`: the patch kv-spec-uniform-valueerror is applied, which lets one group hold two windows.
+    Raises Unplannable with the reason why vLLM fails.
     """
     if not hybrid:
         layers = _promoted(layers, rules, joins_windows)
@@ -58,7 +58,7 @@ def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_wi
 
 
 def _uniform(layers: Sequence[Owned], joins_windows: bool) -> bool:
-    """is_kv_cache_spec_uniform: one spec for all layers, a window aside. Raises for two windows, as vLLM does."""
+    """Return is_kv_cache_spec_uniform: one spec for all layers, except windows. Raises for two windows like vLLM."""
     if layers[0].cache.sliding:
         return all(layer.cache == layers[0].cache for layer in layers)
     if any(layer.cache.sliding for layer in layers):
@@ -71,7 +71,7 @@ def _uniform(layers: Sequence[Owned], joins_windows: bool) -> bool:
 
 
 def _same_type(layers: Sequence[Owned]) -> bool:
-    """UniformTypeKVCacheSpecs.is_uniform_type: every layer needs as many token slots as the others."""
+    """Return UniformTypeKVCacheSpecs.is_uniform_type: every layer needs the same number of token slots."""
     if len({layer.cache.block_size for layer in layers}) > 1:
         return False
     if layers[0].cache.sliding:
@@ -84,7 +84,7 @@ def _windows(layers: Sequence[Owned]) -> set[int]:
 
 
 def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> Sequence[Owned]:
-    """unify_hybrid_kv_cache_specs: without the hybrid manager, sliding layers keep every block, as full ones do."""
+    """Apply unify_hybrid_kv_cache_specs: without the hybrid manager, sliding layers keep every block like full ones."""
     if not layers or _uniform(layers, joins_windows) or _same_type(layers):
         return layers
     full = {layer.cache.block_size for layer in layers if not layer.cache.sliding}
@@ -103,7 +103,7 @@ def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> S
 
 
 def _one_page_size(layers: Sequence[Owned], rules: KvRules) -> list[Owned]:
-    """unify_kv_cache_spec_page_size: smaller pages get more tokens, or padding where that does not come out even."""
+    """Apply unify_kv_cache_spec_page_size: smaller pages get more tokens, or padding if they do not divide evenly."""
     largest = max(layer.cache.page_bytes for layer in layers)
     return [replace(layer, cache=_enlarged(layer.cache, largest, rules)) for layer in layers]
 
@@ -117,7 +117,7 @@ def _enlarged(cache: LayerCache, largest: int, rules: KvRules) -> LayerCache:
 
 
 def _split(layers: Sequence[Owned]) -> list[Group]:
-    """_get_kv_cache_groups_uniform_page_size: equal layers together, in groups of equal length.
+    """Apply _get_kv_cache_groups_uniform_page_size: equal layers together, in groups of equal length.
 
     The length is that of the smallest kind, or of the largest where that is less than half as much again.
     """

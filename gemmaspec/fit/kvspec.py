@@ -1,4 +1,4 @@
-"""The cache of one attention layer, as vLLM's KVCacheSpec has it: what a block of it holds and how many it needs."""
+"""The cache of one attention layer, as in vLLM's KVCacheSpec: the content of a block, and the number of blocks."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ state_content_size_bytes and the backends' customize_spec."""
 
 
 def known_cache_dtypes() -> frozenset[str]:
-    """The kv_cache_dtype values whose size is known here."""
+    """Return the kv_cache_dtype values whose size is known here."""
     return frozenset(_ROW_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCache:
-    """KVCacheSpec of one layer: FullAttentionSpec, or SlidingWindowSpec where it is sliding."""
+    """KVCacheSpec of one layer: FullAttentionSpec, or SlidingWindowSpec if it is sliding."""
 
     sliding: bool
-    """Whether blocks below the window are given back; False for every layer when the hybrid manager is off."""
+    """Whether blocks below the window are freed; False for every layer if the hybrid manager is off."""
     window: int | None
-    """Tokens that the layer sees, even where it is kept as a full one."""
+    """Tokens that the layer sees, even if it is kept as a full one."""
     block_size: int
     kv_heads: int
     head_dim: int
@@ -53,19 +53,19 @@ class LayerCache:
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of one token. K=V checkpoints store one projection, the cache holds both."""
+        """Bytes of keys and values of one token. K=V checkpoints store one projection, but the cache holds both."""
         return 2 * self.kv_heads * _ROW_BYTES[self.dtype](self.head_dim)
 
     @property
     def page_bytes(self) -> int:
-        """One block of this layer."""
+        """Bytes of one block of this layer."""
         return self.padded_to or self.block_size * self.token_bytes
 
     def blocks(self, tokens: int, in_flight: int) -> int:
-        """Blocks that one request of `tokens` tokens holds at most (max_memory_usage_bytes / page_size_bytes).
+        """Return the maximum blocks of one request of `tokens` tokens (max_memory_usage_bytes / page_size_bytes).
 
-        A sliding layer holds its window and what is being computed, and one block more, since the window need not
-        begin where a block does.
+        A sliding layer holds its window, the tokens being computed, and one more block, because the window need not
+        begin at a block.
         """
         if not self.sliding or self.window is None:
             return -(-tokens // self.block_size)
@@ -75,7 +75,7 @@ class LayerCache:
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """A layer that has a cache of its own, and its name."""
+    """A layer with its own cache, and its name."""
 
     name: str
     kind: LayerKind
@@ -91,7 +91,7 @@ def layer_caches(
     dtype: str,
     tensor_parallel: int = 1,
 ) -> Iterator[Owned]:
-    """The caches of one model's layers, in order; a layer that reads another's has none.
+    """Return the caches of one model's layers, in order; a layer that reads another's has none.
 
     vllm/model_executor/layers/attention/attention.py, Attention.get_kv_cache_spec.
     """
@@ -111,7 +111,7 @@ def layer_caches(
 
 
 def sliding_block(rules: KvRules, block_size: int) -> int:
-    """Block size of a sliding layer, before pages are unified."""
+    """Return the block size of a sliding layer, before pages are unified."""
     if rules.sliding_block == "cache":
         return block_size
     if rules.sliding_block == "smallest":

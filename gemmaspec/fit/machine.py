@@ -1,4 +1,4 @@
-"""The machine that a server would run on, as far as memory and speed go."""
+"""The memory and speed of the machine that a server would run on."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Device:
 
     name: str
     memory: int
-    """What the accelerator, or the machine that has none, can use in all."""
+    """Total memory of the accelerator, or of the machine without one."""
     free: int | None = None
-    """What of it nobody uses now; None for a machine that is not this one."""
+    """Free memory; None for another machine than this one."""
     bandwidth: float | None = None
     capability: str | None = None
     """CUDA compute capability, such as 12.1."""
     cpu: bool = False
     here: bool = False
-    """Whether its numbers were read on this machine."""
+    """Whether its values were read on this machine."""
     gpus: int | None = None
-    """GPUs that one such machine has at most, each with that memory and bandwidth; None: not known."""
+    """Maximum number of GPUs in one such machine, each with that memory and bandwidth; None if unknown."""
 
     @property
     def unified(self) -> bool:
-        """Whether CPU and GPU share the memory: vLLM then takes MemAvailable for free memory."""
+        """Whether CPU and GPU share the memory, so that vLLM treats MemAvailable as free memory."""
         return self.capability in _INTEGRATED
 
     @property
     def major(self) -> int:
-        """The first number of the compute capability; 0 when it is not known."""
+        """The major version of the compute capability; 0 if unknown."""
         return int(self.capability.split(".")[0]) if self.capability else 0
 
 
 def named(machine: Machine) -> Device | None:
-    """A machine as its profile's name describes it; None for one that has no memory of its own there."""
+    """Return a machine by its name in profiles; None for one without a fixed amount of memory."""
     if machine.memory_gb is None:
         return None
     return Device(

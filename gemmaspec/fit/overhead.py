@@ -27,11 +27,11 @@ _NATIVE_SAMPLER_BYTES: Final = 14
 """The same for each request up to 0.20: logits in bfloat16 and in float32, probabilities, and as many random numbers
 (forward_native and random_sample in v1/sample/ops/topk_topp_sampler.py; FlashInfer samples by default from 0.21 on)."""
 _BASE: Final = 12 * 2**20
-"""What a pass takes however few tokens it has."""
+"""Minimum bytes of a pass, however few tokens it has."""
 _OUTSIDE: Final = 240 * 2**20
-"""What libraries take beside torch once the model is loaded."""
+"""Bytes of libraries in addition to torch once the model is loaded."""
 _GRAPHS: Final = (30 * 10**6, 16 * 10**6)
-"""All captured batch sizes together, and each of them."""
+"""Bytes for all captured batch sizes, and for each."""
 _CPU_RUNTIME: Final = 584 * 2**20
 """Python, torch and vLLM in one worker process: 0.57 GiB in the log of 0.32.0 with the tiny pair."""
 _LARGEST_GRAPH: Final = 512
@@ -45,7 +45,7 @@ nothing, its workspace is four numbers for each multiprocessor, and what it repa
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """Bytes, and how they come about."""
+    """Bytes, and their formula."""
 
     name: str
     nbytes: int
@@ -53,14 +53,14 @@ class Overhead:
 
 
 def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Overhead, ...]:
-    """All of it that the KV cache has to leave room for."""
+    """Return bytes that the KV cache must leave free."""
     if device.cpu:
         return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
     found = [activations(models, flags, device)]
     if not flags.eager:
         found.append(compiling(models, flags, found[0].nbytes))
-    found.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="beside torch's own memory"))
+    found.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
     if not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
         found.append(graphs(flags))
     if marlin_experts(target, flags, device):
@@ -69,7 +69,7 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device
 
 
 def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
-    """Return whether Marlin computes 4-bit experts: it was asked for, or there are weights alone, or no FP4 cores."""
+    """Return whether Marlin computes 4-bit experts: if requested, for weight-only formats, or without FP4 cores."""
     algorithm = (target.quantization.algorithm or "") if target.quantization else ""
     if not target.text.experts or not algorithm.endswith("NVFP4"):
         return False
@@ -79,16 +79,16 @@ def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
 
 
 def repacked(target: Checkpoint, flags: Flags) -> Overhead:
-    """Return what Marlin's form of the experts takes beside their stored size, on each GPU."""
+    """Return the bytes of Marlin's form of the experts in addition to their stored size, per GPU."""
     stored = sum(tensor.nbytes for tensor in target.tensors if ".experts." in tensor.name)
     formula = f"{_REPACKED:g} x the experts' stored bytes: what published loads took more under Marlin"
     return Overhead(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
 
 
 def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overhead:
-    """The largest of a full batch through either model, sampling for all requests, and images through the tower.
+    """Return the largest of a full batch in either model, sampling for all requests, and images in the tower.
 
-    Not their sum: profile_run encodes the images before the batch, and keeps no more than their embeddings.
+    It is not their sum, because profile_run encodes the images before the batch and keeps only their embeddings.
     """
     tokens = flags.max_num_batched_tokens
     sampled = min(flags.max_num_seqs, tokens) * (flags.draft_tokens + 1)
@@ -105,7 +105,7 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overh
 
 
 def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
-    """bfloat16 numbers for each token: residual and attention, the inner layer three times, per-layer inputs."""
+    """Return bfloat16 numbers per token: residual and attention, three times the inner layer, per-layer inputs."""
     text, tokens = model.text, flags.max_num_batched_tokens
     per_layer = 3 * len(text.layers) * text.hidden_size_per_layer_input
     inner = 3 * widest(model) // flags.tensor_parallel
@@ -114,21 +114,21 @@ def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
 
 
 def widest(model: Checkpoint) -> int:
-    """Width of the widest feed-forward layer: layers that share a cache have twice the width in E2B and E4B."""
+    """Return the width of the widest feed-forward layer; layers of E2B and E4B that share a cache are twice as wide."""
     text = model.config.get("text_config")
     double = text.get("use_double_wide_mlp") if isinstance(text, Mapping) else None
     return model.text.intermediate_size * (2 if double is True else 1)
 
 
 def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead:
-    """What a start that compiles takes beyond the peak that is `profiled` anyway.
+    """Return the bytes that a compiling start needs beyond the `profiled` peak.
 
     It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
     its code in the cache has not. The embeddings of a target that sees images are computed outside of what is compiled.
     """
     inside = models[1:] if sees_images(models[0], flags) else models
     peaks = [_BASE + _table(model) + _pass(model, flags)[0] for model in inside]
-    formula = "first start only: a copy of the largest embedding table; a start from the compile cache has it to spare"
+    formula = "first start only: a copy of the largest embedding table; a start from the compile cache does not need it"
     return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
 
 
@@ -138,13 +138,13 @@ def _table(model: Checkpoint) -> int:
 
 
 def graphs(flags: Flags) -> Overhead:
-    """CUDA graphs, one for each batch size; counted against gpu_memory_utilization from 0.21.0 on."""
+    """Return the bytes of CUDA graphs, one per batch size; part of gpu_memory_utilization since 0.21.0."""
     number, (base, each) = graph_sizes(flags), _GRAPHS
     return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
 
 
 def graph_sizes(flags: Flags) -> int:
-    """How many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes), each for whole requests."""
+    """Return how many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes), each for whole requests."""
     each = flags.draft_tokens + 1
     largest = min(flags.max_num_seqs * each * 2, _LARGEST_GRAPH, flags.max_num_batched_tokens)
     plain = {1, 2, 4} | set(range(8, min(largest + 1, 256), 8)) | set(range(256, largest + 1, 16))
@@ -152,5 +152,5 @@ def graph_sizes(flags: Flags) -> int:
 
 
 def gib(nbytes: float) -> str:
-    """Bytes as people and vLLM's log write them."""
+    """Return bytes as vLLM's log writes them."""
     return f"{nbytes / GIB:.2f} GiB"

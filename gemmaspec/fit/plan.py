@@ -1,4 +1,4 @@
-"""Weights, overhead and KV cache on one machine: what is left for the cache, and what fits into it."""
+"""Weights, overhead and KV cache on one machine: the memory left for the cache, and what fits into it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gemmaspec.fit.weights import Weights, weights_of
 from gemmaspec.releases.media import Item, largest_item
 
 HELD: Final = 8320 * 2**20
-"""What a GPU held beside the weights at the worst moment of loading: 6.5 to 8.1 GiB, a 31B in NVFP4 alone, with its
-tower, and with an E2B, on an H200 under 0.26.0. Smaller models and other formats were not measured."""
+"""Bytes that a GPU held in addition to the weights at the peak of loading: 6.5 to 8.1 GiB for a 31B in NVFP4,
+alone, with its tower, and with an E2B, on an H200 with 0.26.0. Smaller models and other formats were not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +57,18 @@ class MemoryPlan:
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:
-        """What else must fit beside the cache."""
+        """Everything else that must fit besides the cache."""
         return overheads(self.models.target, self.models.draft, self.flags, self.device)
 
     @property
     def weights(self) -> int:
-        """Both models on one GPU."""
+        """Bytes of both models on one GPU."""
         total = self.target.total + (self.draft.total if self.draft else 0)
         return -(-total // self.flags.tensor_parallel)
 
     @property
     def loading(self) -> int:
-        """The most that loading takes: beside a draft, each model's embeddings are there twice for a moment."""
+        """Peak bytes while loading: with a draft, each model's embeddings briefly exist twice."""
         if not self.draft:
             return self.weights
         first = self.target.total + self.target.embeddings
@@ -77,30 +77,30 @@ class MemoryPlan:
 
     @property
     def held(self) -> int | None:
-        """The most that the GPU may hold while loading, with what torch keeps of freed memory; None on a CPU."""
+        """Peak bytes that the GPU may hold while loading, including memory freed but kept by torch; None on a CPU."""
         return None if self.device.cpu else self.weights + HELD
 
     @property
     def requested(self) -> int:
-        """gpu_memory_utilization of the whole memory, which vLLM wants to find free when it starts."""
+        """gpu_memory_utilization of the total memory, which vLLM requires to be free when it starts."""
         return math.ceil(self.device.memory * self.flags.utilization)
 
     @property
     def item(self) -> Item | None:
-        """The image or video that a batch must hold whole; None where it need not."""
+        """The image or video that a batch must hold whole, if any."""
         sees = sees_images(self.models.target, self.flags) and self.flags.whole_items
         return largest_item(self.flags.media) if sees else None
 
     @property
     def available(self) -> int:
-        """What is left for the KV cache: "Available KV cache memory" in the log. Can be negative."""
+        """Memory left for the KV cache: "Available KV cache memory" in the log. Can be negative."""
         if self.flags.cpu_cache is not None:
             return self.flags.cpu_cache
         return self.requested - self.weights - sum(one.nbytes for one in self.overheads)
 
     @cached_property
     def layers(self) -> tuple[Owned, ...]:
-        """Every layer that has a cache of its own, the target's first."""
+        """Every layer with its own cache, the target's first."""
         found = list(self._caches(self.models.target, "target", self.flags.cache_dtype))
         if self.models.draft:
             found += self._caches(self.models.draft, "draft", self.flags.draft_cache_dtype)
@@ -118,24 +118,24 @@ class MemoryPlan:
 
     @cached_property
     def cache(self) -> KvCache:
-        """The KV cache. Raises Unplannable where vLLM fails before it looks at the memory."""
+        """The KV cache. Raises Unplannable if vLLM fails before it checks the memory."""
         rules = kv_rules(self.flags.vllm, cpu=self.device.cpu)
         groups = groups_of(self.layers, rules, hybrid=self.flags.hybrid, joins_windows=self.flags.joins_windows)
         return KvCache(groups=tuple(groups), rules=rules, in_flight=self.flags.in_flight)
 
     @property
     def longest(self) -> int:
-        """The longest max_model_len with which the server starts, up to what the target was made for."""
+        """The largest max_model_len with which the server starts, up to the target's maximum."""
         return self.cache.longest(self.available, self.models.target.text.max_position_embeddings)
 
     @property
     def longest_for_all(self) -> int:
-        """The longest of which max_num_seqs requests fit at once."""
+        """The largest max_model_len with which max_num_seqs requests fit."""
         limit = self.models.target.text.max_position_embeddings
         return self.cache.longest(self.available, limit, self.flags.max_num_seqs)
 
     def problems(self) -> list[str]:
-        """Why the server would not start; nothing when it would."""
+        """Yield why the server would not start."""
         found = [*self._too_few_gpus(), *self._crowding()]
         found += self._too_heavy()
         found += self._too_small_a_batch()
@@ -144,15 +144,15 @@ class MemoryPlan:
         except Unplannable as error:
             return [*found, str(error)]
         if self.available <= 0:
-            found.append(f"nothing is left for the KV cache: {gib(-self.available)} too little")
+            found.append(f"nothing is left for the KV cache: {gib(-self.available)} are missing")
         elif not cache.starts_with(self.available, self.flags.max_model_len):
             needed, left = cache.request_bytes(self.flags.max_model_len), cache.usable(self.available)
             length = self.flags.max_model_len
-            found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, {gib(left)} are left")
+            found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, but {gib(left)} are left")
         return found
 
     def _too_few_gpus(self) -> Iterator[str]:
-        """More GPUs than the machines have (ParallelConfig in vllm/config/parallel.py, every release)."""
+        """Yield a problem if there are too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""
         wanted, each, nodes = self.flags.tensor_parallel, self.device.gpus, self.flags.nodes
         if not self.device.cpu and each is not None and wanted > each * nodes:
             has = f"{each} GPU{'s' if each > 1 else ''}"
@@ -162,24 +162,24 @@ class MemoryPlan:
     def _too_heavy(self) -> Iterator[str]:
         free = self.device.memory if self.device.free is None else self.device.free
         if not self.device.cpu and self.loading > free:
-            yield f"loading takes {gib(self.loading)}, and the machine has {gib(free)} for it"
+            yield f"loading takes {gib(self.loading)}, but the machine has {gib(free)}"
 
     def _too_small_a_batch(self) -> Iterator[str]:
         item, batch = self.item, self.flags.max_num_batched_tokens
         if item and item.tokens > batch:
             yield (
-                f"one {item.modality} takes {item.tokens:,} tokens, and a batch of {batch:,} cannot hold it: the start "
+                f"one {item.modality} takes {item.tokens:,} tokens, but a batch of {batch:,} cannot hold it: the start "
                 'fails with "Chunked MM input disabled"'
             )
 
     def _crowding(self) -> Iterator[str]:
-        """What vLLM wants to find free, where it is known what is."""
+        """Yield a problem if too little memory is free, as far as it is known."""
         free, wanted = self.device.free, self.flags.cpu_cache or self.requested
         if free is None or free >= wanted:
             return
         share = f"gpu_memory_utilization {self.flags.utilization:g}"
         why = "VLLM_CPU_KVCACHE_SPACE" if self.flags.cpu_cache else share
         yield (
-            f"{gib(free)} of {gib(self.device.memory)} are free now, and vLLM wants to find {gib(wanted)} "
-            f"({why}) when it starts"
+            f"{gib(free)} of {gib(self.device.memory)} are free now, but vLLM requires {gib(wanted)} "
+            f"({why}) at the start"
         )

@@ -1,4 +1,4 @@
-"""What of vLLM's KV cache planning differs by release, for models of full and sliding attention.
+"""How vLLM's KV cache planning differs by release, for models with full and sliding attention.
 
 Read from vllm/v1/core/kv_cache_utils.py (0.33: kv_cache_planning.py), vllm/v1/kv_cache_interface.py,
 vllm/model_executor/layers/attention/attention.py and the attention backends of every release from 0.19.0 to 0.33.0.
@@ -22,9 +22,9 @@ class KvRules:
     """How one release plans its KV cache."""
 
     default_block: int
-    """Tokens in a block where no flag says it: vllm/config/cache.py and, for a CPU, vllm/platforms/cpu.py."""
+    """Default tokens per block: vllm/config/cache.py and, for a CPU, vllm/platforms/cpu.py."""
     kernel_block: int
-    """What block sizes of the attention kernel are multiples of (get_supported_kernel_block_sizes)."""
+    """Unit of the attention kernel's block sizes (get_supported_kernel_block_sizes)."""
     sliding_block: SlidingBlock
     promotes_block: bool
     """Hybrid manager off: sliding layers take the full layers' block size as they become full ones. Without it two
@@ -34,13 +34,13 @@ class KvRules:
     batches_in_flight: bool
     """A sliding layer keeps blocks for every batch that may be in flight: two with asynchronous scheduling."""
     spare_block: bool
-    """The block that the pool never hands out is held back when the longest request is checked."""
+    """Whether the pool's spare block is subtracted when the longest request is checked."""
     tokens_by_group: bool
     """The logged size counts blocks per group, not requests of max_model_len."""
 
 
 def kv_rules(vllm: str, *, cpu: bool = False) -> KvRules:
-    """The rules of a release; of one after the newest known, those of the newest."""
+    """Return the rules of a release; for one after the newest known release, those of the newest."""
     release = Version(vllm)
 
     def since(first: str) -> bool:

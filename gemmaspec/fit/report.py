@@ -1,4 +1,4 @@
-"""The answer as one document, for people and for machines alike."""
+"""The estimate as one document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SEQUENCES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Everything that `gemmaspec fit` tells."""
+    """Everything that `gemmaspec fit` reports."""
 
     profile: str
     plan: MemoryPlan
@@ -27,7 +27,7 @@ class Fit:
     roofline: ServingRoofline | None
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
-    """What was taken for granted."""
+    """Assumptions."""
 
     @property
     def fits(self) -> bool:
@@ -36,7 +36,7 @@ class Fit:
 
 
 def document(fit: Fit) -> dict[str, Any]:
-    """All of it as plain data; sizes in bytes, lengths in tokens."""
+    """Return all of it as plain data; sizes in bytes, lengths in tokens."""
     plan = fit.plan
     return {
         "ok": fit.fits,
@@ -70,7 +70,7 @@ def _memory(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
-    """None where vLLM cannot plan the cache at all; the problems say why."""
+    """Return the cache; None if vLLM cannot plan it, for which the problems give the reason."""
     try:
         cache = plan.cache
     except Unplannable:
@@ -93,7 +93,7 @@ def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
 
 
 def longest_by_sequences(plan: MemoryPlan) -> Iterator[tuple[int, int]]:
-    """How long requests can be, for 1, 2, 4 … of them at once."""
+    """Return the maximum length of requests for 1, 2, 4 … concurrent ones."""
     limit, number = plan.models.target.text.max_position_embeddings, 1
     while number <= _MOST_SEQUENCES:
         longest = plan.cache.longest(plan.available, limit, number)
@@ -104,7 +104,7 @@ def longest_by_sequences(plan: MemoryPlan) -> Iterator[tuple[int, int]]:
 
 
 def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
-    """The cache by kind of layer, as it is after pages were made equal."""
+    """Return the cache by kind of layer, after page sizes were unified."""
     planned = [layer for group in plan.cache.groups for layer in group.layers]
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):
         for kind in ("sliding", "full"):

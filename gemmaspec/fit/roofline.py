@@ -18,7 +18,7 @@ from gemmaspec.fit.plan import MemoryPlan
 from gemmaspec.profile.model import Measured
 
 ASSUMED: Final = (0.5, 0.7, 0.9)
-"""Acceptance of a token, where nothing was measured."""
+"""Assumed acceptance per token without measurements."""
 _PARALLEL: Final = frozenset({"dflash", "dspark"})
 """Methods that draft all tokens in one pass."""
 _CACHED: Final = 128 * 2**20
@@ -32,7 +32,7 @@ def tokens_per_step(a: float, k: int) -> float:
 
 
 def tokens_of(accepted: Sequence[float]) -> float:
-    """Return the same from how often the token of each position is accepted, all before it included.
+    """Return the same from the acceptance at each position, which includes all earlier ones.
 
     That is accepted_tokens_per_pos over drafts, as vLLM counts them (vllm:spec_decode_num_accepted_tokens_per_pos).
     """
@@ -40,7 +40,7 @@ def tokens_of(accepted: Sequence[float]) -> float:
 
 
 def acceptance_of(length: float, k: int) -> float:
-    """Return the acceptance of a token with which a step yields `length` tokens on average."""
+    """Return the acceptance per token with which a step yields `length` tokens on average."""
     if length >= k + 1:
         return 1.0
     low, high = 0.0, 1.0
@@ -57,7 +57,7 @@ class Step:
     target: int
     target_cache: int
     draft: int
-    """One pass of the draft."""
+    """Bytes of one pass of the draft."""
     draft_cache: int
 
     @property
@@ -71,7 +71,7 @@ class Step:
         return (self.draft + self.draft_cache) / self.alone
 
     def reads(self, passes: int) -> list[int]:
-        """Bytes of each pass of a step: the target's, then the draft's."""
+        """Return bytes of each pass of a step: the target's, then the draft's."""
         return [self.alone, *[self.draft + self.draft_cache] * passes]
 
 
@@ -89,22 +89,22 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingRoofline:
-    """What no server on this machine can exceed, and what servers reach of it. Speeds are of all requests together."""
+    """The maximum speed of any server on this machine, and the expected one. Speeds are totals of all requests."""
 
     bandwidth: float
-    """Of all GPUs together, in bytes per second."""
+    """Total of all GPUs, in bytes per second."""
     context: int
     concurrency: int
     step: Step
-    """Over one token of each request."""
+    """A step with one token per request."""
     verifying: Step
-    """Over every drafted token as well."""
+    """A step that also verifies every draft token."""
     passes: int
-    """Passes of the draft in a step."""
+    """Draft passes per step."""
     alone: float
     """The roofline without speculation, in tokens per second."""
     bound: float
-    """The same with every drafted token accepted; equal to `alone` without speculation."""
+    """The same with every draft token accepted; equal to `alone` without speculation."""
     estimate: SpeedEstimate
     """Without speculation."""
     speeds: tuple[Speed, ...]
@@ -143,7 +143,7 @@ def roofline(
 
 
 def _at_least(step: Step, passes: int) -> int:
-    """Bytes that must come from memory, whatever the caches of the GPU still have of the pass before."""
+    """Return the bytes that must come from memory, even if the GPU's cache still has data of the earlier pass."""
     target = max(step.alone - _CACHED, 1)
     return target + passes * max(step.draft + step.draft_cache - _CACHED, 0)
 
@@ -160,7 +160,7 @@ def step_bytes(plan: MemoryPlan, *, context: int, concurrency: int, tokens: int,
 
 
 def _draft_bytes(plan: MemoryPlan, tokens: int, *, alike: bool) -> int:
-    """Weights that a pass of the draft reads; one that stores no table of words scores them with the target's head.
+    """Return the weights that a pass of the draft reads; a draft without a vocabulary table uses the target's head.
 
     vllm/v1/worker/gpu/spec_decode/dflash/utils.py, 0.32.0.
     """
@@ -171,7 +171,7 @@ def _draft_bytes(plan: MemoryPlan, tokens: int, *, alike: bool) -> int:
 
 
 def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
-    """Keys and values that one request's step reads; a layer that shares another's cache reads it once more."""
+    """Return the keys and values that one request's step reads; a layer that shares another's cache reads it again."""
     model = plan.models.target if role == "target" else plan.models.draft
     if model is None:
         return 0

@@ -1,4 +1,4 @@
-"""What the weights take once vLLM has loaded them, and what a step reads of them."""
+"""The size of the weights once vLLM has loaded them, and the part that a step reads."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Weights:
     experts: int
     """Routed experts of all layers."""
     embeddings: int
-    """Input embeddings; a tied output head is this very table."""
+    """Input embeddings; a tied output head is the same table."""
     head: int
-    """An output head of its own."""
+    """A separate output head."""
     per_layer: int
     """Per-layer embeddings of E2B and E4B: one row of each layer is read for a token."""
     towers: int
@@ -40,18 +40,18 @@ class Weights:
     """Tables of the rotary embedding, one for each kind of attention: a row for every position of the model's own
     longest context, however long `max_model_len` is."""
     experts_share: float
-    """Part of the experts that one token uses."""
+    """Share of the experts that one token uses."""
     head_of_a_token: int | None = None
-    """Bytes of the output head that one token reads, where centroids choose a few of its rows; None: all of it."""
+    """Bytes of the output head that one token reads, if centroids choose a few of its rows; None for all of it."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total bytes."""
         stored = self.decoder + self.experts + self.embeddings + self.head + self.per_layer + self.towers
         return stored + self.rotary
 
     def read(self, tokens: int, *, alike: bool = False) -> int:
-        """Bytes that one pass over `tokens` tokens reads: every layer, the head, and the experts that any token uses.
+        """Return the bytes that one pass over `tokens` tokens reads: every layer, the head, and all used experts.
 
         With n experts of which a token uses m, t tokens use 1 - (1 - m/n)^t of them, if they choose independently.
         Tokens of one text do not; `alike` computes with all of them choosing the same experts, which is the least.
@@ -64,7 +64,7 @@ class Weights:
 
 
 def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool = False) -> Weights:
-    """A checkpoint's weights as that release keeps them.
+    """Return a checkpoint's weights as that release keeps them.
 
     `fp8_online`: quantized to FP8 while loading, one byte for each number of a linear layer.
     """
@@ -87,7 +87,7 @@ def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool =
 
 
 def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
-    """What a token reads of a small assistant's head: the rows of the best centroids.
+    """Return the bytes that a token reads of a small assistant's head: the rows of the best centroids.
 
     Gemma4MTPMaskedEmbedder in vllm/model_executor/models/gemma4_mtp.py, 0.21.0 to 0.33.0, with its defaults.
     """
@@ -100,13 +100,13 @@ def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
 
 
 def rotary_tables(text: TextModel) -> int:
-    """Cosines and sines in bfloat16, shared by the layers of one kind (get_rope's cache)."""
+    """Return the bytes of cosines and sines in bfloat16, shared by the layers of one kind (get_rope's cache)."""
     widths = {layer.kind: layer.head_dim for layer in text.layers}
     return 2 * text.max_position_embeddings * sum(widths.values())
 
 
 def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, int]]:
-    """Tensors that stay in memory, and what each takes there.
+    """Yield the tensors that stay in memory, with their size.
 
     vllm/model_executor/models/gemma4.py: where keys are values, the key projection is loaded into both places. Keys
     and values of layers that share another's cache are loaded up to 0.29, and left out from 0.30.0 on.
@@ -149,5 +149,5 @@ def _place(tensor: Tensor) -> str:
 
 
 def _linear(tensor: Tensor, place: str) -> bool:
-    """Whether quantizing while loading changes it: matrices of the decoder that are still 16 bits wide."""
+    """Return whether quantizing while loading changes it: 16-bit matrices of the decoder."""
     return place in ("decoder", "experts") and len(tensor.shape) > 1 and tensor.dtype in _SIXTEEN_BITS

@@ -1,7 +1,7 @@
-"""How a draft is run, and whether it fits the target's layers.
+"""How a draft runs, and whether it matches the target's layers.
 
-A draft model brings its own KV cache, which vLLM has to plan beside the target's. Assistants and heads read the
-target's cache or hidden states, and have to fit them number by number.
+A draft model has its own KV cache, which vLLM must plan together with the target's. Assistants and heads read the
+target's cache or hidden states, and must match their dimensions.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 
 
 def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, asked: str) -> Iterator[Finding]:
-    """The method that the draft is made for, and what vLLM makes of it."""
+    """Yield findings on the method that the draft is made for, and the one that vLLM uses."""
     if target.speculator:
         yield Finding(
             code="target-is-draft",
             severity="error",
-            message=f"{target.ref} can only draft ({target.architecture})",
-            impact="vLLM cannot serve it by itself.",
-            fix="the target comes first, the draft after --draft",
+            message=f"{target.ref} can only be used as a draft ({target.architecture})",
+            impact="vLLM cannot serve it alone.",
+            fix="give the target first, and the draft with --draft",
         )
     if asked != fitting:
         yield Finding(
             code="method",
             severity="error",
             message=f"{draft.architecture} drafts with method {fitting}, not {asked}",
-            impact="vLLM builds another model than the one that is stored.",
+            impact="vLLM builds a different model from the stored one.",
             fix=f"speculative.method: {fitting}",
         )
     yield from _since(target, draft, fitting)
@@ -47,7 +47,7 @@ def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, aske
 
 
 def _path(ref: str) -> Iterator[Finding]:
-    """A folder's name matters only to the process engine: a container sees it as /models/draft."""
+    """Yield findings on a folder's name, which matters only to the process engine; containers use /models/draft."""
     taken = found_in_path(ref)
     if taken is None:
         return
@@ -56,7 +56,7 @@ def _path(ref: str) -> Iterator[Finding]:
         code="path-decides",
         severity="warning" if folder else "error",
         message=f"{taken[0]!r} in {ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
-        impact="In a container the folder is /models/draft, and its own name does not matter." if folder else "",
+        impact="In a container the folder is /models/draft, so its own name does not matter." if folder else "",
         fix="serve it from a folder with another name",
     )
 
@@ -75,7 +75,7 @@ def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Findi
         yield Finding(
             code="eagle3-groups",
             severity="note",
-            message="vLLM 0.19.0 needs a patch for an EAGLE-3 head beside a Gemma 4; later releases do not",
+            message="vLLM 0.19.0 needs a patch for an EAGLE-3 head with Gemma 4; later releases do not",
             impact="With the hybrid KV cache manager on, the head's one layer splits the cache into a group for each "
             "layer, and every step builds metadata for all of them.",
             fix=_ONE_GROUP,
@@ -84,7 +84,7 @@ def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Findi
 
 
 def own_cache_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """A draft model: two models' layers in one plan of the KV cache, one of them perhaps multimodal."""
+    """Yield findings on a draft model, whose layers share one plan of the KV cache with the target's."""
     yield from _windows(target, draft)
     yield from _sharing(target, draft)
     yield from _groups(draft)
@@ -139,7 +139,7 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="multimodal-target",
             severity="patch",
-            message=f"the target takes {', '.join(more)} beside text",
+            message=f"the target also takes {' and '.join(more)}",
             impact=f"vLLM 0.19.0-0.20.2 refuses: {error_text('draft-text-only')}. From 0.21.0 on model runner v1 "
             f"fails at the first request: {error_text('draft-text-only', 1)}",
             fix="or serve.language_model_only: true",
@@ -150,13 +150,13 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="draft-towers",
             severity="note",
-            message=f"the draft brings {towers / 1e9:.2f} GB of towers for images and sound",
-            impact="It drafts from text alone; they only take memory.",
+            message=f"the draft has {towers / 1e9:.2f} GB of image and audio towers",
+            impact="It drafts from text only, so they waste memory.",
         )
 
 
 def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """Assistants and heads: widths, layers and caches have to be the target's."""
+    """Yield findings on assistants and heads, whose widths, layers and caches must match the target's."""
     speculator = draft.speculator
     if speculator is None:
         return
@@ -165,9 +165,9 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
         yield Finding(
             code="hidden-size",
             severity="error",
-            message=f"the draft was made for hidden states of {width}, the target has {target.text.hidden_size}",
-            impact="The first draft dies: mat1 and mat2 shapes cannot be multiplied",
-            fix="the draft that was made for this target's size",
+            message=f"the draft was made for hidden states of {width}, but the target has {target.text.hidden_size}",
+            impact="The first draft fails: mat1 and mat2 shapes cannot be multiplied",
+            fix="use the draft for this target's size",
         )
     beyond = [layer for layer in speculator.target_layers if layer > len(target.text.layers)]
     if beyond:
@@ -175,7 +175,7 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
             code="target-layers",
             severity="error",
             message=f"the draft reads the target's layer {beyond[0]}; the target has {len(target.text.layers)}",
-            impact="Hidden states that it was trained on do not come.",
+            impact="It does not get the hidden states that it was trained on.",
         )
     yield _shares(draft, speculator)
     if speculator.method == "mtp":
@@ -184,18 +184,19 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
 
 
 def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
-    """What a head takes from its target while it runs, and what it therefore does not cost."""
+    """Return what a head shares with its target, and what it has itself."""
     stored = {part.name for part in parts(draft.tensors) if part.nbytes}
     if speculator.method == "mtp":
-        taken, own = ["the KV cache", "the input embeddings"], ["the output head"]
+        taken, own = ["KV cache", "input embeddings"], ["output head"]
     else:
-        places = (("embeddings", "the input embeddings"), ("lm_head", "the output head"))
+        places = (("embeddings", "input embeddings"), ("lm_head", "output head"))
         taken = [called for name, called in places if name not in stored]
-        own = ["the KV cache", *(called for name, called in places if name in stored)]
+        own = ["KV cache", *(called for name, called in places if name in stored)]
     scored = speculator.scored_tokens
-    few = f"; it scores {scored} of {draft.text.vocab_size} words for a token" if scored else ""
-    message = f"the head takes {_and(taken or ['nothing but hidden states'])} from the target"
-    return Finding(code="shares", severity="note", message=f"{message}, and has {_and(own)} of its own{few}")
+    few = f"; it scores {scored} of {draft.text.vocab_size} words per token" if scored else ""
+    used = f"the target's {_and(taken)}" if taken else "only the target's hidden states"
+    message = f"the head uses {used}, and its own {_and(own)}{few}"
+    return Finding(code="shares", severity="note", message=message)
 
 
 def _and(words: list[str]) -> str:
@@ -203,7 +204,7 @@ def _and(words: list[str]) -> str:
 
 
 def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """Each layer of an assistant reads the cache of the target's last layer of its kind."""
+    """Yield findings on an assistant's layers, each of which reads the cache of the target's last layer of its kind."""
     owners = {layer.kind: layer for layer in target.text.layers if layer.shares_with is None}
     for kind in sorted({layer.kind for layer in draft.text.layers}):
         own = next(layer for layer in draft.text.layers if layer.kind == kind)
@@ -214,8 +215,8 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
                 severity="error",
                 message=f"its {kind} layers expect {_cache_words(own)}, and the target's have "
                 f"{_cache_words(read) if read else 'none'}",
-                impact="An assistant reads the target's KV cache as it lies there.",
-                fix="the assistant that was made for this target's size",
+                impact="An assistant reads the target's KV cache directly.",
+                fix="use the assistant for this target's size",
             )
     if target.text.experts:
         yield Finding(
@@ -231,9 +232,9 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="mtp-kv-scales",
             severity="warning",
             message="the target stores scales for an FP8 KV cache",
-            impact="Before vLLM 0.31.0, and later under model runner v1, the assistant reads that cache without them: "
-            "few of its tokens are accepted.",
-            fix="leave serve.kv_cache_dtype at auto there",
+            impact="Before vLLM 0.31.0, and later with model runner v1, the assistant reads that cache without them, "
+            "so few of its tokens are accepted.",
+            fix="keep serve.kv_cache_dtype: auto there",
         )
 
 
@@ -242,8 +243,8 @@ def _verifier(target: Checkpoint, verifier: str | None) -> Iterator[Finding]:
         yield Finding(
             code="verifier",
             severity="note",
-            message=f"the draft names {verifier} as the model it was made for, and the target is {target.ref}",
-            impact="Other weights of the same shape work; how much is accepted depends on how like they are.",
+            message=f"the draft was made for {verifier}, but the target is {target.ref}",
+            impact="Other weights of the same shape work; acceptance depends on their similarity.",
         )
 
 

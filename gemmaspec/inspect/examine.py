@@ -1,4 +1,4 @@
-"""One checkpoint by itself: what is worth knowing before vLLM loads it."""
+"""One checkpoint alone: what to know before vLLM loads it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gemmaspec.inspect.quantized import quantization_findings
 
 
 def examine(checkpoint: Checkpoint, *, drafts: bool = False) -> tuple[Finding, ...]:
-    """Return every finding about one checkpoint, in reading order. `drafts`: it is looked at as a draft."""
+    """Return every finding about one checkpoint, in reading order. `drafts`: it is a draft."""
     can_load = load_findings(checkpoint, drafts=drafts)
     return (*can_load, *quantization_findings(checkpoint), *_shape(checkpoint))
 
 
 def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """config.json against the parts that are stored, and forms that some releases misread."""
+    """Yield findings from comparing config.json with the stored parts, and on forms that some releases misread."""
     named = {part.name for part in parts(checkpoint.tensors)}
     for modality, part in (("image", "vision"), ("audio", "audio")):
         if modality in checkpoint.modalities and named and part not in named:
             yield Finding(
                 code=f"{part}-tower-missing",
                 severity="warning",
-                message=f"config.json promises {modality}s, and no {part} tensors are stored",
-                impact="vLLM waits for weights that do not come: weights were not initialized from checkpoint",
+                message=f"config.json declares {modality}s, but no {part} tensors are stored",
+                impact="vLLM stops because of missing weights: weights were not initialized from checkpoint",
                 fix="serve.language_model_only: true",
             )
     text = checkpoint.config.get("text_config")
@@ -34,7 +34,7 @@ def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="per-layer-config",
             severity="warning",
-            message="config.json says its head sizes layer by layer, as transformers 5.16 and later write them",
-            impact="transformers up to 5.15, which vLLM up to 0.31 may run with, takes its defaults for "
+            message="config.json has head sizes per layer, as transformers 5.16 and later write them",
+            impact="transformers up to 5.15, which vLLM up to 0.31 may run with, uses its defaults for "
             "full-attention layers instead.",
         )

@@ -1,4 +1,4 @@
-"""Base or instruct: the two are told apart by what surrounds the weights."""
+"""Base or instruct, which can be told only from the files around the weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IT: Final = re.compile(r"(?:^|[-_/])it(?:[-_.]|$)|instruct|-chat", re.IGNORECAS
 
 
 def kind_of(checkpoint: Checkpoint) -> tuple[Kind | None, str]:
-    """The kind and what it was told by; the model card is trusted more than the name, the name more than files."""
+    """Return the kind and the evidence; the model card takes precedence over the name, and the name over the files."""
     for base in checkpoint.base_models:
         match = _PUBLISHED.fullmatch(base)
         if match:
@@ -21,7 +21,7 @@ def kind_of(checkpoint: Checkpoint) -> tuple[Kind | None, str]:
     if _IT.search(checkpoint.ref.rstrip("/").rpartition("/")[2]):
         return "instruct", "its name says so"
     if checkpoint.has_chat_template is None:
-        return None, "nothing tells"
+        return None, "unknown"
     if checkpoint.has_chat_template:
         return "instruct", "it has a chat template"
     return "base", "it has no chat template"

@@ -1,4 +1,4 @@
-"""Whether vLLM can load a checkpoint at all: its files, its form, its tokenizer, and each layer that config.json says.
+"""Whether vLLM can load a checkpoint at all: its files, its format, its tokenizer, and each layer in config.json.
 
 Effects are those of vLLM's loader (vllm/model_executor/model_loader/weight_utils.py and default_loader.py, 0.19.0 to
 0.33.0).
@@ -16,12 +16,11 @@ from gemmaspec.finding import Finding
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.(.+)$")
 _FULL: Final = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
-"""Types that store a number each, so that a tensor's shape is its matrix's."""
+"""Types that store one number per element, so that a tensor's shape is its matrix's."""
 
 
 def load_findings(checkpoint: Checkpoint, *, drafts: bool = False) -> Iterator[Finding]:
-    """Yield every reason for which vLLM would not load it. `drafts`: it is looked at as a draft, which needs no
-    tokenizer of its own."""
+    """Yield every reason why vLLM would not load it. `drafts`: it is a draft, which needs no tokenizer."""
     yield from _files(checkpoint)
     yield from _form(checkpoint)
     if not drafts and not checkpoint.speculator:
@@ -32,7 +31,7 @@ def load_findings(checkpoint: Checkpoint, *, drafts: bool = False) -> Iterator[F
 
 
 def is_mlx(checkpoint: Checkpoint) -> bool:
-    """Return whether it is stored as MLX does: `quantization` in config.json, and biases beside scales."""
+    """Return whether it is stored in MLX's format: `quantization` in config.json, and biases with scales."""
     own = checkpoint.config.get("quantization")
     declared = isinstance(own, Mapping) and "bits" in own and "config_groups" not in own
     packed = {tensor.name.removesuffix(".scales") for tensor in checkpoint.tensors if tensor.name.endswith(".scales")}
@@ -65,9 +64,9 @@ def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="not-in-index",
             severity="warning",
-            message=f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder and not in the index: "
+            message=f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder but not in the index: "
             f"{_some(checkpoint.unindexed_files)}",
-            impact="vLLM reads what model.safetensors.index.json names, and no other file.",
+            impact="vLLM reads only the files that model.safetensors.index.json names.",
         )
 
 
@@ -77,8 +76,8 @@ def _other_weights(checkpoint: Checkpoint) -> Iterator[Finding]:
             code="gguf",
             severity="error",
             message=f"its weights are GGUF: {_some(checkpoint.other_weights)}",
-            impact="A folder with GGUF files is no checkpoint for vLLM, which wants such a file named itself; patches, "
-            "drafts and sizes were not tried with any.",
+            impact="vLLM cannot load a folder with GGUF files, only a single such file. Patches, "
+            "drafts and sizes were not tested with them.",
             fix="use a checkpoint in safetensors",
         )
         return
@@ -86,7 +85,7 @@ def _other_weights(checkpoint: Checkpoint) -> Iterator[Finding]:
         code="pickled-weights",
         severity="warning",
         message=f"its weights are pickled: {_some(checkpoint.other_weights)}",
-        impact="vLLM loads them (load_format: auto), and nobody can look into them beforehand: layers, sizes and "
+        impact="vLLM loads them (load_format: auto), but they cannot be read safely: layers, sizes and "
         "formats are not checked here.",
         fix="prefer a checkpoint in safetensors: unpickling can run code",
     )
@@ -98,7 +97,7 @@ def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
             code="mlx",
             severity="error",
             message="it is stored for MLX: config.json has `quantization`, and its weights are packed with biases",
-            impact="vLLM reads quantization_config alone: it makes BF16 layers, and the packed weights do not fit.",
+            impact="vLLM reads only quantization_config, so it makes BF16 layers, and the packed weights do not fit.",
             fix="use the checkpoint that it was made from, or one quantized for vLLM",
         )
 
@@ -108,14 +107,14 @@ def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="tokenizer-missing",
             severity="error",
-            message="neither tokenizer.json nor tokenizer.model is there",
-            impact="vLLM cannot start: it loads the target's tokenizer.",
-            fix="copy the tokenizer of the model that it was made from, or give serve.extra_args: [--tokenizer=…]",
+            message="tokenizer.json and tokenizer.model are missing",
+            impact="vLLM cannot start, because it loads the target's tokenizer.",
+            fix="copy the tokenizer of the original model, or set serve.extra_args: [--tokenizer=…]",
         )
 
 
 def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Layers that config.json counts and no tensor fills."""
+    """Yield layers in config.json without tensors."""
     if checkpoint.speculator and checkpoint.speculator.method != "mtp":
         return  # other heads name their layers in their own ways
     stored = {index for index, _, _ in _of_layers(checkpoint)}
@@ -134,14 +133,14 @@ def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="layers-beyond",
             severity="error",
-            message=f"layer {beyond[0]} is stored, and config.json counts {len(checkpoint.text.layers)}",
-            impact="vLLM has no place for its weights.",
+            message=f"layer {beyond[0]} is stored, but config.json has {len(checkpoint.text.layers)}",
+            impact="vLLM cannot use its weights.",
             fix="take config.json and weights from the same checkpoint",
         )
 
 
 def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Matrices that are not as large as config.json makes them."""
+    """Yield matrices whose size differs from config.json."""
     wrong = list(_wrong(checkpoint))
     if wrong:
         tensor, rows, columns = wrong[0]
@@ -151,7 +150,7 @@ def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
             severity="error",
             message=f"{_number(len(wrong), 'tensor')} of other shapes than config.json says: {tensor.name} has {has}, "
             f"and {rows} x {columns} is wanted",
-            impact="vLLM's parameters have the shapes of config.json, and the weights do not fit.",
+            impact="vLLM's parameters have the shapes of config.json, so the weights do not fit.",
             fix="take config.json and weights from the same checkpoint",
         )
 
@@ -178,7 +177,7 @@ def _wrong(checkpoint: Checkpoint) -> Iterator[tuple[Tensor, int, int]]:
 
 
 def _compared(checkpoint: Checkpoint, tensor: Tensor, rows: int, columns: int) -> Iterator[tuple[Tensor, int, int]]:
-    """A matrix whose shape can be told: a number each, or two 4-bit numbers a byte (NVFP4)."""
+    """Return whether a matrix's shape is known: one number per element, or two 4-bit numbers per byte (NVFP4)."""
     if len(tensor.shape) != 2:
         return
     found = tensor.shape

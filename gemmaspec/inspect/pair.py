@@ -1,4 +1,4 @@
-"""Does a draft go with a target? What does not match, what it will cause in vLLM, and what to do.
+"""Does a draft work with a target? What does not match, its effect in vLLM, and the fix.
 
 Effects and releases are those of vLLM 0.19.0 to 0.33.0: config/speculative.py, v1/spec_decode, v1/core.
 """
@@ -17,7 +17,7 @@ from gemmaspec.inspect.vocabulary import vocabulary_findings
 
 @dataclass(frozen=True, kw_only=True)
 class KnownPair:
-    """A pair that somebody has run, as a profile has it."""
+    """A pair that has been run, according to a profile."""
 
     target: str
     draft: str
@@ -29,21 +29,21 @@ class KnownPair:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """What was found out about a target and a draft."""
+    """The result for a target and a draft."""
 
     method: str
-    """`speculative.method` that fits the draft, or the one that was asked for."""
+    """The `speculative.method` that suits the draft, or the requested one."""
     findings: tuple[Finding, ...]
     known: KnownPair | None
 
     @property
     def works(self) -> bool:
-        """Whether nothing forbids it; patches may still be needed."""
+        """Whether the pair can work, possibly with patches."""
         return not impossible(self.findings)
 
     @property
     def patches(self) -> tuple[str, ...]:
-        """The patches without which it does not work, once each."""
+        """The patches that it needs, each once."""
         needed = (finding.patches for finding in self.findings if finding.severity == "patch")
         return tuple(dict.fromkeys(patch for some in needed for patch in some))
 
@@ -56,9 +56,9 @@ def pair(
     words: tuple[int, int] | None = None,
     known: Sequence[KnownPair] = (),
 ) -> Pairing:
-    """Judge a pair; `method` is the one a profile names, else the one that the draft is made for.
+    """Return the findings on a pair; `method` is the profile's, else the one that the draft is made for.
 
-    `words`, where both tokenizers were read: how many tokens have the same number in both, and all of the target's.
+    `words`, if both tokenizers were read: the number of tokens with the same id in both, and of the target's tokens.
     """
     fitting = draft.speculator.method if draft.speculator else "draft_model"
     asked = method or fitting
@@ -94,6 +94,6 @@ def _known(
             severity="note",
             message=f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with "
             f"{target.ref}",
-            impact="How much of what it drafts is accepted is not known.",
+            impact="Its acceptance is unknown.",
         ),
     )

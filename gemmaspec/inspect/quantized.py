@@ -1,4 +1,4 @@
-"""How a checkpoint declares that it is quantized, held against how its tensors are stored.
+"""Compare the declared quantization of a checkpoint with its stored tensors.
 
 Effects are those of vLLM's loaders (vllm/model_executor/layers/quantization/modelopt.py, kv_cache.py; 0.19.0 to
 0.33.0).
@@ -32,7 +32,7 @@ _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 
 
 def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Every finding about a checkpoint's quantization."""
+    """Yield every finding about a checkpoint's quantization."""
     found = stored(checkpoint.tensors)
     for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
         yield from rule(checkpoint, found)
@@ -40,12 +40,12 @@ def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def stored_as(algorithm: str) -> str:
-    """The format that an algorithm's modules are stored in."""
+    """Return the format in which an algorithm's modules are stored."""
     return _FAMILY.get(algorithm, next((one for one in _PACKED if algorithm.startswith(one)), algorithm))
 
 
 def is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern keeps a module unquantized: exact, a wildcard, a part of the name, or `re:` and an expression.
+    """Return whether a pattern excludes a module: exact, a wildcard, a part of the name, or `re:` and an expression.
 
     As vLLM's ModelOpt and compressed-tensors classes match them.
     """
@@ -59,7 +59,7 @@ def is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _matches(expression: str, module: str) -> bool:
-    """A stranger's expression is taken only where it is a plain one: others could run for ever."""
+    """Return whether an untrusted expression is simple, because others could run forever."""
     if not re.fullmatch(r"[\w.*\\|^$-]{1,200}", expression) or expression.count("*") > 3:
         return False
     return re.match(expression, module) is not None
@@ -73,12 +73,12 @@ def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             severity="note",
             message=f"stored types {types} are how NVFP4 looks in a file: U8 holds two 4-bit weights, F8_E4M3 the "
             "scale of 16 of them, BF16 what is not quantized",
-            impact="A page that lists these types does not say that this is a BF16 or FP8 model.",
+            impact="A page that lists these types does not mean that this is a BF16 or FP8 model.",
         )
 
 
 def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Declared, and nothing of it stored."""
+    """Yield declared formats in which nothing is stored."""
     quantization = checkpoint.quantization
     if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
         return
@@ -87,18 +87,18 @@ def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="declared-not-stored",
             severity="error",
-            message=f"{quantization.declared_in} declares {quantization.algorithm}, and no module is stored as {kind} "
+            message=f"{quantization.declared_in} declares {quantization.algorithm}, but no module is stored as {kind} "
             f"({_counts(found)})",
             impact="vLLM makes packed parameters that nothing fills; from 0.30.0 on it says: NVFP4 weight_scale for "
             "layer … was never loaded (still NaN)."
             if kind == "NVFP4"
-            else "vLLM makes parameters whose scales nothing fills.",
-            fix="take the weights and the configuration from the same export",
+            else "vLLM makes parameters whose scales stay empty.",
+            fix="use weights and configuration of the same export",
         )
 
 
 def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Each module of a MIXED_PRECISION checkpoint has its own algorithm."""
+    """Yield findings on a MIXED_PRECISION checkpoint, whose modules each have their own algorithm."""
     quantization = checkpoint.quantization
     if quantization is None or quantization.algorithm != MIXED or quantization.method != "modelopt":
         return
@@ -114,7 +114,7 @@ def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             code="mixed-awq",
             severity="error",
             message=f"some modules of a {MIXED} checkpoint are {AWQ}",
-            impact="vLLM takes them for unquantized, and their shapes do not fit; no patch covers it.",
+            impact="vLLM treats them as unquantized, so their shapes do not match; no patch fixes this.",
         )
     is_stored = {module: kind for kind, modules in found.formats.items() for module in modules}
     wrong = [
@@ -127,9 +127,9 @@ def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="mixed-differs",
             severity="error",
-            message=f"{len(wrong)} modules are stored otherwise than declared; {module} is declared {algorithm} and "
+            message=f"{len(wrong)} modules are not stored as declared; {module} is declared {algorithm} and "
             f"stored as {kind}",
-            impact="vLLM makes parameters of other shapes for them.",
+            impact="vLLM makes parameters of different shapes for them.",
         )
 
 
@@ -141,18 +141,18 @@ def _contradicted(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             severity="warning",
             message=f"config.json declares {quantization.algorithm}, hf_quant_config.json "
             f"{quantization.contradicted_by} ({_counts(found)})",
-            impact="vLLM takes config.json's word.",
+            impact="vLLM uses config.json.",
         )
 
 
 def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Stored, and not declared."""
+    """Yield stored formats that are not declared."""
     kinds = [kind for kind in _PACKED if found.count(kind)]
     if checkpoint.quantization is None and kinds:
         yield Finding(
             code="stored-not-declared",
             severity="error",
-            message=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, and neither config.json nor "
+            message=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, but neither config.json nor "
             "hf_quant_config.json declares a quantization",
             impact="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
             "their scales are other weights.",
@@ -161,7 +161,7 @@ def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
 
 
 def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Linear layers of the decoder that are BF16 and that no pattern excludes."""
+    """Yield linear layers of the decoder that are BF16 without an excluding pattern."""
     quantization = checkpoint.quantization
     if quantization is None or quantization.algorithm == MIXED or not found.count(*_PACKED):
         return
@@ -184,12 +184,12 @@ def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
 
 
 def _unread(checkpoint: Checkpoint, module: str) -> bool:
-    """Keys and values of a layer that shares another's cache: stored by some, used by nobody."""
+    """Return whether a module belongs to the unused keys and values of a layer that shares another's cache."""
     match = re.search(r"\.layers\.(\d{1,4})\.self_attn\.[kv]_proj$", module)
     layers = checkpoint.text.layers
     return match is not None and int(match[1]) < len(layers) and layers[int(match[1])].shares_with is not None
 
 
 def _counts(found: Stored) -> str:
-    """The formats that are stored, with the number of their modules."""
+    """Return the stored formats with the number of their modules."""
     return ", ".join(f"{len(names)} as {kind}" for kind, names in found.formats.items()) or "nothing is stored"

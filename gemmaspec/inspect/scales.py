@@ -16,13 +16,13 @@ from gemmaspec.patching.bugs import error_text
 
 
 def scale_findings(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Every finding about a checkpoint's scales."""
+    """Yield every finding about a checkpoint's scales."""
     for rule in (_scales, _awq, _weight_only, _kv_scales):
         yield from rule(checkpoint, found)
 
 
 def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    """Packed weights come with a scale each."""
+    """Yield packed weights without a scale."""
     names = {tensor.name for tensor in checkpoint.tensors}
     modules = found.formats.get("NVFP4", ())
     bare = [one for one in modules if not {f"{one}.weight_scale_2", f"{one}.weight_global_scale"} & names]
@@ -31,7 +31,7 @@ def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             code="nvfp4-scale-missing",
             severity="error",
             message=f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first",
-            impact="vLLM would multiply with whatever is in memory.",
+            impact="vLLM would multiply with uninitialized memory.",
         )
 
 
@@ -50,7 +50,7 @@ def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         yield Finding(
             code="awq-not-declared",
             severity="error",
-            message=f"{found.pre_quant_scales} modules have a pre_quant_scale, and {algorithm or 'nothing'} is "
+            message=f"{found.pre_quant_scales} modules have a pre_quant_scale, but {algorithm or 'nothing'} is "
             "declared",
             impact="pre_quant_scale belongs to NVFP4_AWQ; vLLM has no parameter for it, and without it the weights "
             "are other weights.",
@@ -87,12 +87,12 @@ def _kv_scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             code="kv-scales-missing",
             severity="note",
             message=f"declares a KV cache in {declared}, and stores no k_scale or v_scale",
-            impact="vLLM takes 1.0 and says: Using KV cache scaling factor 1.0 for fp8_e4m3.",
+            impact="vLLM uses 1.0 and logs: Using KV cache scaling factor 1.0 for fp8_e4m3.",
         )
     elif found.kv_scales and not declared:
         yield Finding(
             code="kv-scales-not-declared",
             severity="note",
-            message=f"stores {found.kv_scales} KV cache scales, and declares no KV cache format",
+            message=f"stores {found.kv_scales} KV cache scales, but declares no KV cache format",
             impact="They are used only with serve.kv_cache_dtype: fp8.",
         )

@@ -1,4 +1,4 @@
-"""Is the draft like the target, and is it worth it? What starts and answers, but does not pay."""
+"""Is the draft similar to the target, and does it pay off? Such pairs start and answer, but may be slow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gemmaspec.inspect.kind import kind_of
 
 
 def likeness_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """Base against instruct, context, size."""
+    """Yield findings on base and instruct models, context, and size."""
     yield from _kinds(target, draft)
     yield from _context(target, draft)
     yield from _size(target, draft)
 
 
 def step_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of weights that one step of the decoder reads: its layers, of its experts those that a token asks for."""
+    """Return the bytes of weights that one step of the decoder reads: its layers, and the experts that a token uses."""
     text = checkpoint.text
     share = text.experts_per_token / text.experts if text.experts else 1.0
     layers = [tensor for tensor in checkpoint.tensors if part_of(tensor.name) == "decoder layers"]
@@ -26,7 +26,7 @@ def step_bytes(checkpoint: Checkpoint) -> int:
 
 
 def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """A head reads the target's own hidden states and has no kind of its own unless its card says so."""
+    """Return the kind of a head, which reads the target's hidden states; None unless its card names one."""
     mine, why_mine = kind_of(target)
     other, why_other = kind_of(draft)
     if mine is None or other is None or mine == other:
@@ -35,10 +35,10 @@ def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         code="base-and-instruct",
         severity="warning",
         message=f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
-        impact="A model that was not made for chats does not expect what one that was made for them says, and the "
-        "other way round. Published for such a pair (a base 26B-A4B in FP8 beside the assistant of the instruct "
+        impact="A base model does not predict the answers of an instruct model, nor the other way round. "
+        "Published for such a pair (a base 26B-A4B in FP8 with the assistant of the instruct "
         "model, DGX Spark): 25 tokens/s, against 41 without a draft.",
-        fix=f"the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
+        fix=f"use the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
     )
 
 
@@ -67,8 +67,8 @@ def _size(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             severity="warning",
             message=f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} "
             "GB",
-            impact="Each drafted token costs more than a token of the target: speculation can only lose.",
-            fix="a smaller draft, or none (--no-spec)",
+            impact="Each draft token costs more than a token of the target, so speculation only slows it down.",
+            fix="use a smaller draft, or none (--no-spec)",
         )
     else:
         yield Finding(

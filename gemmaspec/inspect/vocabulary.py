@@ -1,4 +1,4 @@
-"""Do target and draft mean the same by a token's number?
+"""Do target and draft use the same token ids?
 
 vLLM reads everything with the target's tokenizer (vllm/config/speculative.py gives the draft that one); nothing
 compares the two but the size of the vocabulary.
@@ -13,12 +13,12 @@ from gemmaspec.checkpoint.model import Checkpoint
 from gemmaspec.finding import Finding
 
 MOSTLY: Final = 0.99
-"""From this share of equal tokens on, a pair is worth trying."""
-_OTHER_WORDS: Final = "The draft's tokens are read as other words, without an error: almost nothing is accepted."
+"""Minimum share of equal tokens for which a pair is worth trying."""
+_OTHER_WORDS: Final = "The draft's tokens mean other words, so almost nothing is accepted, without an error."
 
 
 def vocabulary_findings(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
-    """Vocabulary, tokenizer and control tokens; `words` as pair.py has them."""
+    """Yield findings on vocabulary, tokenizer and control tokens; `words` as in pair.py."""
     yield from _sizes(target, draft)
     if target.tokenizer_digest and draft.tokenizer_digest:
         yield from _tokenizers(target, draft, words)
@@ -33,15 +33,15 @@ def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="vocabulary-size",
             severity="error",
-            message=f"the target knows {mine} tokens, the draft was made for {other}",
-            impact="Tokens that the draft proposes need not exist, or mean something else.",
-            fix="a draft that was made for this target",
+            message=f"the target has {mine} tokens, but the draft was made for {other}",
+            impact="Tokens that the draft proposes may not exist or may mean something else.",
+            fix="use a draft for this target",
         )
         return
     yield Finding(
         code="vocabulary-size",
         severity="error",
-        message=f"the target knows {mine} tokens, the draft {other}",
+        message=f"the target has {mine} tokens, the draft {other}",
         impact="vLLM refuses: Target and draft model should have the same vocabulary size. Target model "
         f"vocab_size={mine}. Draft model vocab_size={other}.",
         fix="another draft; from vLLM 0.25.0 on speculative.use_heterogeneous_vocab: true drafts greedily over the "
@@ -51,7 +51,7 @@ def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
 
 def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
     if target.tokenizer_digest == draft.tokenizer_digest:
-        yield Finding(code="tokenizer", severity="note", message="both bring the same tokenizer.json")
+        yield Finding(code="tokenizer", severity="note", message="both have the same tokenizer.json")
     elif words is None:
         yield Finding(
             code="tokenizer-unknown",
@@ -61,17 +61,17 @@ def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | 
             fix=f"hf download {draft.ref} tokenizer.json, the same for {target.ref}, then ask again",
         )
     elif words[0] == words[1]:
-        message = "their tokenizer.json are written differently, and every token has the same number in both"
+        message = "their tokenizer.json are written differently, but every token has the same id in both"
         yield Finding(code="tokenizer", severity="note", message=message)
     else:
         share = words[0] / max(words[1], 1)
         yield Finding(
             code="tokenizer-differs",
             severity="warning" if share >= MOSTLY else "error",
-            message=f"{words[1] - words[0]} of the target's {words[1]} tokens have another number in the draft, or "
+            message=f"{words[1] - words[0]} of the target's {words[1]} tokens have a different id in the draft, or "
             "none",
-            impact="What is drafted with them is never accepted." if share >= MOSTLY else _OTHER_WORDS,
-            fix="a draft with the target's tokenizer",
+            impact="Drafts with them are never accepted." if share >= MOSTLY else _OTHER_WORDS,
+            fix="use a draft with the target's tokenizer",
         )
 
 
@@ -83,10 +83,10 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="special-tokens",
             severity="error",
-            message=f"{len(moved)} control tokens have other numbers; {first!r} is {mine[first]} in the target and "
+            message=f"{len(moved)} control tokens have different ids; {first!r} is {mine[first]} in the target and "
             f"{other[first]} in the draft",
             impact=_OTHER_WORDS,
-            fix="a draft with the target's tokenizer",
+            fix="use a draft with the target's tokenizer",
         )
     alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
     if alone:
@@ -94,6 +94,6 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="special-tokens-unshared",
             severity="note",
-            message=f"{len(alone)} control tokens are known to one of them only: {shown}",
-            impact="Where they occur, the draft guesses badly.",
+            message=f"{len(alone)} control tokens are known to only one of them: {shown}",
+            impact="The draft guesses badly where they occur.",
         )

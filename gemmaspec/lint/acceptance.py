@@ -11,7 +11,7 @@ from gemmaspec.lint.subject import Subject
 
 @rule("GS206", "error")
 def async_scheduling(subject: Subject) -> Iterator[Issue]:
-    """What asynchronous scheduling does not go together with, when it is asked for."""
+    """Asynchronous scheduling is requested together with something that it does not support."""
     spec, given = subject.profile.speculative, subject.argument("--async-scheduling")
     if not spec or not given or given.negated or (subject.runs(">=0.33") and subject.runner == "v2"):
         return
@@ -22,7 +22,7 @@ def async_scheduling(subject: Subject) -> Iterator[Issue]:
     else:
         return
     message = f"vLLM {subject.vllm} cannot schedule asynchronously with {refused}"
-    yield Issue(path=given.path, message=message, fix="leave async_scheduling out; vLLM then decides by itself")
+    yield Issue(path=given.path, message=message, fix="remove async_scheduling, so that vLLM decides")
 
 
 @rule("GS207", "note")
@@ -32,19 +32,19 @@ def unpadded_batch(subject: Subject) -> Iterator[Issue]:
     if spec and spec.disable_padded_drafter_batch and subject.switched("--async-scheduling") is None:
         message = "with an unpadded drafter batch vLLM switches asynchronous scheduling off"
         yield Issue(
-            path=("speculative", "disable_padded_drafter_batch"), message=message, fix="leave it out unless it pays"
+            path=("speculative", "disable_padded_drafter_batch"), message=message, fix="remove it unless it is faster"
         )
 
 
 @rule("GS208", "error")
 def synthetic(subject: Subject) -> Iterator[Issue]:
-    """Synthetic acceptance comes in exactly one form, which fits the number of tokens."""
+    """Synthetic acceptance needs exactly one form, which matches the number of tokens."""
     spec = subject.profile.speculative
     if not spec or spec.rejection_sample_method != "synthetic" or subject.runs("<0.20"):
         return
     rates, length, tokens = spec.synthetic_acceptance_rates, spec.synthetic_acceptance_length, subject.tokens
     if (rates is None) == (length is None):
-        path, message = "rejection_sample_method", "synthetic wants exactly one of the two forms of acceptance"
+        path, message = "rejection_sample_method", "synthetic needs exactly one of the two forms of acceptance"
     elif rates is not None and len(rates) != tokens:
         path, message = "synthetic_acceptance_rates", f"has {len(rates)} rates for {tokens} tokens"
     elif rates is not None and rates != sorted(rates, reverse=True):
@@ -53,43 +53,47 @@ def synthetic(subject: Subject) -> Iterator[Issue]:
         path, message = "synthetic_acceptance_length", f"is {length:g}, and {tokens} tokens give at most {tokens + 1}"
     else:
         return
-    fix = "give synthetic_acceptance_rates, one falling rate for each token, or synthetic_acceptance_length"
+    fix = "set synthetic_acceptance_rates, one decreasing rate per token, or synthetic_acceptance_length"
     yield Issue(path=("speculative", path), message=message, fix=fix)
 
 
 @rule("GS209", "warning", any_release=True)
 def lossy(subject: Subject) -> Iterator[Issue]:
-    """Acceptance that does not keep the target's own answers."""
+    """Acceptance that changes the target's answers."""
     spec = subject.profile.speculative
     method = spec.rejection_sample_method if spec else None
     if method in ("synthetic", "fly"):
-        said = "accepts tokens by lot, for measuring" if method == "synthetic" else "accepts tokens loosely"
-        message = f"{method} {said}: answers are not those of the target alone"
+        said = (
+            "accepts tokens at random, for measurements"
+            if method == "synthetic"
+            else "accepts tokens that the target would not choose"
+        )
+        message = f"{method} {said}, so answers differ from the target's own"
         yield Issue(
             path=("speculative", "rejection_sample_method"),
             message=message,
-            fix="leave it and its keys out to serve people",
+            fix="remove it and its keys to serve users",
         )
 
 
 @rule("GS210", "error")
 def fly(subject: Subject) -> Iterator[Issue]:
-    """FLy looks at the acceptances after a token, so there must be some (SpeculativeConfig._verify_args, 0.33.0)."""
+    """FLy needs acceptances after a token (SpeculativeConfig._verify_args, 0.33.0)."""
     spec = subject.profile.speculative
     if not spec or spec.rejection_sample_method != "fly":
         return
     tokens = subject.tokens
     if tokens < 2:
-        message = "fly wants at least 2 tokens"
+        message = "fly needs at least 2 tokens"
         yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="draft 2 tokens or more")
     elif spec.fly_window_size and spec.fly_window_size >= tokens:
         message = f"is {spec.fly_window_size}, and must be smaller than num_speculative_tokens, {tokens}"
-        yield Issue(path=("speculative", "fly_window_size"), message=message, fix=f"write {tokens - 1} or less")
+        yield Issue(path=("speculative", "fly_window_size"), message=message, fix=f"use {tokens - 1} or less")
 
 
 @rule("GS211", "error")
 def different_vocabularies(subject: Subject) -> Iterator[Issue]:
-    """Drafting over two vocabularies is greedy."""
+    """Drafting over two vocabularies is always greedy."""
     spec = subject.profile.speculative
     if not spec or not spec.use_heterogeneous_vocab:
         return
@@ -98,8 +102,8 @@ def different_vocabularies(subject: Subject) -> Iterator[Issue]:
         ("use_local_argmax_reduction", bool(spec.use_local_argmax_reduction) and subject.runs(">=0.33")),
     ):
         if wrong:
-            message = f"vLLM {subject.vllm} does not take it together with use_heterogeneous_vocab"
-            yield Issue(path=("speculative", key), message=message, fix="leave it out")
+            message = f"vLLM {subject.vllm} does not support it together with use_heterogeneous_vocab"
+            yield Issue(path=("speculative", key), message=message, fix="remove it")
 
 
 @rule("GS215", "error")
@@ -109,12 +113,12 @@ def adaptive_verification(subject: Subject) -> Iterator[Issue]:
     if not spec or not spec.enable_adaptive_verification or spec.method == "dspark":
         return
     if subject.runs(">=0.28,<0.30"):
-        message = f"vLLM {subject.vllm} verifies adaptively with dspark alone"
+        message = f"vLLM {subject.vllm} supports adaptive verification only with dspark"
     elif subject.runs(">=0.30") and spec.use_local_argmax_reduction:
-        message = "it needs the draft's logits, which use_local_argmax_reduction never gathers"
+        message = "it needs the draft's logits, which use_local_argmax_reduction does not gather"
     else:
         return
-    yield Issue(path=("speculative", "enable_adaptive_verification"), message=message, fix="leave it out")
+    yield Issue(path=("speculative", "enable_adaptive_verification"), message=message, fix="remove it")
 
 
 RULES: Final = (

@@ -18,36 +18,36 @@ _UNUSED_UNDER_V2: Final = (
     ("attention_backend", ("eagle", "eagle3"), ">=0.25,<0.31"),
     ("kv_cache_dtype", ("draft_model",), ">=0.31,<0.32"),
 )
-"""Speculative keys that model runner v2 does not hand to the draft: load_draft_model() in
+"""Speculative keys that model runner v2 does not pass to the draft: load_draft_model() in
 vllm/v1/worker/gpu/spec_decode/draft_model/ (0.31) and standalone_ar/ (0.32, 0.33), load_eagle_model() in eagle/utils.py
 (no apply_draft_overrides() before 0.31)."""
 
 
 @rule("GS301", "error")
 def several_groups(subject: Subject) -> Iterator[Issue]:
-    """A draft model in several KV cache groups: model runner v1 asserts one."""
+    """A draft model in several KV cache groups; model runner v1 supports one."""
     if subject.method != "draft_model" or subject.hybrid_manager == "off" or subject.runner == "v2":
         return
     if subject.runs("<0.20") or _one_kind_of_layer(subject):
         return  # a patch does it there, see GS401; or there is one group anyway
     message = (
-        "with the hybrid KV cache manager on, the draft's sliding and full layers lie in several KV cache groups, "
-        f"and model runner v1, which vLLM {subject.vllm} uses here, stops there"
+        "with the hybrid KV cache manager on, the draft's sliding and full layers are in several KV cache groups, "
+        f"and model runner v1, which vLLM {subject.vllm} uses here, supports only one"
     )
     known = subject.windows("draft") is not None  # another draft may have one kind of layers
-    fix = "write serve.disable_hybrid_kv_cache_manager: true"
+    fix = "set serve.disable_hybrid_kv_cache_manager: true"
     yield Issue(path=_HYBRID, message=message, fix=fix, severity=None if known else "warning")
 
 
 @rule("GS302", "warning")
 def many_groups(subject: Subject) -> Iterator[Issue]:
-    """An EAGLE-3 head beside a Gemma 4 with the hybrid manager on: one KV cache group for every layer."""
+    """An EAGLE-3 head for Gemma 4 with the hybrid manager on, which makes one KV cache group per layer."""
     if subject.method == "eagle3" and subject.hybrid_manager == "on":
         message = (
             "with the hybrid KV cache manager on, the head's layer makes vLLM put every layer into a KV cache group of "
-            "its own (61 for a 31B), and it builds metadata for each of them at every step"
+            "its own (61 for a 31B), for each of which it builds metadata at every step"
         )
-        fix = "write serve.disable_hybrid_kv_cache_manager: true, and compare: it takes more KV cache"
+        fix = "set serve.disable_hybrid_kv_cache_manager: true, and compare, because it needs more KV cache"
         yield Issue(path=_HYBRID, message=message, fix=fix)
 
 
@@ -63,10 +63,10 @@ def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
         return
     message = (
         f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
-        "without the scales that a calibrated checkpoint brings, and drafts badly"
+        "without the scales that a calibrated checkpoint brings, so few tokens are accepted"
     )
     given = subject.argument("--kv-cache-dtype")
-    fix = "write serve.kv_cache_dtype: bfloat16, or run vLLM 0.31 or later with model runner v2"
+    fix = "set serve.kv_cache_dtype: bfloat16, or use vLLM 0.31 or later with model runner v2"
     yield Issue(path=given.path if given else ("serve", "kv_cache_dtype"), message=message, fix=fix)
 
 
@@ -81,13 +81,13 @@ def window_of_one_layer(subject: Subject) -> Iterator[Issue]:
         message = (
             f"FlashAttention of vLLM {subject.vllm} gives all of the draft's layers the window of one of them{doubt}"
         )
-        fix = "write speculative.attention_backend: TRITON_ATTN, or run vLLM 0.28 or later"
-        yield Issue(path=("speculative",), message=message + ", and it drafts badly", fix=fix)
+        fix = "set speculative.attention_backend: TRITON_ATTN, or use vLLM 0.28 or later"
+        yield Issue(path=("speculative",), message=message + ", so few tokens are accepted", fix=fix)
 
 
 @rule("GS305", "warning")
 def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
-    """From 0.21 the draft of model runner v1 does not take over the target's attention backend."""
+    """From 0.21 on, the draft of model runner v1 does not inherit the target's attention backend."""
     spec, wanted = subject.profile.speculative, subject.value("--attention-backend")
     if not spec or not wanted or spec.attention_backend or not subject.machine.gpus:
         return
@@ -95,27 +95,27 @@ def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
         return
     chosen = attention_backend(subject, "draft")
     if chosen != wanted.upper():
-        what = f"takes {chosen}" if chosen else "chooses one by itself"
-        message = f"the draft does not take over serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
-        fix = f"write speculative.attention_backend: {wanted}"
+        what = f"takes {chosen}" if chosen else "chooses one itself"
+        message = f"the draft does not inherit serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
+        fix = f"set speculative.attention_backend: {wanted}"
         yield Issue(path=("speculative",), message=message, fix=fix)
 
 
 @rule("GS306", "warning")
 def key_without_effect(subject: Subject) -> Iterator[Issue]:
-    """Speculative keys that are accepted, and that model runner v2 then does not hand to the draft."""
+    """Speculative keys that vLLM accepts, but model runner v2 does not pass to the draft."""
     spec = subject.profile.speculative
     if not spec or subject.runner == "v1":
         return
     for key, methods, versions in _UNUSED_UNDER_V2:
         if subject.method in methods and getattr(spec, key) is not None and subject.runs(versions):
             message = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
-            yield Issue(path=("speculative", key), message=message, fix=f"set serve.{key} for both, or leave it out")
+            yield Issue(path=("speculative", key), message=message, fix=f"set serve.{key} for both, or remove it")
 
 
 @rule("GS307", "error")
 def wide_heads(subject: Subject) -> Iterator[Issue]:
-    """A backend that cannot do heads of 512 (supports_head_size of each, and fa_utils.is_fa_version_supported)."""
+    """A backend without head size 512 (supports_head_size of each, and fa_utils.is_fa_version_supported)."""
     if not subject.machine.gpus:
         return
     for role in _attending(subject):
@@ -133,13 +133,13 @@ def fast_prefill(subject: Subject) -> Iterator[Issue]:
     given = subject.argument("--kv-sharing-fast-prefill")
     heads = ("eagle", "eagle3", "mtp", *(("dflash",) if subject.runs(">=0.20") else ()))
     if given and not given.negated and subject.method in (*heads, "dspark"):
-        message = f"vLLM refuses kv_sharing_fast_prefill together with {subject.method}"
-        yield Issue(path=given.path, message=message, fix="take it out")
+        message = f"vLLM rejects kv_sharing_fast_prefill together with {subject.method}"
+        yield Issue(path=given.path, message=message, fix="remove it")
 
 
 @rule("GS309", "error")
 def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
-    """A target that attends to images both ways, and a batch that cannot hold the largest of them."""
+    """A target with bidirectional attention to images, and a batch that cannot hold the largest one."""
     limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
     if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
         return
@@ -149,14 +149,16 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
     if item and batch < item.tokens:
         given = subject.argument("--max-num-batched-tokens")
         what = "is" if given else "comes to"
-        message = f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not cut"
-        fix = f"write {item.tokens} or more, or serve.language_model_only: true where only text is asked"
+        message = (
+            f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not split"
+        )
+        fix = f"use {item.tokens} or more, or set serve.language_model_only: true if you serve only text"
         path = given.path if given else ("serve", "max_num_batched_tokens")
         yield Issue(path=path, message=message, fix=fix, severity="error" if subject.wants_whole_items else "warning")
 
 
 def attention_backend(subject: Subject, role: Role) -> str | None:
-    """The backend that runs: the one asked for, else the one that vLLM chooses; None when only the machine knows."""
+    """Return the backend: the requested one, else the one that vLLM chooses; None if only the machine decides."""
     asked = _asked(subject, role)
     if asked and asked.lower() != "auto":
         return asked.upper()
@@ -172,7 +174,7 @@ def attention_backend(subject: Subject, role: Role) -> str | None:
 
 
 def _attending(subject: Subject) -> tuple[Role, ...]:
-    """Whose backends are a question: a draft's where it is a model of its own under model runner v1."""
+    """Yield the roles whose backends matter: the draft's only if it is a separate model under model runner v1."""
     separate = subject.profile.draft and subject.runner == "v1" and subject.runs(">=0.21")
     return ("target", "draft") if separate else ("target",)
 
@@ -188,7 +190,7 @@ def _backend_path(subject: Subject, role: Role) -> Path:
 
 
 def _cannot(subject: Subject, backend: str) -> str | None:
-    """Where a backend has no kernels for wide heads; None when it has."""
+    """Return where a backend has no kernels for wide heads; None if it has them."""
     capability = subject.machine.compute_capability
     if backend == "FLASH_ATTN" and subject.runs("<0.20"):
         return f"in vLLM {subject.vllm}"

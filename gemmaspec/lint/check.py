@@ -1,4 +1,4 @@
-"""From a profile to its findings: pure; `--for`, the profile or a guess says which vLLM."""
+"""Check a profile. Pure; the vLLM release comes from `--for`, the profile or an assumption."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Vllm:
-    """The vLLM that a profile is checked against."""
+    """The vLLM release that a profile is checked against."""
 
     version: str
     assumed: bool
-    """Nothing says which one will run: this is the newest of the table."""
+    """Whether the newest known release was assumed, because nothing names one."""
     facts: Facts
 
 
 def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
-    """The vLLM that is `asked` for, or whose facts are given, else the profile's, else the newest of the table."""
+    """Return the requested release or that of the given facts, else the profile's, else the newest known one."""
     if isinstance(asked, Facts):
         return Vllm(version=asked.vllm, assumed=False, facts=asked)
     known = asked or vllm_of(loaded.profile)
@@ -59,31 +59,33 @@ def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
 
 @rule("GS701", "note")
 def _assumed(subject: Subject) -> Iterator[Issue]:
-    """Nothing says which vLLM will run."""
-    message = f"nothing says which vLLM this runs; it was checked against {subject.vllm}, the newest one known here"
-    pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "name it in runtime.vllm"
-    fix = f"{pin} or with gemmaspec lock, or ask with --for RELEASE"
+    """The vLLM release is not named."""
+    message = f"the profile does not name a vLLM release; checked against {subject.vllm}, the newest known one"
+    pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "set runtime.vllm"
+    fix = f"{pin}, run gemmaspec lock, or use --for RELEASE"
     yield Issue(path=_says_so(subject), message=message, fix=fix)
 
 
 @rule("GS703", "error")
 def _too_old(subject: Subject) -> Iterator[Issue]:
-    """A vLLM without Gemma 4."""
-    yield Issue(path=_says_so(subject), message=f"vLLM {subject.vllm} has no Gemma 4", fix="run 0.19.0 or later")
+    """A vLLM release without Gemma 4."""
+    yield Issue(
+        path=_says_so(subject), message=f"vLLM {subject.vllm} does not support Gemma 4", fix="use 0.19.0 or later"
+    )
 
 
 @rule("GS708", "note")
 def _not_in_table(subject: Subject) -> Iterator[Issue]:
-    """A vLLM that the table does not have."""
-    message = f"vLLM {subject.vllm} is not in the table; it was checked with the facts of {subject.facts.vllm}"
+    """A vLLM release that gemmaspec does not know."""
+    message = f"vLLM {subject.vllm} is unknown; checked with the facts of {subject.facts.vllm}"
     beyond: Severity | None = "warning" if Version(subject.vllm) > Version(newest()) else None
     yield Issue(
-        path=_says_so(subject), message=message, fix="use a newer gemmaspec, or a release of the table", severity=beyond
+        path=_says_so(subject), message=message, fix="use a newer gemmaspec or a known release", severity=beyond
     )
 
 
 def _says_so(subject: Subject) -> Path:
-    """The key that says which vLLM runs, or could."""
+    """Return the key that names the vLLM release, or could."""
     profile = subject.profile
     return ("image",) if profile.image and not profile.runtime.vllm else ("runtime", "vllm")
 
@@ -120,9 +122,9 @@ def check(
 ) -> tuple[Finding, ...]:
     """Return all findings of a profile, in the order of its file.
 
-    Without `notes`, rules that give nothing else are left out. `here` is what this machine has of the models' folders
-    and the template. Where the vLLM is only assumed, a finding that some other release of the table would not give
-    counts less.
+    Without `notes`, rules that only give notes are skipped. `here` describes the models' folders and the template on
+    this machine. If the vLLM release is only assumed, a finding that some other known release would not give has a
+    lower severity.
     """
     vllm = vllm_for(loaded, asked)
     subject = Subject(
@@ -163,7 +165,7 @@ def _found(subject: Subject, rules: Iterable[Rule]) -> list[tuple[Rule, Issue]]:
 
 
 def _doubted(subject: Subject, found: Sequence[tuple[Rule, Issue]]) -> list[tuple[Rule, Issue]]:
-    """Findings that not every release would give, one severity lower: it may be another one that runs."""
+    """Return the findings; those that not every release gives are one severity lower, as another one may run."""
     doubtful = {_key(one): one for one in found if not one[0].any_release and _severity(one) != "note"}
     everywhere = dict(doubtful)
     for release in releases():
@@ -190,7 +192,7 @@ def _lower(one: tuple[Rule, Issue]) -> tuple[Rule, Issue]:
 
 
 def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Issue]]) -> tuple[Finding, ...]:
-    """Return the findings with file and line, in the order of the file, the worst first where a line has several."""
+    """Return the findings with file and line in the order of the file; on the same line, the worst comes first."""
     placed = []
     for rule_, one in found:
         place, severity = loaded.place(*one.path), _severity((rule_, one))

@@ -21,7 +21,7 @@ class Argument:
     """One flag as the profile gives it."""
 
     path: tuple[str | int, ...]
-    """The key that it came from."""
+    """The profile's key that it came from."""
     flag: str
     """With the leading --, without no-."""
     value: str | None
@@ -30,7 +30,7 @@ class Argument:
 
 
 def arguments(profile: Profile, flags: Mapping[str, Flag]) -> tuple[Argument, ...]:
-    """Every flag of the server's command line; `flags` are those of the vLLM, and tell what takes a value."""
+    """Yield every flag of the server's command line; `flags` are vLLM's, which show whether one takes a value."""
     return (*_serve(profile), *_model(profile), *_chat(profile), *_extra(profile.serve.extra_args, flags))
 
 
@@ -61,7 +61,7 @@ def _chat(profile: Profile) -> Iterator[Argument]:
 
 
 def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[Argument]:
-    """The words of `extra_args`; a word after a flag that takes a value is that value."""
+    """Yield the flags of `extra_args`; a word after a flag that takes a value is that value."""
     for index, word in enumerate(words):
         if not word.startswith("-") or re.fullmatch(r"-[0-9.]+", word) or _OPTIMIZATION.fullmatch(word):
             continue
@@ -74,10 +74,10 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[Argument
 
 
 def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
-    """A flag as somebody wrote it, as the table names it, and whether it is the --no- form.
+    """Return the canonical name of a flag, and whether it is the --no- form.
 
-    vLLM takes underscores for hyphens, `--a.b` for a key of --a's JSON, short names, and what begins like one flag;
-    from 0.33.0 on --disable-x for an --enable-x, and the other way round, which counts as the --no- form.
+    vLLM accepts underscores for hyphens, `--a.b` for a key of --a's JSON, short names, and unique prefixes; from
+    0.33.0 on, also --disable-x for an --enable-x and vice versa, which counts as the --no- form.
     """
     name = written.split(".", 1)[0].replace("_", "-")
     name = next((flag.name for flag in flags.values() if flag.short == name), name)

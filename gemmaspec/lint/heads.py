@@ -1,4 +1,4 @@
-"""GS8xx: heads that draft for one target, and what requests cannot have while a draft is at work."""
+"""GS8xx: heads that draft for one target, and what requests cannot use under speculation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.releases.drafting import HEAD_FORMATS
 
 HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
-"""Methods whose draft is a head that was taught by one target."""
+"""Methods whose draft is a head trained for one target."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(e2b|e4b|12b|26b[-_]?a4b|31b)(?![a-z0-9])", re.IGNORECASE)
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
@@ -20,34 +20,34 @@ _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
 
 @rule("GS801", "warning", any_release=True)
 def instruct_head_on_base(subject: Subject) -> Iterator[Issue]:
-    """A head that was taught by the -it model, beside the base model."""
+    """A head trained for the -it model, with the base model as the target."""
     if subject.method not in HEADS or not _INSTRUCT.search(subject.called("draft")):
         return
     if _is_base(subject):
         message = (
-            f"{subject.called('draft')} was made for the -it model, and {subject.name('target')} looks like the base "
-            "one. Published for such a pair on a DGX Spark: 25 tokens/s, 41 without a draft"
+            f"{subject.called('draft')} was made for the -it model, but {subject.name('target')} looks like the base "
+            "model. Published for such a pair on a DGX Spark: 25 tokens/s, 41 without a draft"
         )
         yield Issue(
-            path=("draft", "model"), message=message, fix="serve the -it target, or leave the draft out (--no-spec)"
+            path=("draft", "model"), message=message, fix="serve the -it target, or remove the draft (--no-spec)"
         )
 
 
 @rule("GS802", "error", any_release=True)
 def head_of_another_size(subject: Subject) -> Iterator[Issue]:
-    """A head reads hidden states, or the KV cache, of one size of Gemma 4."""
+    """A head for another size of Gemma 4, whose hidden states or KV cache it reads."""
     if subject.method not in HEADS:
         return
     target, draft = subject.target, subject.draft
     width = draft.speculator.target_hidden_size if draft and draft.speculator else None
     if target and width:
         if width != target.text.hidden_size:
-            message = f"is made for hidden states of {width}, and the target's have {target.text.hidden_size}"
+            message = f"is made for hidden states of {width}, but the target's have {target.text.hidden_size}"
             yield Issue(path=("draft", "model"), message=message, fix="use the head that was made for this target")
         return
     mine, other = _size(subject, "target"), _size(subject, "draft")
     if mine and other and mine != other:
-        message = f"is called a head for {other.upper()}, and the target is {mine.upper()}"
+        message = f"is named as a head for {other.upper()}, but the target is {mine.upper()}"
         yield Issue(
             path=("draft", "model"), message=message, fix=f"use the head for {mine.upper()}", severity="warning"
         )
@@ -55,7 +55,7 @@ def head_of_another_size(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS803", "error", any_release=True)
 def sampling_refused(subject: Subject) -> Iterator[Issue]:
-    """Defaults that vLLM refuses under speculation (SamplingParams._validate_spec_decode, 0.19.1-0.33.0)."""
+    """Defaults that vLLM rejects under speculation (SamplingParams._validate_spec_decode, 0.19.1-0.33.0)."""
     given = subject.argument("--override-generation-config") if subject.method else None
     defaults = _json(given.value if given else None)
     refused = [key for key in ("min_p", "logit_bias") if defaults.get(key)]
@@ -63,36 +63,36 @@ def sampling_refused(subject: Subject) -> Iterator[Issue]:
         message = (
             f"sets {' and '.join(refused)} for every request, and under speculation vLLM answers those with HTTP 400"
         )
-        yield Issue(path=given.path, message=message, fix="take it out, or leave the draft out (--no-spec)")
+        yield Issue(path=given.path, message=message, fix="remove it, or leave the draft out (--no-spec)")
 
 
 @rule("GS804", "warning")
 def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
-    """JSON of concurrent requests under MTP (vLLM pull request 44993, whose fix is in 0.26.0 and not in 0.24.0)."""
+    """Broken JSON of concurrent requests under MTP (vLLM pull request 44993; fixed in 0.26.0, not in 0.24.0)."""
     if subject.method != "mtp" or subject.runs(">=0.26") or subject.number("--max-num-seqs") == 1:
         return
     message = (
         f"with vLLM {subject.vllm} JSON by schema comes out broken when several requests draft at once: measured with "
         "an E2B and its assistant 75 to 100 % of answers for 8 to 32 requests"
     )
-    fix = "run vLLM 0.26 or later, or write serve.max_num_seqs: 1 where JSON is asked for"
+    fix = "use vLLM 0.26 or later, or set serve.max_num_seqs: 1 if requests ask for JSON"
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
 @rule("GS805", "warning")
 def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
-    """Streamed tool calls under MTP with the parsers of 0.23 and before (vLLM issues 41967 and 42696)."""
+    """Lost arguments of streamed tool calls under MTP with the parsers up to 0.23 (vLLM issues 41967 and 42696)."""
     given = subject.argument("--tool-call-parser")
     if subject.method == "mtp" and given and subject.runs("<0.24"):
         message = (
             f"with vLLM {subject.vllm} a streamed answer of several tool calls loses arguments when tokens are drafted"
         )
-        yield Issue(path=given.path, message=message, fix="run vLLM 0.24 or later, or ask for tools without streaming")
+        yield Issue(path=given.path, message=message, fix="use vLLM 0.24 or later, or request tools without streaming")
 
 
 @rule("GS806", "warning")
 def fp8_cache_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """MTP with an FP8 cache on Hopper: the head alone takes FlashInfer (vLLM issues 48495 and 48848)."""
+    """MTP with an FP8 cache on Hopper: only the head uses FlashInfer (vLLM issues 48495 and 48848)."""
     dtype = subject.value("--kv-cache-dtype") or ""
     hopper = (subject.machine.compute_capability or "").startswith("9.")
     if subject.method != "mtp" or not hopper or not dtype.startswith("fp8") or subject.runs("<0.24"):
@@ -104,25 +104,23 @@ def fp8_cache_on_hopper(subject: Subject) -> Iterator[Issue]:
         )
         given = subject.argument("--kv-cache-dtype")
         path = given.path if given else ("serve", "kv_cache_dtype")
-        yield Issue(
-            path=path, message=message, fix="write serve.attention_backend: TRITON_ATTN, which the head takes over"
-        )
+        yield Issue(path=path, message=message, fix="set serve.attention_backend: TRITON_ATTN, which the head inherits")
 
 
 @rule("GS807", "error")
 def unknown_format(subject: Subject) -> Iterator[Issue]:
-    """A head whose format this vLLM does not read yet."""
+    """A head whose format this vLLM does not support yet."""
     declared = subject.draft.config.get("speculators_model_type") if subject.draft else None
     name = subject.called("draft").lower()
     for kind, called, since in HEAD_FORMATS:
         if (declared == kind if declared else name.endswith(called)) and not subject.runs(f">={since}"):
-            message = f"is a head in the format {kind}, which vLLM {subject.vllm} does not read"
-            yield Issue(path=("draft", "model"), message=message, fix=f"run vLLM {since} or later")
+            message = f"is a head in the format {kind}, which vLLM {subject.vllm} does not support"
+            yield Issue(path=("draft", "model"), message=message, fix=f"use vLLM {since} or later")
 
 
 @rule("GS808", "error")
 def one_way_attention(subject: Subject) -> Iterator[Issue]:
-    """A DFlash head attends both ways, and Triton's kernels could not before 0.26 (vLLM issues 40382 and 42068)."""
+    """A DFlash head needs bidirectional attention, which Triton lacks before 0.26 (vLLM issues 40382 and 42068)."""
     spec = subject.profile.speculative
     asked = (spec.attention_backend or "").upper() if spec else ""
     if subject.method == "dflash" and asked == "TRITON_ATTN" and subject.runs("<0.26"):
@@ -130,12 +128,12 @@ def one_way_attention(subject: Subject) -> Iterator[Issue]:
         yield Issue(
             path=("speculative", "attention_backend"),
             message=message,
-            fix="write FLASH_ATTN, or run vLLM 0.26 or later",
+            fix="set FLASH_ATTN, or use vLLM 0.26 or later",
         )
 
 
 def _is_base(subject: Subject) -> bool:
-    """Whether the target is a base model: it has no chat template, or it is called a Gemma 4 and not an -it one."""
+    """Return whether the target is a base model: without a chat template, or named Gemma 4 without -it."""
     if subject.target and subject.target.has_chat_template is not None:
         return not subject.target.has_chat_template
     name = subject.called("target")
@@ -143,7 +141,7 @@ def _is_base(subject: Subject) -> bool:
 
 
 def _size(subject: Subject, role: Role) -> str | None:
-    """E2B, E4B, 12B, 26B-A4B or 31B, as a model's name says it."""
+    """Return E2B, E4B, 12B, 26B-A4B or 31B, according to the model's name."""
     found = _SIZE.search(subject.called(role))
     return found[1].lower().replace("_", "-").replace("26ba4b", "26b-a4b") if found else None
 

@@ -1,4 +1,4 @@
-"""GS9xx: what a profile says that is not there: keys without a value, files and folders of this machine."""
+"""GS9xx: missing things: values of keys, files and folders on this machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from gemmaspec.lint.subject import Subject
 
 @rule("GS901", "warning", any_release=True)
 def emptied(subject: Subject) -> Iterator[Issue]:
-    """A key with nothing behind it, which takes away what the profile inherits."""
+    """A key without a value, which removes the inherited value."""
     for key in subject.emptied:
-        message = "has nothing behind it, and so takes away what the profile inherits"
-        yield Issue(path=tuple(key.split(".")), message=message, fix="write null if that is meant, or remove the line")
+        message = "is empty, which removes the inherited value"
+        yield Issue(
+            path=tuple(key.split(".")), message=message, fix="write null if that is intended, or remove the line"
+        )
 
 
 @rule("GS902", "warning", any_release=True)
@@ -23,12 +25,12 @@ def model_folder(subject: Subject) -> Iterator[Issue]:
     """A model's folder that is missing on this machine, or has no config.json."""
     for role in ("target", "draft"):
         if subject.here.get(role) == "missing":
-            fix = "correct the path; on the machine that it is meant for, nothing has to change"
-            yield Issue(path=(role, "model"), message=f"there is no folder {subject.name(role)} here", fix=fix)
+            fix = "correct the path, unless the profile is for another machine"
+            yield Issue(path=(role, "model"), message=f"missing folder {subject.name(role)}", fix=fix)
         elif subject.here.get(role) == "no config":
             message = f"{subject.name(role)} has no config.json, so it is not a model"
             yield Issue(
-                path=(role, "model"), message=message, fix="name the folder that holds config.json and safetensors"
+                path=(role, "model"), message=message, fix="name the folder that contains config.json and safetensors"
             )
 
 
@@ -37,7 +39,7 @@ def model_file(subject: Subject) -> Iterator[Issue]:
     """A model that is a file, as GGUF is: a model is a folder with config.json and safetensors."""
     for role in ("target", "draft"):
         if subject.here.get(role) == "file" or subject.name(role).lower().endswith(".gguf"):
-            message = f"{subject.name(role)} is a file; a model is a folder with config.json and safetensors"
+            message = f"{subject.name(role)} is a file, but a model is a folder with config.json and safetensors"
             yield Issue(
                 path=(role, "model"), message=message, fix="name that folder, or a model of the Hub (owner/name)"
             )
@@ -49,8 +51,8 @@ def template_file(subject: Subject) -> Iterator[Issue]:
     template = subject.profile.chat.template
     if template and subject.here.get("template") == "missing":
         near = difflib.get_close_matches(template, ["gemma4", *subject.templates], n=1, cutoff=0.6)
-        fix = f"did you mean {near[0]}?" if near else "write gemma4, or the path of a file"
-        yield Issue(path=("chat", "template"), message=f"there is no template {template}", fix=fix)
+        fix = f"did you mean {near[0]}?" if near else "use gemma4, or the path of a file"
+        yield Issue(path=("chat", "template"), message=f"unknown template {template}", fix=fix)
 
 
 RULES: Final = (emptied, model_folder, model_file, template_file)

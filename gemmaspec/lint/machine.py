@@ -1,4 +1,4 @@
-"""GS5xx: what the machine makes of it."""
+"""GS5xx: what depends on the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEASURED: Final = "on an H200, vLLM 0.26.0, NVFP4, 0.7 accepted at each positio
 
 @rule("GS501", "warning")
 def eager_drafter(subject: Subject) -> Iterator[Issue]:
-    """`enforce_eager` leaves the drafter without CUDA graphs."""
+    """`enforce_eager` disables CUDA graphs for the drafter."""
     spec = subject.profile.speculative
     if not spec or not subject.machine.gpus or not subject.profile.draft:
         return
@@ -27,15 +27,13 @@ def eager_drafter(subject: Subject) -> Iterator[Issue]:
         (("speculative", "enforce_eager"), spec.enforce_eager),
     ):
         if on:
-            message = (
-                f"leaves the draft without CUDA graphs; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
-            )
-            yield Issue(path=path, message=message, fix="take it out, or leave the draft out")
+            message = f"disables CUDA graphs for the draft; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
+            yield Issue(path=path, message=message, fix="remove it, or remove the draft")
 
 
 @rule("GS502", "note")
 def drafter_without_graphs(subject: Subject) -> Iterator[Issue]:
-    """Releases whose draft model runs without CUDA graphs, whatever is set."""
+    """A release that always runs the draft model without CUDA graphs."""
     if subject.method != "draft_model" or not subject.machine.gpus or subject.switched("--enforce-eager"):
         return
     if subject.runs("<0.26"):
@@ -45,7 +43,7 @@ def drafter_without_graphs(subject: Subject) -> Iterator[Issue]:
     else:
         return
     message = f"the draft model runs without CUDA graphs in vLLM {subject.vllm} (model runner {subject.runner})"
-    loses = ", and on memory this fast that makes speculation a loss"
+    loses = ", which makes speculation slower than none on memory this fast"
     yield Issue(
         path=("speculative", "method"),
         message=message + loses if _is_fast(subject) else message,
@@ -56,19 +54,19 @@ def drafter_without_graphs(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS503", "note")
 def many_tokens(subject: Subject) -> Iterator[Issue]:
-    """More tokens than a machine with fast memory earns back."""
+    """More draft tokens than pay off on a machine with fast memory."""
     if subject.method == "draft_model" and subject.tokens > 2 and _is_fast(subject):
         message = f"is {subject.tokens}; {_MEASURED}: 1.06 times the speed of no draft with 2 tokens, 0.90 with 4"
-        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="try 2, and measure")
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="try 2 and measure")
 
 
 @rule("GS504", "warning", any_release=True)
 def unified_memory(subject: Subject) -> Iterator[Issue]:
-    """A share of unified memory that leaves the operating system too little."""
+    """A share of unified memory that leaves too little for the operating system."""
     share = subject.profile.serve.gpu_memory_utilization
     if subject.machine.name == "dgx-spark" and share and share > 0.85:
-        message = f"is {share:g} of 121.69 GiB, and a DGX Spark that does nothing else has about 102 GiB free"
-        yield Issue(path=("serve", "gpu_memory_utilization"), message=message, fix="write 0.85 or less")
+        message = f"is {share:g} of 121.69 GiB, but an idle DGX Spark has about 102 GiB free"
+        yield Issue(path=("serve", "gpu_memory_utilization"), message=message, fix="set 0.85 or less")
 
 
 def _is_fast(subject: Subject) -> bool:

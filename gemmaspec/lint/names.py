@@ -1,4 +1,4 @@
-"""GS1xx: what this vLLM knows by name."""
+"""GS1xx: names that this vLLM knows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _SUCCESSORS: Final = {
     "VLLM_ATTENTION_BACKEND": "use serve.attention_backend",
     "VLLM_FLASH_ATTN_VERSION": "use serve.extra_args: [--attention-config.flash_attn_version=…]",
 }
-"""What does the job of a variable that is gone (vllm/envs.py and vllm/engine/arg_utils.py, 0.19.0-0.33.0)."""
+"""Replacements of removed variables (vllm/envs.py and vllm/engine/arg_utils.py, 0.19.0-0.33.0)."""
 
 _REPLACED: Final = {
-    "--calculate-kv-scales": "take it out and use a checkpoint that holds KV scales, or kv_cache_dtype: auto",
+    "--calculate-kv-scales": "remove it and use a checkpoint with KV scales, or kv_cache_dtype: auto",
     "--linear-backend": "up to vLLM 0.23 the variable VLLM_NVFP4_GEMM_BACKEND does this for NVFP4",
 }
 
 
 @rule("GS101", "error")
 def flag(subject: Subject) -> Iterator[Issue]:
-    """A flag that this vLLM does not have: its parser refuses the command line."""
+    """A flag that this vLLM does not have, so that its parser rejects the command line."""
     for given in subject.arguments:
         known = subject.facts.flags.get(given.flag)
         if known and (known.negatable or not given.negated):
             continue
         shown = f"--no-{given.flag.removeprefix('--')}" if given.negated else given.flag
-        message = f"vLLM {subject.vllm} has no flag {shown}; the table has it {spans('flag', given.flag)}"
-        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "take it out"
+        message = f"vLLM {subject.vllm} has no flag {shown}; available {spans('flag', given.flag)}"
+        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "remove it"
         yield Issue(path=given.path, message=message, fix=fix)
 
 
@@ -52,18 +52,16 @@ def flag_value(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS103", "error")
 def speculative_key(subject: Subject) -> Iterator[Issue]:
-    """A key that this vLLM's SpeculativeConfig forbids."""
+    """A key that this vLLM's SpeculativeConfig does not have."""
     for key in _speculative(subject):
         if key not in subject.facts.speculative_keys:
-            message = (
-                f"vLLM {subject.vllm} has no speculative key {key}; the table has it {spans('speculative key', key)}"
-            )
-            yield Issue(path=("speculative", key), message=message, fix="take it out, or run a vLLM that has it")
+            message = f"vLLM {subject.vllm} has no speculative key {key}; available {spans('speculative key', key)}"
+            yield Issue(path=("speculative", key), message=message, fix="remove it, or use a vLLM release that has it")
 
 
 @rule("GS104", "error")
 def speculative_value(subject: Subject) -> Iterator[Issue]:
-    """A value that is not among a speculative key's."""
+    """A value that a speculative key does not allow."""
     for key, value in _speculative(subject).items():
         if key == "method":
             continue  # GS203 says what drafts for Gemma 4
@@ -75,22 +73,22 @@ def speculative_value(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS105", "warning")
 def variable(subject: Subject) -> Iterator[Issue]:
-    """A VLLM_ variable that this vLLM does not read: it says so in its log and goes on without it."""
+    """A VLLM_ variable that this vLLM does not know; it logs a warning and ignores it."""
     strict = subject.switched("--fail-on-environ-validation")
     for name in _variables(subject):
         if name in subject.facts.environment:
             continue
-        said = "and --fail-on-environ-validation makes that fatal" if strict else "and ignores it"
+        said = "and --fail-on-environ-validation makes this fatal" if strict else "and ignores it"
         message = (
-            f"vLLM {subject.vllm} does not know the variable {name} (the table: {spans('variable', name)}), {said}"
+            f"vLLM {subject.vllm} does not know the variable {name} (available: {spans('variable', name)}), {said}"
         )
-        fix = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "take it out"
+        fix = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "remove it"
         yield Issue(path=_env_path(subject, name), message=message, fix=fix, severity="error" if strict else None)
 
 
 @rule("GS106", "error")
 def variable_value(subject: Subject) -> Iterator[Issue]:
-    """A value that vLLM refuses when it reads the variable (env_with_choices in vllm/envs.py)."""
+    """A value of a variable that vLLM rejects (env_with_choices in vllm/envs.py)."""
     for name, value in subject.profile.env.items():
         known = subject.facts.environment_values.get(name)
         if known and name.startswith("VLLM_") and value.lower() not in {one.lower() for one in known}:
@@ -122,18 +120,18 @@ def attention_backend(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS109", "error")
 def quantization(subject: Subject) -> Iterator[Issue]:
-    """A quantization that vLLM does not know by that name."""
+    """A quantization that vLLM does not know."""
     known = subject.facts.quantizations
     for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
         if model and model.quantization and model.quantization not in known:
             message = f"vLLM {subject.vllm} does not know the quantization {model.quantization!r}"
-            fix = _one_of(model.quantization, known) + "; or leave it out: the checkpoint says it"
+            fix = _one_of(model.quantization, known) + "; or remove it, because the checkpoint names it"
             yield Issue(path=(role, "quantization"), message=message, fix=fix)
 
 
 @rule("GS110", "error")
 def cache_dtype(subject: Subject) -> Iterator[Issue]:
-    """A KV cache format that vLLM does not know, where its parser takes any text."""
+    """A KV cache format that vLLM does not know, although its parser accepts any text."""
     known = subject.facts.kv_cache_dtypes
     for path, dtype in _cache_dtypes(subject):
         if known and dtype not in known:
@@ -143,13 +141,13 @@ def cache_dtype(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS111", "warning", any_release=True)
 def given_twice(subject: Subject) -> Iterator[Issue]:
-    """A flag of `extra_args` that a key sets too: the last one wins, silently."""
+    """A flag of `extra_args` that a key also sets; the last one silently wins."""
     typed = {one.flag: one.path for one in subject.arguments if "extra_args" not in one.path}
     for one in subject.arguments:
         if "extra_args" in one.path and one.flag in typed:
             key = ".".join(map(str, typed[one.flag]))
-            message = f"{one.flag} is given by {key} as well; vLLM uses the last one, this"
-            yield Issue(path=one.path, message=message, fix=f"say it once, in {key}")
+            message = f"{one.flag} is also set by {key}; vLLM uses this one, which is the last"
+            yield Issue(path=one.path, message=message, fix=f"set it once, in {key}")
 
 
 def _speculative(subject: Subject) -> dict[str, object]:
@@ -179,7 +177,7 @@ def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...
 
 
 def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The formats that the parser's own choices do not check."""
+    """Return the formats that the parser does not check."""
     given = subject.argument("--kv-cache-dtype")
     if given and given.value and not subject.facts.flags[given.flag].choices:
         yield given.path, given.value

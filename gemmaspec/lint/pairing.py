@@ -13,12 +13,12 @@ from gemmaspec.profile.speculation import Speculative
 from gemmaspec.releases.drafting import found_in_path, keeps_method
 
 _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
-"""What a profile can name."""
+"""Methods that a profile can name."""
 
 
 @rule("GS201", "error")
 def detected_method(subject: Subject) -> Iterator[Issue]:
-    """vLLM takes the method from the draft's path, even against one that is given."""
+    """vLLM takes the method from the draft's path, even if another one is set."""
     path, method = subject.name("draft"), subject.asked_method
     if not path or not method or keeps_method(method, subject.vllm):
         return
@@ -26,18 +26,18 @@ def detected_method(subject: Subject) -> Iterator[Issue]:
     if taken and taken not in (method, subject.method):
         message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
         local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
-        fix = "rename the folder" if local else "give the draft as a folder of another name"
+        fix = "rename the folder" if local else "use a folder with another name for the draft"
         yield Issue(path=("draft", "model"), message=message, fix=fix, severity="warning" if local else None)
 
 
 @rule("GS202", "warning")
 def made_for_another_method(subject: Subject) -> Iterator[Issue]:
-    """A head is drafted with as it was made to; Google's -assistant checkpoints are MTP heads."""
+    """A head needs its own method; Google's -assistant checkpoints are MTP heads."""
     asked, path = subject.asked_method, ("speculative", "method")
     head = subject.draft.speculator if subject.draft else None
     runs_anyway = subject.method != asked
     if head and asked != head.method:
-        does = f"; vLLM {subject.vllm} drafts with {head.method} all the same" if runs_anyway else ""
+        does = f"; vLLM {subject.vllm} drafts with {head.method} anyway" if runs_anyway else ""
         message = f"{subject.name('draft')} is made for {head.method}{does}"
         starts = (asked, head.method) == ("eagle", "eagle3")
         if starts:
@@ -45,9 +45,9 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
         severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
         yield Issue(path=path, message=message, fix=f"write method: {head.method}", severity=severity)
     elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
-        does = "drafts with mtp all the same" if runs_anyway else "has no model for it and stops"
+        does = "drafts with mtp anyway" if runs_anyway else "has no model for it and stops"
         message = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
-        fix = "write method: mtp, with vLLM 0.21 or later"
+        fix = "set method: mtp and use vLLM 0.21 or later"
         yield Issue(path=path, message=message, fix=fix, severity="note" if runs_anyway else None)
 
 
@@ -58,23 +58,23 @@ def method_for_gemma(subject: Subject) -> Iterator[Issue]:
     if method and method != "eagle" and not subject.facts.methods_named(method):
         known = ", ".join(sorted({row.method for row in subject.facts.methods} & _METHODS))
         message = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
-        yield Issue(path=("speculative", "method"), message=message, fix=f"use another vLLM, or one of {known}")
+        yield Issue(path=("speculative", "method"), message=message, fix=f"use another vLLM release, or one of {known}")
 
 
 @rule("GS204", "error")
 def head_missing(subject: Subject) -> Iterator[Issue]:
-    """mtp without a draft looks for the head in the target, and Gemma 4's targets have none."""
+    """mtp without a draft looks for the head in the target, but Gemma 4's targets have none."""
     if subject.method == "mtp" and not subject.profile.draft:
         message = (
-            "without a draft vLLM looks for MTP layers in the target, and Gemma 4 has them in a checkpoint of its own"
+            "without a draft, vLLM looks for MTP layers in the target, but Gemma 4 has them in a separate checkpoint"
         )
-        fix = "add draft: {model: google/gemma-4-…-it-assistant}, the one of this target's size"
+        fix = "add draft: {model: google/gemma-4-…-it-assistant} of this target's size"
         yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
 @rule("GS212", "error")
 def vocabulary(subject: Subject) -> Iterator[Issue]:
-    """A draft model with another vocabulary than the target's."""
+    """A draft model whose vocabulary differs from the target's."""
     spec, target, draft = subject.profile.speculative, subject.target, subject.draft
     if not spec or subject.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
         return
@@ -86,37 +86,35 @@ def vocabulary(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS213", "error")
 def trained_steps(subject: Subject) -> Iterator[Issue]:
-    """A head that was trained for n tokens drafts n, or a multiple of them."""
+    """A head trained for n tokens drafts n tokens or a multiple."""
     tokens, steps = subject.tokens, _number(subject, "n_predict")
     if steps and subject.method in ("eagle", "eagle3", "mtp", "dflash") and tokens > steps and tokens % steps:
-        message = f"is {tokens}; the draft was made for {steps} (n_predict), and vLLM takes multiples of that"
+        message = f"is {tokens}; the draft was made for {steps} (n_predict), and vLLM accepts only multiples of that"
         path = ("speculative", "num_speculative_tokens")
-        yield Issue(
-            path=path, message=message, fix=f"write {tokens // steps * steps} or {(tokens // steps + 1) * steps}"
-        )
+        yield Issue(path=path, message=message, fix=f"use {tokens // steps * steps} or {(tokens // steps + 1) * steps}")
 
 
 @rule("GS214", "error")
 def block_size(subject: Subject) -> Iterator[Issue]:
-    """DSpark heads draft a whole block; 0.26 and 0.27 refuse fewer tokens, since the text then is garbled."""
+    """DSpark heads draft a whole block; 0.26 and 0.27 reject fewer tokens, because the text would be garbled."""
     size, tokens = _number(subject, "dspark_block_size"), subject.tokens
     if size and subject.method == "dspark" and subject.runs(">=0.26,<0.28") and tokens < size:
-        message = f"is {tokens}, and the head's block has {size} tokens"
-        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix=f"write {size}")
+        message = f"is {tokens}, but the head's block has {size} tokens"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix=f"use {size}")
 
 
 @rule("GS216", "error")
 def context(subject: Subject) -> Iterator[Issue]:
-    """Contexts that are longer than a checkpoint was made for."""
+    """A context that is longer than a checkpoint supports."""
     spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
     longest = subject.target.text.max_position_embeddings if subject.target else None
     if longest and limit > longest and subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
-        message = f"is {limit}, and the target was made for {longest} tokens"
-        yield Issue(path=("serve", "max_model_len"), message=message, fix=f"write {longest} or less")
+        message = f"is {limit}, but the target was made for {longest} tokens"
+        yield Issue(path=("serve", "max_model_len"), message=message, fix=f"use {longest} or less")
     drafted = subject.draft.text.max_position_embeddings if subject.draft else None
     if drafted and spec and spec.max_model_len and spec.max_model_len > drafted:
-        message = f"is {spec.max_model_len}, and the draft was made for {drafted} tokens"
-        yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"write {drafted} or less")
+        message = f"is {spec.max_model_len}, but the draft was made for {drafted} tokens"
+        yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"use {drafted} or less")
 
 
 @rule("GS217", "warning")
@@ -128,16 +126,16 @@ def shortened_context(subject: Subject) -> Iterator[Issue]:
     drafted = spec.max_model_len or (subject.draft.text.max_position_embeddings if subject.draft else None)
     if drafted and limit > drafted:
         message = (
-            f"the draft goes to {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
+            f"the draft supports {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
         )
         key = ("speculative", "max_model_len") if spec.max_model_len else ("draft", "model")
         yield Issue(
-            path=key, message=message, fix=f"write serve.max_model_len: {drafted}, so that the profile says what runs"
+            path=key, message=message, fix=f"set serve.max_model_len: {drafted}, so that the profile shows what runs"
         )
 
 
 def _number(subject: Subject, key: str) -> int | None:
-    """A whole number of the draft's config.json."""
+    """Return a whole number of the draft's config.json."""
     value = subject.draft.config.get(key) if subject.draft else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 

@@ -1,4 +1,4 @@
-"""GS2xx: several GPUs, and the model runner that is forced."""
+"""GS2xx: several GPUs, and forced model runners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmaspec.lint.subject import Subject
 
 @rule("GS205", "error")
 def draft_parallelism(subject: Subject) -> Iterator[Issue]:
-    """Under model runner v1 a draft model is spread over as many GPUs as the target."""
+    """Under model runner v1, a draft model uses as many GPUs as the target."""
     spec = subject.profile.speculative
     target = subject.number("--tensor-parallel-size") or 1
     if not spec or subject.method != "draft_model" or subject.runner == "v2":
@@ -19,26 +19,26 @@ def draft_parallelism(subject: Subject) -> Iterator[Issue]:
     if spec.draft_tensor_parallel_size not in (None, target):
         message = (
             f"is {spec.draft_tensor_parallel_size} and the target's is {target}: model runner v1, which vLLM "
-            f"{subject.vllm} uses here, wants them equal for draft_model"
+            f"{subject.vllm} uses here, requires them to be equal for draft_model"
         )
         yield Issue(
-            path=("speculative", "draft_tensor_parallel_size"), message=message, fix=f"write {target}, or leave it out"
+            path=("speculative", "draft_tensor_parallel_size"), message=message, fix=f"use {target}, or remove it"
         )
 
 
 @rule("GS221", "error")
 def heads(subject: Subject) -> Iterator[Issue]:
-    """Attention heads are dealt out evenly (ModelConfig.verify_with_parallel_config, every release)."""
+    """Attention heads are split evenly (ModelConfig.verify_with_parallel_config, every release)."""
     given, spec = subject.argument("--tensor-parallel-size"), subject.profile.speculative
     gpus = subject.number("--tensor-parallel-size") or 1
     if given and subject.target and subject.target.text.layers[0].heads % gpus:
         count = subject.target.text.layers[0].heads
-        message = f"is {gpus}, and the target has {count} attention heads, which do not divide by it"
-        yield Issue(path=given.path, message=message, fix="write a number that divides both models' attention heads")
+        message = f"is {gpus}, and the target has {count} attention heads, which it does not divide"
+        yield Issue(path=given.path, message=message, fix="use a number that divides both models' attention heads")
     drafts = (spec.draft_tensor_parallel_size if spec else None) or gpus
     if subject.draft and subject.draft.text.layers[0].heads % drafts:
         count = subject.draft.text.layers[0].heads
-        message = f"has {count} attention heads, which do not divide by its tensor parallel size, {drafts}"
+        message = f"has {count} attention heads, which its tensor parallel size does not divide: {drafts}"
         yield Issue(path=("draft", "model"), message=message, fix="use a tensor parallel size that divides them")
 
 
@@ -51,13 +51,13 @@ def pipeline(subject: Subject) -> Iterator[Issue]:
     given = subject.argument("--pipeline-parallel-size")
     path = given.path if given else ("serve",)
     if method == "mtp":
-        message = f"vLLM {subject.vllm} gives the draft the same stages, and the MTP head cannot be cut into stages"
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
     elif method == "dflash" and subject.runner == "v2":
         message = f"vLLM {subject.vllm} refuses dflash with pipeline parallelism"
     elif method == "dspark":
         message = f"vLLM {subject.vllm} gives the draft the same stages, and a DSpark head cannot be cut into stages"
     else:
-        message = f"vLLM {subject.vllm} gives the draft the same stages, while only the last one drafts"
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but only the last one drafts"
         yield Issue(
             path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later", severity="warning"
         )
@@ -70,20 +70,20 @@ def expert_parallelism(subject: Subject) -> Iterator[Issue]:
     """0.30.0 gives a draft without experts the target's expert parallelism (create_draft_parallel_config)."""
     given = subject.argument("--enable-expert-parallel")
     if given and not given.negated and subject.profile.draft and subject.runs(">=0.30,<0.31"):
-        message = f"vLLM {subject.vllm} asks the draft for experts as well, and it has none"
-        yield Issue(path=given.path, message=message, fix="take it out, or run another release than 0.30.0")
+        message = f"vLLM {subject.vllm} requires experts in the draft too, but it has none"
+        yield Issue(path=given.path, message=message, fix="remove it, or use a release other than 0.30.0")
 
 
 @rule("GS220", "error")
 def forced_runner(subject: Subject) -> Iterator[Issue]:
-    """VLLM_USE_V2_MODEL_RUNNER asks for a runner that cannot do it."""
+    """VLLM_USE_V2_MODEL_RUNNER requests a runner that does not support the profile."""
     path = ("env", "VLLM_USE_V2_MODEL_RUNNER")
     forced = subject.runner_input.forced
     if forced == "v2" and subject.runs(">=0.25") and subject.falls_back:
-        message = f"asks for model runner v2, and {subject.falls_back}"
-        yield Issue(path=path, message=message, fix="take it out; vLLM then takes v1 by itself")
+        message = f"requests model runner v2, but {subject.falls_back}"
+        yield Issue(path=path, message=message, fix="remove it, so that vLLM uses v1")
     if forced == "v1" and subject.method == "dspark":
-        yield Issue(path=path, message="asks for model runner v1, which has no dspark", fix="take it out")
+        yield Issue(path=path, message="requests model runner v1, which does not support dspark", fix="remove it")
 
 
 RULES: Final = (

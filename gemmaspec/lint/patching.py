@@ -1,4 +1,4 @@
-"""GS4xx: the patches that a profile lists against those that it needs."""
+"""GS4xx: the patches that a profile lists, compared with those that it needs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _THOUGHTS: Final = "thought-channel-nonstreaming"
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A patch that a profile needs under one vLLM."""
+    """A patch that a profile needs under one vLLM release."""
 
     patch: str
     message: str
     certain: bool
-    """Whether that is known, rather than likely: the models' layers tell, and nobody may have looked."""
+    """Whether that is certain, because the models' layers are known."""
     fatal: bool = True
-    """Whether it does not start, or dies, without it."""
+    """Whether the server does not start or dies without it."""
 
 
 def needs(subject: Subject) -> Iterator[Need]:
-    """Every patch that the profile needs, with why."""
+    """Return every patch that the profile needs, with the reason."""
     yield from _for_method(subject)
     yield from _for_text_only(subject)
     yield from _for_sharing_alone(subject)
@@ -47,7 +47,7 @@ def missing(subject: Subject) -> Iterator[Issue]:
     for need in needs(subject):
         if need.patch not in listed:
             sure = need.certain and need.fatal
-            doubt = "" if need.certain else " (as far as the models' names tell)"
+            doubt = "" if need.certain else " (according to the models' names)"
             message = f"the patch {need.patch} is missing{doubt}: {need.message}"
             fix = f"add {need.patch} to patches.required"
             yield Issue(path=("patches",), message=message, fix=fix, severity=None if sure else "warning")
@@ -55,11 +55,11 @@ def missing(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS402", "warning")
 def only_optional(subject: Subject) -> Iterator[Issue]:
-    """A needed patch that is only optional: where it does not fit, the server starts without it and fails later."""
+    """A needed patch that is only optional: if it does not fit, the server starts without it and fails later."""
     optional = subject.profile.patches.optional
     for need in needs(subject):
         if need.patch in optional and need.certain and need.fatal:
-            message = f"{need.patch} is optional, and this pairing cannot do without it: {need.message}"
+            message = f"{need.patch} is optional, but this pair needs it: {need.message}"
             fix = "move it to patches.required"
             yield Issue(path=("patches", "optional", optional.index(need.patch)), message=message, fix=fix)
 
@@ -80,7 +80,7 @@ def needless(subject: Subject) -> Iterator[Issue]:
             )
         else:
             continue
-        yield Issue(path=path, message=message, fix="it does no harm; take it out once no other vLLM is meant")
+        yield Issue(path=path, message=message, fix="it does no harm; remove it if no other vLLM release will run")
 
 
 @rule("GS404", "error", any_release=True)
@@ -89,12 +89,12 @@ def unknown(subject: Subject) -> Iterator[Issue]:
     meant = _misspelt(subject)
     for path, name in _places(subject):
         if name not in subject.patches:
-            fix = f"did you mean {meant[name]}?" if name in meant else "gemmaspec patch list names those that exist"
-            yield Issue(path=path, message=f"there is no patch {name}", fix=fix)
+            fix = f"did you mean {meant[name]}?" if name in meant else "list the patches with: gemmaspec patch list"
+            yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
 
 
 def _for_method(subject: Subject) -> Iterator[Need]:
-    """What the table of methods asks for, but for what the models' layers show to be needless."""
+    """Yield the patches that the method needs, except those that the models' layers make unnecessary."""
     for row in subject.facts.methods_named(subject.method) if subject.method else ():
         if row.hybrid_manager in ("any", subject.hybrid_manager):
             for name in row.patches:
@@ -120,7 +120,7 @@ def _for_windows(subject: Subject) -> Iterator[Need]:
 
 
 def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
-    """E2B and E4B by themselves stumble over it as well."""
+    """Yield the patch that E2B and E4B need even without a draft."""
     if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
         yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
 
@@ -151,7 +151,7 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
 
 
 def _symptom(subject: Subject, name: str) -> str:
-    """Return what goes wrong without a patch, as its folder says it."""
+    """Return what fails without a patch, according to its folder."""
     patch = subject.patches.get(name)
     symptom = bug_of(patch.text).symptom.removesuffix(".") if patch else "vLLM needs it"
     return symptom if symptom.startswith("vLLM") else symptom[0].lower() + symptom[1:]
@@ -162,7 +162,7 @@ def _listed(subject: Subject) -> tuple[str, ...]:
 
 
 def _misspelt(subject: Subject) -> dict[str, str]:
-    """Return the patch that is meant by each listed name that is almost one."""
+    """Return the closest patch for each listed name that is misspelled."""
     unknown = [name for name in _listed(subject) if name not in subject.patches]
     near = {name: difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6) for name in unknown}
     return {name: found[0] for name, found in near.items() if found}

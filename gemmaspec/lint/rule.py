@@ -13,13 +13,13 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:
-    """What a rule yields: the key to blame, what is wrong in one sentence, and the fix in one."""
+    """What a rule yields: the key at fault, and one sentence each for the problem and the fix."""
 
     path: Path
     message: str
     fix: str
     severity: Severity | None = None
-    """Where it differs from the rule's own."""
+    """The severity, if it differs from the rule's."""
 
 
 Check = Callable[[Subject], Iterator[Issue]]
@@ -27,7 +27,7 @@ Check = Callable[[Subject], Iterator[Issue]]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule; its code is stable and never given to another."""
+    """One rule; its code is stable and never reused."""
 
     code: str
     severity: Severity
@@ -37,16 +37,16 @@ class Rule:
 
 
 def rule(code: str, severity: Severity, *, any_release: bool = False) -> Callable[[Check], Rule]:
-    """Make a rule of a check."""
+    """Return a decorator that turns a check into a rule."""
     return lambda check: Rule(code=code, severity=severity, check=check, any_release=any_release)
 
 
 def documentation(finding: Finding) -> str:
-    """Return where the rule of a finding is explained."""
+    """Return the link to the documentation of a finding's rule."""
     return f"docs/reference/lint.md#{finding.code.lower()}"
 
 
 def as_text(finding: Finding) -> str:
-    """Return a finding of a rule as people read it, in two lines."""
+    """Return a finding of a rule as text in two lines."""
     head = f"{finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.message}"
     return f"{head}\n    {finding.fix}  [{documentation(finding)}]"

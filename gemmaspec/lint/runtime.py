@@ -22,12 +22,12 @@ _UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
 
 @rule("GS702", "warning", any_release=True)
 def moving_tag(subject: Subject) -> Iterator[Issue]:
-    """An image whose tag moves: what starts today may be another vLLM tomorrow."""
+    """An image whose tag is not fixed, so that another vLLM release may start tomorrow."""
     image = subject.profile.image or ""
     _, _, tag = image.rpartition("/")[2].partition(":")
     if image and "@" not in image and (not tag or re.search(r"latest|nightly|main|dev", tag)):
-        message = f"the tag {tag or 'latest'} moves, so another vLLM may start tomorrow"
-        yield Issue(path=("image",), message=message, fix="use a release's tag, such as v0.33.0, or gemmaspec lock")
+        message = f"the tag {tag or 'latest'} is not fixed, so another vLLM release may start tomorrow"
+        yield Issue(path=("image",), message=message, fix="use a release's tag, such as v0.33.0, or run gemmaspec lock")
 
 
 @rule("GS704", "warning", any_release=True)
@@ -37,7 +37,7 @@ def two_vllms(subject: Subject) -> Iterator[Issue]:
     if profile.runtime.vllm and profile.image:
         in_image = vllm_of(profile.model_copy(update={"runtime": profile.runtime.model_copy(update={"vllm": None})}))
         if in_image and in_image != profile.runtime.vllm:
-            message = f"is {profile.runtime.vllm}, and the image holds {in_image}"
+            message = f"is {profile.runtime.vllm}, but the image has {in_image}"
             yield Issue(path=("runtime", "vllm"), message=message, fix="name the same release in both")
 
 
@@ -47,22 +47,18 @@ def transformers_apart(subject: Subject) -> Iterator[Issue]:
     asked = subject.profile.runtime.packages.get("transformers")
     working = subject.facts.transformers_working
     if asked and working and not _overlap(asked, working):
-        message = f"is {asked}, and Gemma 4 runs under vLLM {subject.vllm} with transformers {working}"
-        yield Issue(
-            path=("runtime", "packages", "transformers"), message=message, fix=f"write '{working}', or leave it out"
-        )
+        message = f"is {asked}, but Gemma 4 runs under vLLM {subject.vllm} with transformers {working}"
+        yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
 
 
 @rule("GS706", "warning")
 def transformers_wider(subject: Subject) -> Iterator[Issue]:
-    """A range for transformers that also takes releases that do not run Gemma 4 under this vLLM."""
+    """A range for transformers that also allows releases that do not run Gemma 4 under this vLLM."""
     asked = subject.profile.runtime.packages.get("transformers")
     working = subject.facts.transformers_working
     if asked and working and _overlap(asked, working) and not _within(asked, working):
-        message = f"{asked} takes releases outside {working}, with which Gemma 4 runs under vLLM {subject.vllm}"
-        yield Issue(
-            path=("runtime", "packages", "transformers"), message=message, fix=f"write '{working}', or leave it out"
-        )
+        message = f"{asked} allows releases outside {working}, with which Gemma 4 runs under vLLM {subject.vllm}"
+        yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
 
 
 @rule("GS707", "error")
@@ -70,37 +66,33 @@ def transformers_for_mtp(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that ends before Gemma 4's MTP head begins."""
     asked = subject.profile.runtime.packages.get("transformers")
     if asked and subject.method == "mtp" and not _overlap(asked, f">={ASSISTANTS_FROM}"):
-        message = f"is {asked}, and Gemma 4's MTP head needs transformers {ASSISTANTS_FROM} or later"
-        yield Issue(
-            path=("runtime", "packages", "transformers"), message=message, fix=f"write '>={ASSISTANTS_FROM},<…'"
-        )
+        message = f"is {asked}, but Gemma 4's MTP head needs transformers {ASSISTANTS_FROM} or later"
+        yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"set '>={ASSISTANTS_FROM},<…'")
 
 
 @rule("GS709", "warning", any_release=True)
 def package_of_suffix(subject: Subject) -> Iterator[Issue]:
-    """suffix without its package (SpeculativeConfig._validate_suffix_decoding, every release)."""
+    """The method suffix without its package (SpeculativeConfig._validate_suffix_decoding, every release)."""
     runtime = subject.profile.runtime
     named = {name.lower().replace("_", "-") for name in runtime.packages}
     if subject.method == "suffix" and not runtime.python and _SUFFIX not in named:
-        message = f"suffix needs the package {_SUFFIX}, which vLLM does not bring, and stops without it"
-        fix = f"add runtime.packages: {{{_SUFFIX}: '>=0.1.1,<0.2'}}, unless the image has it"
+        message = f"suffix needs the package {_SUFFIX}, which vLLM does not include; it stops without it"
+        fix = f"add runtime.packages: {{{_SUFFIX}: '>=0.1.1,<0.2'}}, unless the image includes it"
         yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
 @rule("GS710", "warning")
 def architecture(subject: Subject) -> Iterator[Issue]:
-    """A target that this vLLM has no model for, and a later one has."""
+    """A target that only a later vLLM supports."""
     latest = facts_for(newest())
     found = subject.target.architecture if subject.target else _UNIFIED if subject.is_unified else None
     if latest and found in latest.architectures - subject.facts.architectures:
-        message = (
-            f"vLLM {subject.vllm} has no model of its own for {found}; the table has it {spans('architecture', found)}"
-        )
-        yield Issue(path=("target", "model"), message=message, fix="run a release that has it")
+        message = f"vLLM {subject.vllm} has no native model for {found}; available {spans('architecture', found)}"
+        yield Issue(path=("target", "model"), message=message, fix="use a release that has it")
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether two ranges have a version in common; if they do, a border or a hair beside one is in both."""
+    """Return whether two ranges have a version in common; if so, a border or its neighbour is in both."""
     from packaging.specifiers import SpecifierSet
 
     both = SpecifierSet(f"{one},{other}")
@@ -108,7 +100,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _within(one: str, other: str) -> bool:
-    """Whether every version of one range is in the other."""
+    """Return whether every version of one range is in the other."""
     from packaging.specifiers import SpecifierSet
 
     inner, outer = SpecifierSet(one), SpecifierSet(other)
@@ -116,7 +108,7 @@ def _within(one: str, other: str) -> bool:
 
 
 def _borders(*ranges: str) -> Iterator[Version]:
-    """Versions around every border of some ranges, and one beyond them all."""
+    """Yield versions around every border of some ranges, and one beyond them all."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
@@ -130,7 +122,7 @@ def _borders(*ranges: str) -> Iterator[Version]:
 
 
 def _before(version: Version) -> Iterator[Version]:
-    """A version right below another, as 5.14.999 is below 5.15."""
+    """Return a version just below another, as 5.14.999 is below 5.15."""
     from packaging.version import Version
 
     parts = list(version.release)

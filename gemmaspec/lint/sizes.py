@@ -1,4 +1,4 @@
-"""GS2xx and GS3xx: batches, GPUs and heads that do not go together, and flags that want another."""
+"""GS2xx and GS3xx: batches, GPUs and heads that do not match, and flags that require others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTNERS: Final = {
     "--enable-elastic-ep": ("--enable-eplb", "--enable-eplb and --enable-expert-parallel"),
     "--enable-log-outputs": ("--enable-log-requests", "--enable-log-requests"),
 }
-"""Flags that stop the start without another (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
+"""Flags that require another one (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
 
 _VALUES: Final = {
     "--return-sampling-mask": ("--logprobs-mode", "processed_logprobs"),
@@ -47,7 +47,7 @@ _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING",
 
 @rule("GS112", "error", any_release=True)
 def partner(subject: Subject) -> Iterator[Issue]:
-    """A flag that vLLM takes only beside another."""
+    """A flag that vLLM accepts only with another one."""
     for flag, (wanted, fix) in _PARTNERS.items():
         given = subject.argument(flag)
         if given and not given.negated and not subject.switched(wanted):
@@ -60,34 +60,34 @@ def partner(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or take it out")
     counted = subject.argument("--per-request-spec-decode-metrics")
     if counted and not counted.negated and not subject.asked_method:
-        message = "it counts drafted tokens, and vLLM stops where nothing drafts"
-        yield Issue(path=counted.path, message=message, fix="take it out, or add speculative")
+        message = "it counts draft tokens, and vLLM stops without a draft"
+        yield Issue(path=counted.path, message=message, fix="remove it, or add speculative")
 
 
 @rule("GS113", "error", any_release=True)
 def small_values(subject: Subject) -> Iterator[Issue]:
-    """Values that only the engine's own configuration refuses."""
+    """A value that the engine's configuration rejects."""
     most, kept = subject.argument("--max-loras"), subject.argument("--max-cpu-loras")
     loras, cpu = subject.number("--max-loras") or 1, subject.number("--max-cpu-loras")
     if kept and cpu is not None and cpu < loras and subject.switched("--enable-lora"):
         message = f"max_cpu_loras is {cpu}, and max_loras {loras}"
-        yield Issue(path=(most or kept).path, message=message, fix=f"write --max-cpu-loras={loras} or more")
+        yield Issue(path=(most or kept).path, message=message, fix=f"set --max-cpu-loras={loras} or more")
     level = subject.profile.env.get("VLLM_LOGGING_LEVEL")
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
-        yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="write INFO, DEBUG or WARNING")
+        yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="use INFO, DEBUG or WARNING")
     for index, word in enumerate(subject.profile.serve.extra_args):
         if word.startswith("-O") and word[2:].isdigit() and int(word[2:]) > 3:
             yield Issue(
                 path=("serve", "extra_args", index),
                 message="vLLM's optimization levels are 0 to 3",
-                fix="write -O2 or less",
+                fix="use -O2 or less",
             )
 
 
 @rule("GS222", "error")
 def head_wanted(subject: Subject) -> Iterator[Issue]:
-    """A model that drafts by itself, given to a method that drafts with a head."""
+    """A complete model with a method that needs a head."""
     method, name = subject.asked_method, subject.name("draft")
     if method not in _HEADS or not name or subject.draft_is_head is not False:
         return
@@ -99,24 +99,24 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS223", "error")
 def quantization_not_there(subject: Subject) -> Iterator[Issue]:
-    """A quantization that the checkpoint has not, or has by another tool."""
+    """A quantization that the checkpoint does not have, or has from another tool."""
     for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
         checkpoint = subject.checkpoint("target" if role == "target" else "draft")
         if not model or not model.quantization or not checkpoint or model.quantization not in _FROM_FILE:
             continue
         own = checkpoint.quantization.method if checkpoint.quantization else None
         if own is None:
-            message = f"is {model.quantization}, and the checkpoint is not quantized: Cannot find the config file"
+            message = f"is {model.quantization}, but the checkpoint is not quantized: Cannot find the config file"
         elif own.partition("_")[0] != model.quantization.partition("_")[0] and own in _FROM_FILE:
-            message = f"is {model.quantization}, and the checkpoint says {own}: vLLM refuses two names"
+            message = f"is {model.quantization}, but the checkpoint declares {own}, and vLLM rejects the mismatch"
         else:
             continue
-        yield Issue(path=(role, "quantization"), message=message, fix="leave it out: the checkpoint says it")
+        yield Issue(path=(role, "quantization"), message=message, fix="remove it, because the checkpoint declares it")
 
 
 @rule("GS224", "error")
 def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
-    """Expert parallelism without experts (ModelConfig._verify_with_expert_parallelism, every release), and more."""
+    """Expert parallelism and more without experts (ModelConfig._verify_with_expert_parallelism, every release)."""
     yield from _for_experts(
         subject, "--enable-expert-parallel", "Number of experts in the model must be greater than 0"
     )
@@ -132,7 +132,7 @@ def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Issue]:
         return
     message = f"the target has no experts: {words}"
     severity: Severity | None = None if subject.target else "warning"
-    yield Issue(path=given.path, message=message, fix="take it out", severity=severity)
+    yield Issue(path=given.path, message=message, fix="remove it", severity=severity)
 
 
 @rule("GS225", "error", any_release=True)
@@ -145,7 +145,7 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     if nodes > 1 and wanted % nodes:
         several = subject.argument("--nnodes")
         path = several.path if several else ("serve", "extra_args")
-        message = f"{nodes} machines do not divide {wanted} GPUs evenly, and vLLM refuses that"
+        message = f"{nodes} machines do not divide {wanted} GPUs evenly, which vLLM rejects"
         yield Issue(path=path, message=message, fix="make tensor times pipeline parallel size a multiple of --nnodes")
     if not given or each is None or subject.value("--distributed-executor-backend") in ("ray", "external_launcher"):
         return
@@ -155,7 +155,7 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
             f"needs {wanted} GPUs, and a {subject.machine.name} has {has}: World size ({wanted}) is larger than the "
         )
         message += f"number of available GPUs ({each}) in this node"
-        fix = "write a smaller one, or name the machines: --nnodes, --node-rank, --master-addr"
+        fix = "use a smaller value, or set --nnodes, --node-rank and --master-addr for several machines"
         yield Issue(path=given.path, message=message, fix=fix)
 
 
@@ -169,7 +169,7 @@ def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     message = f"max_num_batched_tokens ({batch}) must be greater than or equal to max_num_seqs ({sequences})"
     path = given.path if given else ("serve",)
     yield Issue(
-        path=path, message=message, fix=f"write max_num_batched_tokens: {sequences} or more, or fewer sequences"
+        path=path, message=message, fix=f"set max_num_batched_tokens: {sequences} or more, or use fewer sequences"
     )
 
 
@@ -193,34 +193,32 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS311", "error")
 def batch_below_context(subject: Subject) -> Iterator[Issue]:
-    """Without chunked prefill a batch holds the longest prompt (SchedulerConfig.verify_max_model_len)."""
+    """Without chunked prefill, a batch must hold the longest prompt (SchedulerConfig.verify_max_model_len)."""
     given, batch = subject.argument("--max-num-batched-tokens"), subject.number("--max-num-batched-tokens")
     length = subject.length
     if not given or batch is None or length is None or subject.switched("--enable-chunked-prefill") is not False:
         return
     if batch < length:
-        message = f"is {batch}, and without chunked prefill a batch must hold max_model_len, {length}"
-        fix = f"write {length} or more, or leave enable_chunked_prefill out"
+        message = f"is {batch}, but without chunked prefill a batch must hold max_model_len, {length}"
+        fix = f"use {length} or more, or leave enable_chunked_prefill out"
         yield Issue(path=given.path, message=message, fix=fix)
 
 
 @rule("GS314", "error")
 def no_window(subject: Subject) -> Iterator[Issue]:
-    """Without sliding windows the longest context is one window (ModelConfig.get_and_verify_max_len, every release)."""
+    """Without sliding windows, the maximum context is one window (ModelConfig.get_and_verify_max_len)."""
     given, windows, length = subject.argument("--disable-sliding-window"), subject.windows("target"), subject.length
     if not given or given.negated or not windows or subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         return
     window = min(windows)
     if subject.argument("--max-model-len") and length and length > window:
-        message = (
-            f"max_model_len is {length}, and without the sliding window vLLM takes {window} for the longest context"
-        )
-        yield Issue(path=given.path, message=message, fix=f"take it out, or write serve.max_model_len: {window}")
+        message = f"max_model_len is {length}, but without the sliding window vLLM uses {window} as the maximum context"
+        yield Issue(path=given.path, message=message, fix=f"remove it, or set serve.max_model_len: {window}")
 
 
 @rule("GS312", "warning")
 def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """FP8 KV cache beside an MTP head on Hopper: the head takes FlashInfer, and dies (vllm-project/vllm #48495)."""
+    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vllm-project/vllm #48495)."""
     if subject.method != "mtp" or not (subject.machine.compute_capability or "").startswith("9."):
         return
     dtype = subject.value("--kv-cache-dtype") or "auto"
@@ -229,11 +227,9 @@ def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
     if not (declared if dtype == "auto" else dtype).startswith("fp8"):
         return
     given = subject.argument("--kv-cache-dtype")
-    message = (
-        "on Hopper an MTP head beside an FP8 KV cache takes FlashInfer, and such servers were seen to die (vLLM #48495)"
-    )
+    message = "on Hopper an MTP head with an FP8 KV cache uses FlashInfer, and such servers have died (vLLM #48495)"
     path = given.path if given else ("serve", "kv_cache_dtype")
-    yield Issue(path=path, message=message, fix="write serve.kv_cache_dtype: bfloat16")
+    yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16")
 
 
 @rule("GS315", "warning")
@@ -250,15 +246,13 @@ def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS313", "error")
 def dflash_attention(subject: Subject) -> Iterator[Issue]:
-    """DFlash drafts without a causal mask, which Triton's kernels do from 0.24 on (supports_non_causal)."""
+    """DFlash needs non-causal attention, which Triton's kernels have from 0.24 on (supports_non_causal)."""
     spec = subject.profile.speculative
     backend = (spec.attention_backend or "").upper() if spec else ""
     if subject.method == "dflash" and backend == "TRITON_ATTN" and subject.runs("<0.24"):
-        message = (
-            f"TRITON_ATTN of vLLM {subject.vllm} has no kernels for attention that is not causal, which dflash needs"
-        )
+        message = f"TRITON_ATTN of vLLM {subject.vllm} has no kernels for non-causal attention, which dflash needs"
         path = ("speculative", "attention_backend")
-        yield Issue(path=path, message=message, fix="write FLASH_ATTN, or run vLLM 0.24 or later")
+        yield Issue(path=path, message=message, fix="set FLASH_ATTN, or use vLLM 0.24 or later")
 
 
 @rule("GS505", "note")
@@ -268,19 +262,19 @@ def several_requests(subject: Subject) -> Iterator[Issue]:
     if subject.method not in _ONE_BY_ONE:
         return
     if subject.machine.name == "dgx-spark" and subject.tokens > 2 and requests > 1 and subject.name("draft"):
-        message = f"is {subject.tokens}; with several requests on a DGX Spark 2 were seen to be faster than 4"
-        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="measure 2 as well")
+        message = f"is {subject.tokens}; with several requests on a DGX Spark, 2 was faster than 4"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="measure 2 too")
 
 
 @rule("GS605", "warning")
 def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
-    """Up to 0.23 the Gemma 4 tool parser loses arguments where several tokens arrive at once (#41967, #42875)."""
+    """Up to 0.23, the Gemma 4 tool parser loses arguments if several tokens arrive at once (#41967, #42875)."""
     given = subject.argument("--tool-call-parser")
     if given and given.value == "gemma4" and subject.method and subject.runs("<0.24"):
         message = (
-            f"the parser of vLLM {subject.vllm} loses arguments of streamed tool calls when tokens come several at once"
+            f"the parser of vLLM {subject.vllm} loses arguments of streamed tool calls if several tokens arrive at once"
         )
-        yield Issue(path=given.path, message=message, fix="run vLLM 0.24 or later, or do not stream answers with tools")
+        yield Issue(path=given.path, message=message, fix="use vLLM 0.24 or later, or do not stream answers with tools")
 
 
 RULES: Final = (

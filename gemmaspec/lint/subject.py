@@ -1,4 +1,4 @@
-"""What the rules look at: a profile, the vLLM that will run it, and its checkpoints where they are known."""
+"""What the rules check: a profile, its vLLM release, and its checkpoints if they are known."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ _UNITS: Final = {"": 1} | {
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One profile under one vLLM. `target` and `draft` are None where nobody has looked into them."""
+    """One profile under one vLLM release. `target` and `draft` are None if their checkpoints were not read."""
 
     profile: Profile
     facts: Facts
     vllm: str
-    """The release that runs; its facts may be those of the nearest one."""
+    """The release; its facts may be those of the nearest known one."""
     patches: Mapping[str, Patch]
     target: Checkpoint | None = None
     draft: Checkpoint | None = None
     here: Mapping[str, str] = field(default_factory=dict)
-    """What this machine has of `target`, `draft` and `template`: folder, file, no config or missing; empty where
-    nobody has looked."""
+    """The state of `target`, `draft` and `template` on this machine: folder, file, no config or missing; empty if not
+    checked."""
     templates: tuple[str, ...] = ()
     """The shipped chat templates."""
     emptied: tuple[str, ...] = ()
-    """Keys with nothing behind them that take away what the profile inherits."""
+    """Empty keys that remove inherited values."""
 
     def runs(self, versions: str) -> bool:
-        """Whether the vLLM is in a range such as >=0.25.0,<0.28; a build counts as the release that it precedes."""
+        """Return whether the release is in a range such as >=0.25.0,<0.28; builds count as the next release."""
         return launcher.range_contains(versions, self.vllm)
 
     @property
     def asked_method(self) -> str | None:
-        """The speculative method that the profile names; None when the target runs alone."""
+        """The speculative method that the profile names; None without speculation."""
         return self.profile.speculative.method if self.profile.speculative else None
 
     @property
@@ -74,7 +74,7 @@ class Subject:
 
     @property
     def draft_is_head(self) -> bool | None:
-        """Whether the draft only drafts; None: its name does not say, and nobody has looked."""
+        """Whether the draft is only a head; None if unknown."""
         if self.draft:
             return self.draft.speculator is not None
         called = self.called("draft")
@@ -84,7 +84,7 @@ class Subject:
 
     @property
     def has_experts(self) -> bool | None:
-        """Whether the target is a mixture of experts; None: its name does not say, and nobody has looked."""
+        """Whether the target is a mixture of experts; None if unknown."""
         if self.target or self.is_mixture:
             return self.is_mixture
         known = _SMALL.search(self.called("target")) or _BIG.search(self.called("target"))
@@ -92,7 +92,7 @@ class Subject:
 
     @property
     def tokens(self) -> int:
-        """num_speculative_tokens; suffix can leave it out and takes the depth of its trees, 24. 0 without a method."""
+        """num_speculative_tokens; 0 without a method. suffix defaults to the depth of its trees, 24."""
         spec = self.profile.speculative
         if not spec:
             return 0
@@ -109,27 +109,27 @@ class Subject:
         return arguments(self.profile, self.facts.flags)
 
     def argument(self, flag: str) -> Argument | None:
-        """How a flag is given; the last one wins, as in vLLM."""
+        """Return how a flag is given; the last one wins, as in vLLM."""
         return next((one for one in reversed(self.arguments) if one.flag == flag), None)
 
     def switched(self, flag: str) -> bool | None:
-        """Whether a flag without a value is on; None when it is not given."""
+        """Return whether a flag without a value is on; None when it is not given."""
         given = self.argument(flag)
         return None if given is None else not given.negated
 
     def value(self, flag: str) -> str | None:
-        """The text that a flag is given."""
+        """Return the text that a flag is given."""
         given = self.argument(flag)
         return given.value if given else None
 
     def number(self, flag: str) -> int | None:
-        """The whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
+        """Return the whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
         found = _NUMBER.fullmatch(self.value(flag) or "")
         return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
-        """The hybrid KV cache manager, which vLLM leaves on for Gemma 4 unless it is told otherwise."""
+        """Whether the hybrid KV cache manager is on, which is vLLM's default for Gemma 4."""
         return "off" if self.switched("--disable-hybrid-kv-cache-manager") else "on"
 
     @property
@@ -139,12 +139,12 @@ class Subject:
 
     @property
     def falls_back(self) -> str | None:
-        """Why vLLM takes model runner v1 instead of v2, in words; None if nothing makes it."""
+        """Why vLLM uses model runner v1 instead of v2; None if it uses v2."""
         return model_runner.falls_back(self.facts.runner, self.runner_input)
 
     @property
     def runner_input(self) -> RunnerInput:
-        """What decides about the model runner."""
+        """What decides the model runner."""
         spec = self.profile.speculative
         options = {
             "parallel_drafting": spec and spec.parallel_drafting,
@@ -174,9 +174,9 @@ class Subject:
 
     @property
     def takes_images(self) -> bool | None:
-        """Whether the target takes images, audio or video while it runs; None when nobody has looked.
+        """Whether the target accepts images, audio or video; None if unknown.
 
-        All of Google's checkpoints do, some quantized ones were stored without the towers.
+        All of Google's checkpoints do; some quantized ones were stored without the towers.
         """
         limits = self.profile.serve.limit_mm_per_prompt or {}
         if self.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
@@ -185,7 +185,7 @@ class Subject:
 
     @property
     def batch(self) -> int | None:
-        """max_num_batched_tokens: as given, else vLLM's default for the machine; None where it is not known."""
+        """max_num_batched_tokens: the given value, else vLLM's default for the machine; None if unknown."""
         if self.argument("--max-num-batched-tokens"):
             return self.number("--max-num-batched-tokens")
         sequences, length = self.number("--max-num-seqs"), self.length
@@ -224,7 +224,7 @@ class Subject:
 
     @property
     def length(self) -> int | None:
-        """The longest context in tokens: max_model_len, else the model's own; None: not known."""
+        """The maximum context in tokens: max_model_len, else the model's own; None if unknown."""
         if self.argument("--max-model-len"):
             return self.number("--max-model-len")
         if self.target:
@@ -234,7 +234,7 @@ class Subject:
 
     @property
     def wants_whole_items(self) -> bool | None:
-        """Whether a batch must hold a whole image or video; None: the name says so, and nobody has looked."""
+        """Whether a batch must hold a whole image or video; None if unknown."""
         if self.switched("--disable-chunked-mm-input"):
             return self.takes_images
         if self.takes_images is False or not wants_whole_items(self.vllm, cpu=not self.machine.gpus):
@@ -244,7 +244,7 @@ class Subject:
         return None if _BIG.search(self.called("target")) else False
 
     def shares_kv(self, role: Role) -> bool | None:
-        """Whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
+        """Return whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
@@ -255,7 +255,7 @@ class Subject:
         return False if _BIG.search(self.called(role)) else None
 
     def windows(self, role: Role) -> frozenset[int] | None:
-        """The sliding windows of a model, in tokens; None: not known."""
+        """Return the sliding windows of a model, in tokens; None: not known."""
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
@@ -270,14 +270,14 @@ class Subject:
         return role == "draft" and bool(_HEAD.search(self.called(role)))
 
     def checkpoint(self, role: Role) -> Checkpoint | None:
-        """What is known of a model."""
+        """Return what is known of a model."""
         return self.target if role == "target" else self.draft
 
     def name(self, role: Role) -> str:
-        """A model's id or folder; empty when there is none."""
+        """Return a model's id or folder; empty when there is none."""
         model = self.profile.target if role == "target" else self.profile.draft
         return model.model if model else ""
 
     def called(self, role: Role) -> str:
-        """The last part of a model's id or folder: what it is called, without whose or where it is."""
+        """Return the last part of a model's id or folder: what it is called, without whose or where it is."""
         return self.name(role).rstrip("/").rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""What `top` shows: one column for each stack, and the GPUs below. Plain data, and the rows of its table."""
+"""What `top` shows: one column for each stack, and the GPUs below, as plain data and as the rows of a table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _UNKNOWN: Final = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One stack as it is now."""
+    """The current reading of one stack."""
 
     name: str
     engine: str
     address: str
     problem: str | None = None
-    """Why there is nothing to show: not running, or no answer from /metrics."""
+    """Why there is nothing to show: not running, or no answer from /metrics; None otherwise."""
     vllm: str | None = None
     patches: tuple[str, ...] = ()
     """Patches that the running server reports as in place."""
@@ -32,7 +32,7 @@ class View:
     now: Window | None = None
     """The last seconds."""
     lately: Window | None = None
-    """The last ten minutes, or what there is of them."""
+    """The last ten minutes, or as much as there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,13 @@ class GpuLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Board:
-    """Everything that one refresh shows. `at` is in seconds since 1970; memory is in bytes."""
+    """Everything that one refresh shows. `at` is Unix time; memory is in bytes."""
 
     at: float
     views: tuple[View, ...]
     gpus: tuple[GpuLoad, ...] = ()
     memory_available: int | None = None
-    """What this machine's programs can still take: on a machine with unified memory, the GPU's too."""
+    """Memory available to programs; on a machine with unified memory, to the GPU too."""
 
 
 def rows(views: Sequence[View]) -> Iterator[tuple[str, list[str]]]:
@@ -103,7 +103,7 @@ def bars(shares: Sequence[float]) -> str:
 
 
 def document(board: Board) -> dict[str, Any]:
-    """Return the board for machines."""
+    """Return the board as JSON."""
     return {
         "at": board.at,
         "memory_available": board.memory_available,
@@ -132,7 +132,7 @@ def _view_json(view: View) -> dict[str, Any]:
 
 
 def _both(view: View, cell: Callable[[Window], str]) -> str:
-    """Return "now (lately)", or what there is of it."""
+    """Return "now (lately)", or the part that is known."""
     now, lately = _cell(view.now, cell), _cell(view.lately, cell)
     return now if lately in (_UNKNOWN, now) else f"{now} ({lately})"
 

@@ -1,7 +1,7 @@
 """Faults that a server's counters show: a series of samples in, faults that begin and end out.
 
-Each rule has its false alarms in mind. No rule speaks of the first window after a start, of windows with too few
-drafts, or of a server without requests; a restart of the server begins anew; a fault ends after two good windows.
+The rules avoid false alarms: they ignore the first window after a start, windows with too few drafts, and a server
+without requests. A restart of the server resets them. A fault ends after two good windows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BAD_WINDOWS: Final = 2
 GOOD_WINDOWS: Final = 2
 HANG_S: Final = 60.0
 HANG_WITHOUT_POWER_S: Final = 300.0
-"""Where the GPU's power is unknown, a long prefill looks like a hang for longer."""
+"""Longer than HANG_S, because without the GPU's power a long prefill looks like a hang."""
 IDLE_POWER_W: Final = 30.0
 """A GB10 that works draws about 45 W, and reports 95 % utilization either way."""
 DEEP: Final = 5
@@ -91,7 +91,7 @@ class Faults:
         return ended
 
     def _close(self, before: Sample, now: Sample) -> list[Event]:
-        """Judge a whole window of drafting."""
+        """Return the faults that a complete window of drafting begins or ends."""
         first, self._first = self._first, False
         found = window(before, now)
         if first or found is None or found.drafts < ENOUGH_DRAFTS:
@@ -109,7 +109,7 @@ class Faults:
             return [Event(kind=kind, begins=True, reason=reason)]
         if run.active and run.good >= GOOD_WINDOWS:
             run.active = False
-            return [Event(kind=kind, begins=False, reason=f"{GOOD_WINDOWS} windows without it")]
+            return [Event(kind=kind, begins=False, reason=f"{GOOD_WINDOWS} good windows")]
         return []
 
     def _hang(self, last: Sample, now: Sample, power_w: float | None) -> list[Event]:
@@ -126,14 +126,14 @@ class Faults:
             if not run.active:
                 return []
             run.active = False
-            return [Event(kind=FaultKind.HANGS, begins=False, reason="it makes tokens again")]
+            return [Event(kind=FaultKind.HANGS, begins=False, reason="the server generates tokens again")]
         assert self._progress
         still = now.at - self._progress.at
         if run.active or still < (HANG_S if power_w is not None else HANG_WITHOUT_POWER_S):
             return []
         run.active = True
-        power = "" if power_w is None else f", and the GPU draws {power_w:.0f} W"
-        said = f"{now.running:.0f} running requests and no token for {still:.0f} s{power}"
+        power = "" if power_w is None else f"; the GPU draws {power_w:.0f} W"
+        said = f"{now.running:.0f} running requests, but no token for {still:.0f} s{power}"
         return [Event(kind=FaultKind.HANGS, begins=True, reason=said)]
 
 
@@ -145,7 +145,7 @@ def _dead(found: Window) -> str | None:
 
 
 def _cut(found: Window) -> str | None:
-    """Return why the draft is cut off: good at first, and never right from a position on."""
+    """Return why the draft is cut off: accepted at first, but never from some position on."""
     shares = found.by_position
     if len(shares) <= DEEP or shares[0] < 0.5 or shares[DEEP - 2] < 0.05 or any(shares[DEEP - 1 :]):
         return None

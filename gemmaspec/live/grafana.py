@@ -96,7 +96,7 @@ _PANELS: Final = (
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the dashboard, as Grafana's import takes it. It asks for a Prometheus data source and for the model."""
+    """Return the dashboard in Grafana's import format, with variables for the Prometheus data source and the model."""
     return {
         "title": "gemmaspec: speculative decoding",
         "uid": "gemmaspec-speculation",

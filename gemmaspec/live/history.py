@@ -1,4 +1,4 @@
-"""The samples of one server that are kept: enough for a view of now and of the last ten minutes."""
+"""The recent samples of one server: enough to show the present and the last ten minutes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gemmaspec.live.window import Window, restarted, window
 
 KEPT_S: Final = 600.0
 NOW_S: Final = 5.0
-"""Seconds that "now" spans: one second holds too few steps of a slow machine to say anything."""
+"""Seconds that "now" spans, because one second has too few steps on a slow machine."""
 
 
 class History:
-    """Samples in order of time. A restart of the server forgets what was before it."""
+    """Samples in order of time. A restart of the server discards earlier ones."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
@@ -33,7 +33,7 @@ class History:
         return self._samples[-1] if self._samples else None
 
     def over(self, seconds: float) -> Window | None:
-        """Return the window of the last `seconds`, or of what there is of it; None with fewer than two samples."""
+        """Return the window of the last `seconds`, or as much as there is; None with fewer than two samples."""
         if len(self._samples) < 2:
             return None
         now = self._samples[-1]

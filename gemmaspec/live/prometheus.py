@@ -1,4 +1,4 @@
-"""What Prometheus needs to watch a server: a scrape job, and alert rules for speculation that stopped paying."""
+"""What Prometheus needs to monitor a server: a scrape job, and alert rules for speculation that no longer helps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 _ACCEPTED: Final = "sum by (instance, model_name) (rate(vllm:spec_decode_num_accepted_tokens_total[5m]))"
 _DRAFTS: Final = "sum by (instance, model_name) (rate(vllm:spec_decode_num_drafts_total[5m]))"
 _ENOUGH: Final = "sum by (instance, model_name) (increase(vllm:spec_decode_num_drafts_total[5m])) > 200"
-"""Fewer drafts say nothing."""
+"""Fewer drafts are not significant."""
 _TOKENS: Final = "sum by (instance, model_name) (rate(vllm:generation_tokens_total[2m]))"
 _PROMPT: Final = "sum by (instance, model_name) (rate(vllm:prompt_tokens_total[2m]))"
 _RUNNING: Final = "min by (instance, model_name) (min_over_time(vllm:num_requests_running[2m]))"
@@ -31,8 +31,8 @@ _RULES: Final = (
         "for": "5m",
         "labels": {"severity": "warning"},
         "annotations": {
-            "summary": "{{ $labels.model_name }} accepts almost no drafted token",
-            "description": "Texts stay right, but speculation costs time and saves none. Restart the server, "
+            "summary": "{{ $labels.model_name }} accepts almost no draft tokens",
+            "description": "Answers stay correct, but speculation only costs time. Restart the server, "
             "or start it with --no-spec.",
         },
     },
@@ -42,7 +42,7 @@ _RULES: Final = (
         "for": "3m",
         "labels": {"severity": "critical"},
         "annotations": {
-            "summary": "{{ $labels.model_name }} has running requests and makes no tokens",
+            "summary": "{{ $labels.model_name }} has running requests but generates no tokens",
             "description": "/health may still be green. A very long prefill looks the same for a while.",
         },
     },
@@ -64,14 +64,14 @@ _RULES: Final = (
 
 
 def rules() -> dict[str, Any]:
-    """Return the alert rules as a rule file holds them."""
+    """Return the alert rules in the format of a rule file."""
     return {"groups": [{"name": "gemmaspec", "rules": [dict(rule) for rule in _RULES]}]}
 
 
 def configuration(targets: Sequence[ScrapeTarget], *, rule_file: str) -> dict[str, Any]:
     """Return a Prometheus configuration that scrapes these servers and loads the rules.
 
-    It holds no key: a server with a key takes `authorization: {credentials_file: …}` in its job.
+    It contains no key. For a server with a key, add `authorization: {credentials_file: …}` to its job.
     """
     return {
         "global": {"scrape_interval": "5s", "evaluation_interval": "15s"},

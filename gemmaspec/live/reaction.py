@@ -1,4 +1,4 @@
-"""What to do about a fault: the profile's wish, bounded by how often it was done lately."""
+"""What to do about a fault: what the profile says, limited by how often it was done recently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Literal["report", "off", "restart"]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a profile lets `watch` do; see `watch:` in the profile."""
+    """What a profile allows `watch` to do; see `watch:` in the profile."""
 
     on_dead_draft: Action = "report"
     on_hang: Action = "report"
@@ -23,7 +23,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Reaction:
-    """What is done, and why it is not more."""
+    """What to do, and why not more."""
 
     action: Action
     note: str = ""
@@ -40,7 +40,7 @@ def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: fl
     lately = sum(now - one < HOUR_S for one in restarts)
     if wished == "report" or (wished == "off" and live_k) or lately < policy.most_restarts_per_hour:
         return Reaction(action=wished)
-    return Reaction(action="report", note=f"not restarted: {lately} restarts in the last hour are the most allowed")
+    return Reaction(action="report", note=f"not restarted: the limit of {lately} restarts per hour is reached")
 
 
 def _wish(kind: FaultKind, policy: Policy) -> Action:

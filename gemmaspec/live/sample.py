@@ -1,4 +1,4 @@
-"""One reading of vLLM's /metrics: the counters that say how it speculates and what it is doing.
+"""One reading of vLLM's /metrics: the counters for its speculation and its load.
 
 Names are those of vLLM 0.19.0 to 0.33.0 (v1/metrics/loggers.py, v1/spec_decode/metrics.py).
 """
@@ -46,12 +46,12 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Counters since the server's start and gauges of now, summed over its engines."""
+    """Counters since the server's start and current gauges, summed over its engines."""
 
     at: float
     """Seconds on a monotonic clock."""
     started: float = 0.0
-    """When the server's process started, in seconds since 1970; 0 if it does not say."""
+    """Unix time at which the server's process started; 0 if it is not reported."""
     generation_tokens: float = 0.0
     prompt_tokens: float = 0.0
     counts_drafts: bool = False
@@ -73,7 +73,7 @@ class Sample:
 
 
 def read_sample(text: str, *, at: float) -> Sample:
-    """Return the sample that a /metrics page holds. Raises ValueError if it cannot be read."""
+    """Return the sample in a /metrics page. Raises ValueError if it is invalid."""
     from prometheus_client.parser import text_string_to_metric_families  # slow to import
 
     totals: dict[str, float] = defaultdict(float)
@@ -82,7 +82,7 @@ def read_sample(text: str, *, at: float) -> Sample:
     usage, started = 0.0, 0.0
     wanted = _wanted(text)
     if not wanted.strip():
-        raise ValueError("the page has no counters of vLLM")
+        raise ValueError("the page has no vLLM counters")
     for family in text_string_to_metric_families(wanted):
         for name, labels, value, *_ in family.samples:
             if not math.isfinite(value) or value < 0:
@@ -109,7 +109,7 @@ def read_sample(text: str, *, at: float) -> Sample:
 
 
 def _wanted(text: str) -> str:
-    """Return the lines that are read: a page has thousands of others."""
+    """Return the lines that matter, because a page has thousands of others."""
     names = (*_TOTALS, _PER_POSITION, _KV_USAGE, _START, *(f"{name}_bucket" for name in _HISTOGRAMS))
     return "\n".join(line for line in text.splitlines() if line.startswith(names)) + "\n"
 

@@ -10,7 +10,7 @@ from gemmaspec.live.sample import E2E, TPOT, TTFT, Histogram, Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Quantiles:
-    """Of a latency, in seconds; None without an observation."""
+    """Quantiles of a latency in seconds; None without an observation."""
 
     p50: float | None
     p90: float | None
@@ -19,7 +19,7 @@ class Quantiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Rates and shares over some seconds. A share is None if nothing was counted that it could be a share of."""
+    """Rates and shares over some seconds. A share is None if its denominator is zero."""
 
     seconds: float
     tokens_per_second: float
@@ -30,7 +30,7 @@ class Window:
     acceptance_length: float | None
     """Tokens per step of the target, its own one included: 1 + accepted / drafts."""
     k: float | None
-    """Drafted tokens per draft: the k in use."""
+    """Draft tokens per draft: the k in use."""
     by_position: tuple[float, ...]
     """r_1, r_2, …: the share of drafts whose first i tokens were all accepted."""
     step_ms: float | None
@@ -73,7 +73,7 @@ def window(before: Sample, now: Sample) -> Window | None:
 
 
 def restarted(before: Sample, now: Sample) -> bool:
-    """Return whether the server's counters began anew between two samples."""
+    """Return whether the server's counters were reset between two samples."""
     if before.started and now.started and abs(now.started - before.started) > 1:
         return True
     pairs = (

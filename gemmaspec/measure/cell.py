@@ -25,21 +25,21 @@ COUNTERS_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """How a server is asked."""
+    """How requests are sent."""
 
     server: Server
     api_key: str | None
     max_tokens: int
     ignore_eos: bool
     temperature: float | None
-    """None: as the server decides."""
+    """None for the server's default."""
     timeout_s: float
-    """For the next bytes of an answer."""
+    """Seconds to wait for the next bytes of an answer."""
     calls_tools: bool = False
-    """Whether the server finds tool calls in answers; without, vLLM refuses requests that leave the choice to it."""
+    """Whether the server parses tool calls; if not, vLLM rejects requests with an automatic tool choice."""
 
     def body(self, prompt: Mapping[str, Any], *, tokens: int | None = None, fixed: bool | None = None) -> bytes:
-        """A request's JSON; its own salt keeps the prefix cache from knowing the prompt already."""
+        """Return a request's JSON. Its salt prevents prefix cache hits."""
         fixed = self.ignore_eos if fixed is None else fixed
         own: dict[str, Any] = {
             "model": self.server.model,
@@ -64,15 +64,16 @@ class Asking:
         )
 
     def counters(self) -> Counters:
-        """What the server has counted."""
+        """Return the server's counters."""
         return read_counters(self.server, timeout_s=COUNTERS_S, api_key=self.api_key)
 
 
 def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, drafts: bool) -> Measured:
-    """Measure a cell. `prompts` are asked in their order, one request each.
+    """Measure a cell. `prompts` are sent in order, one request each.
 
-    Alone, each category is a group with counters of its own; at a higher concurrency categories are mixed, since each
-    group's end, when the last requests finish one by one, would be time without load. Raises Broken and UsageError.
+    At concurrency 1, each category is a group with its own counters. At a higher concurrency categories are mixed,
+    because at the end of each group, when the last requests finish one by one, the load would drop. Raises Broken and
+    UsageError.
     """
     warm_up(asking, cell.concurrency)
     before = reference_step(asking)
@@ -85,7 +86,7 @@ def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, draft
         samples += [_sample(prompt, one, offset) for prompt, one in zip(part, load.streams, strict=True)]
         offset += load.wall
     if drafts and not any(group.drafts for _, _, group in parts):
-        raise Broken("the server was to speculate, and counted no draft in a whole cell")
+        raise Broken("the server should speculate but counted no draft in a whole cell")
     return Measured(
         samples=tuple(samples),
         groups=tuple(group for _, _, group in parts),
@@ -98,7 +99,7 @@ def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, draft
 
 
 def warm_up(asking: Asking, concurrency: int) -> None:
-    """Ask `concurrency` requests at once, twice, with prompts that are never measured."""
+    """Send `concurrency` requests at once, twice, with prompts that are never measured."""
     bodies = [
         asking.body(_question(WARM_UP[n % len(WARM_UP)]), tokens=WARM_TOKENS, fixed=True)
         for n in range(2 * concurrency)
@@ -107,10 +108,10 @@ def warm_up(asking: Asking, concurrency: int) -> None:
 
 
 def reference_step(asking: Asking) -> float:
-    """Seconds of a step of the reference request, alone.
+    """Return the seconds per step of the reference request without other load.
 
-    The median time between two chunks of its answer, where each step is a chunk; else its time over its steps, since
-    a server leaves out chunks without text, as dummy weights and parsers make them.
+    This is the median time between two chunks if each step sends one; else the total time over the steps, because a
+    server omits chunks without text, as dummy weights and parsers cause.
     """
     before = asking.counters()
     load = asking.run([asking.body(_question(REFERENCE), tokens=REFERENCE_TOKENS, fixed=True)], 1)
@@ -120,7 +121,7 @@ def reference_step(asking: Asking) -> float:
     )
     steps = added.drafts or answer.completion_tokens - 1
     if steps < 1 or answer.last <= answer.first:
-        raise Broken("the reference request's answer came in one piece, so its steps cannot be timed")
+        raise Broken("cannot time the steps of the reference request, because its answer came in one piece")
     if abs(len(answer.gaps) - steps) <= 2:
         return statistics.median(answer.gaps)
     return (answer.last - answer.first) / steps
@@ -173,7 +174,7 @@ def _sample(prompt: Prompt, one: Stream, offset: float) -> RequestSample:
 
 
 def _histogram(metrics: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """Steps that accepted 0 … k tokens (`acceptance_histogram`, vLLM 0.30.0 and later)."""
+    """Return the number of steps that accepted 0 … k tokens (`acceptance_histogram`, vLLM 0.30.0 and later)."""
     spec = metrics.get("speculative_decoding") if metrics else None
     found = spec.get("acceptance_histogram") if isinstance(spec, dict) else None
     if not isinstance(found, list) or len(found) > 1024:

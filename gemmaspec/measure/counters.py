@@ -1,4 +1,4 @@
-"""What a server has counted: tokens, drafts, and acceptance by position."""
+"""A server's counters: tokens, drafts, and acceptance by position."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Counters:
     """Accepted tokens at each position."""
 
     def since(self, before: Counters) -> Counters:
-        """What was added. Raises Broken where a count fell: the server was started anew meanwhile."""
+        """Return the increase. Raises Broken if a count decreased, because the server was restarted."""
         added = tuple(
             now - (before.by_position[i] if i < len(before.by_position) else 0)
             for i, now in enumerate(self.by_position)
@@ -40,7 +40,7 @@ class Counters:
             by_position=added,
         )
         if min(found.generated, found.drafts, found.drafted, found.accepted, *added, 0) < 0:
-            raise Broken("the server's counters fell: it was started anew in the middle of a cell")
+            raise Broken("the server's counters decreased, because it was restarted during a cell")
         return found
 
     @property
@@ -50,12 +50,12 @@ class Counters:
 
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> Counters:
-    """Return what the server has counted. Raises Broken when it does not say, and what `exchange` raises."""
+    """Return the server's counters. Raises Broken if it does not report them, and what `exchange` raises."""
     return counters_of(_sample(server, timeout_s=timeout_s, api_key=api_key))
 
 
 def counters_of(sample: Sample) -> Counters:
-    """Return the counters of a reading that a measurement needs."""
+    """Return the counters of a reading that measurements need."""
     return Counters(
         generated=int(sample.generation_tokens),
         drafts=int(sample.drafts),
@@ -66,7 +66,7 @@ def counters_of(sample: Sample) -> Counters:
 
 
 def settled(server: Server, before: Counters, *, tokens: int, timeout_s: float, api_key: str | None) -> Counters:
-    """What was added to `before`, once the server has counted `tokens` generated tokens, or counts no more.
+    """Return the increase since `before`, once the server has counted `tokens` generated tokens or stops counting.
 
     vLLM counts a step shortly after it has sent it. Raises what `read_counters` raises.
     """

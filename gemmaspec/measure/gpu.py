@@ -16,7 +16,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 class GpuWatch:
-    """Reads the GPUs every two seconds, in a thread of its own, until it is left."""
+    """Reads the GPUs every two seconds in its own thread until the context ends."""
 
     def __init__(self) -> None:
         self._loads: list[nvidia.GpuReading] = []
@@ -32,7 +32,7 @@ class GpuWatch:
         self._thread.join(timeout=_TIMEOUT_S)
 
     def summary(self) -> dict[str, Any] | None:
-        """The median, the lowest and the highest of each reading, over all GPUs; None without a GPU."""
+        """Return the median, minimum and maximum of each reading over all GPUs; None without a GPU."""
         names = [field.name for field in dataclasses.fields(nvidia.GpuReading)]
         found = {name: [value for one in self._loads if (value := getattr(one, name)) is not None] for name in names}
         return {name: _range(values) for name, values in found.items() if values} or None

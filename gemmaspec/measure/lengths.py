@@ -18,44 +18,44 @@ _TIMEOUT_S: Final = 60.0
 _TRIES: Final = 4
 _NEAR: Final = 0.01
 _FIRST_GUESS: Final = 3.6
-"""Characters of a token, before anything was counted."""
+"""Characters per token, as a first estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """What a server says of the model it serves."""
+    """What a server reports about its model."""
 
     name: str
     max_model_len: int | None
 
 
 def served(server: Server, api_key: str | None) -> ServedModel:
-    """The first model of /v1/models. Raises Broken when the server does not list one."""
+    """Return the first model of /v1/models. Raises Broken if the server does not list one."""
     reply = exchange(server, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
     found = reply.json() if reply.status == 200 else None
     models = found.get("data") if isinstance(found, dict) else None
     first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
     name, length = first.get("id"), first.get("max_model_len")
     if not isinstance(name, str):
-        raise Broken(f"the server does not say which model it serves (HTTP {reply.status} of /v1/models)")
+        raise Broken(f"the server does not report its model (HTTP {reply.status} of /v1/models)")
     return ServedModel(name=name, max_model_len=length if isinstance(length, int) else None)
 
 
 def count(asking: Asking, prompt: Prompt) -> int:
-    """Tokens of a prompt, its template included, by the server's own /tokenize. Raises Broken when it has none."""
+    """Return the tokens of a prompt with its template, by the server's /tokenize. Raises Broken if it has none."""
     body = {"model": asking.server.model, **prompt.body()}
     reply = exchange(asking.server, "/tokenize", body=body, timeout_s=_TIMEOUT_S, api_key=asking.api_key)
     found = reply.json() if reply.status == 200 else None
     tokens = found.get("count") if isinstance(found, dict) else None
     if not isinstance(tokens, int) or isinstance(tokens, bool):
-        raise Broken(f"the server does not count tokens (HTTP {reply.status} of /tokenize)")
+        raise Broken(f"the server cannot count tokens (HTTP {reply.status} of /tokenize)")
     return tokens
 
 
 def fitting(asking: Asking, prompts: Sequence[Prompt], *, limit: int | None) -> tuple[list[Prompt], list[str]]:
-    """Prompts that leave room for the answer, and the ids of those that do not.
+    """Return the prompts that leave room for the answer, and the ids of those that do not.
 
-    Raises UsageError where none does.
+    Raises UsageError if none does.
     """
     if limit is None:
         return list(prompts), []
@@ -64,20 +64,20 @@ def fitting(asking: Asking, prompts: Sequence[Prompt], *, limit: int | None) -> 
     kept = [one for one in prompts if fits[one.id]]
     if not kept:
         raise UsageError(
-            f"no prompt fits: the server's context is {limit} tokens, and {asking.max_tokens} are for the answer",
-            hint="--max-tokens with a smaller number, shorter prompts, or serve.max_model_len",
+            f"no prompt fits: the server's context is {limit} tokens, {asking.max_tokens} of them for the answer",
+            hint="use a smaller --max-tokens, shorter prompts, or a larger serve.max_model_len",
         )
     return kept, [one.id for one in prompts if not fits[one.id]]
 
 
 def of_length(asking: Asking, prompts: Sequence[Prompt], tokens: int) -> list[Prompt]:
-    """Prompts made `tokens` long by text in front of them; those that are longer by themselves are left out.
+    """Return prompts filled up to `tokens` with text before them, without prompts that are already longer.
 
-    Raises UsageError where all are.
+    Raises UsageError if all are.
     """
     found = [made for one in prompts if (made := _of_length(asking, one, tokens))]
     if not found:
-        raise UsageError(f"--context {tokens}: every prompt is longer by itself")
+        raise UsageError(f"--context {tokens}: every prompt is longer")
     return found
 
 

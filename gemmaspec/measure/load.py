@@ -17,21 +17,21 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a run gave; `streams` in the order of its requests, moments from the run's own zero."""
+    """The result of a run: `streams` in the order of its requests, times relative to the run's start."""
 
     streams: tuple[Stream, ...]
     wall: float
     """Seconds from the first request to the last token."""
     idle: float
-    """Seconds between two requests of one worker, summed over the workers: our own time."""
+    """Seconds between two requests of one worker, summed over the workers: the client's own overhead."""
 
 
 def run_load(
     base_url: str, bodies: Sequence[bytes], *, concurrency: int, timeout_s: float, api_key: str | None
 ) -> Load:
-    """Send all requests, `concurrency` at once, and wait for their ends.
+    """Send all requests, `concurrency` at once, and wait for them.
 
-    Raises Broken or UsageError as the first request that failed did; the others are then cut off. Ctrl-C cuts all.
+    Raises Broken or UsageError of the first failed request and aborts the others. Ctrl-C aborts all.
     """
     run = _Run(base_url, bodies, timeout_s, api_key)
     workers = [
@@ -58,7 +58,7 @@ def run_load(
 
 
 class _Run:
-    """What the workers share."""
+    """The state that the workers share."""
 
     def __init__(self, base_url: str, bodies: Sequence[bytes], timeout_s: float, api_key: str | None) -> None:
         self._base_url, self._bodies, self._timeout_s, self._api_key = base_url, bodies, timeout_s, api_key
@@ -71,7 +71,7 @@ class _Run:
         self.failed: BaseException | None = None
 
     def work(self) -> None:
-        """One worker, to the last request or the first failure."""
+        """Run one worker until the last request or the first failure."""
         idle, ended = 0.0, None
         try:
             with connection(self._base_url, timeout_s=self._timeout_s, api_key=self._api_key) as client:
@@ -88,7 +88,7 @@ class _Run:
             self.idle += idle
 
     def close(self) -> None:
-        """Cut off what still runs."""
+        """Abort the running requests."""
         self.failed = self.failed or (None if all(self.streams) else Broken("interrupted"))
         for client in list(self._clients):
             with contextlib.suppress(Exception):

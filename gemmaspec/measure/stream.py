@@ -15,30 +15,30 @@ from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.ready.logline import printable
 
 MAX_EVENT: Final = 4 * 1024 * 1024
-"""Bytes of one event of a stream; vLLM's have some hundred."""
+"""Maximum bytes of one event of a stream; those of vLLM have a few hundred."""
 MAX_STREAM: Final = 256 * 1024 * 1024
 PATH: Final = "/v1/chat/completions"
 _NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts nobody: a server's address is always http. Loading certificates would cost each client 20 ms."""
+"""Trusts no certificate, because a server's address is always http. Loading them would take 20 ms per client."""
 
 
 class Broken(GemmaspecError):
-    """The server broke off, or answered what is no stream of a chat completion."""
+    """The server closed the connection, or its answer is not a stream of a chat completion."""
 
 
 @dataclass(kw_only=True)
 class Stream:
-    """What one request took; moments in seconds on the clock of its run."""
+    """The timing of one request, in seconds on the clock of its run."""
 
     sent: float
     first: float = 0.0
-    """The first chunk: the first token is there."""
+    """The first chunk, with the first token."""
     last: float = 0.0
     """The last chunk that belongs to the answer."""
     ended: float = 0.0
     """The end of the stream."""
     chunks: int = 0
-    """Chunks of the answer after the first: as many as steps, where the server sends each step by itself."""
+    """Number of chunks after the first: the number of steps, if the server sends each step separately."""
     gaps: list[float] = field(default_factory=list)
     """Seconds between those chunks."""
     characters: int = 0
@@ -46,11 +46,11 @@ class Stream:
     completion_tokens: int = 0
     finish_reason: str = ""
     metrics: Mapping[str, Any] | None = None
-    """vLLM's own metrics of the request, where it sends them (--per-request-spec-decode-metrics, 0.30.0+)."""
+    """vLLM's own metrics of the request, if it sends them (--per-request-spec-decode-metrics, 0.30.0+)."""
 
 
 def connection(base_url: str, *, timeout_s: float, api_key: str | None) -> httpx.Client:
-    """A client that keeps one connection to one server and reaches nothing else."""
+    """Return a client that keeps one connection to one server and connects to nothing else."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     return httpx.Client(
         base_url=base_url,
@@ -66,7 +66,7 @@ def connection(base_url: str, *, timeout_s: float, api_key: str | None) -> httpx
 def streamed(client: httpx.Client, body: bytes, *, origin: float) -> Stream:
     """Send a request and read its stream to the end. `origin` is the run's zero on time.perf_counter.
 
-    Raises Broken when the server fails, UsageError when it refuses the request.
+    Raises Broken if the server fails, UsageError if it rejects the request.
     """
     found = Stream(sent=time.perf_counter() - origin)
     try:
@@ -78,10 +78,10 @@ def streamed(client: httpx.Client, body: bytes, *, origin: float) -> Stream:
     except httpx.TimeoutException:
         raise Broken("the server sent nothing for longer than --request-timeout") from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise Broken(f"the server broke off in the middle of an answer ({_plain(error)})") from None
+        raise Broken(f"the server closed the connection during an answer ({_plain(error)})") from None
     found.ended = time.perf_counter() - origin
     if not found.completion_tokens:
-        raise Broken("the stream ended without its usage, so its tokens cannot be counted")
+        raise Broken("cannot count tokens, because the stream ended without its usage")
     return found
 
 
@@ -90,14 +90,14 @@ def _plain(error: Exception) -> str:
 
 
 def _events(response: httpx.Response) -> Iterator[tuple[Any, float]]:
-    """Each event's JSON and the moment at which its bytes were there."""
+    """Yield the JSON of each event and the time at which its bytes arrived."""
     waiting, total = b"", 0
     for part in response.iter_raw():
         moment = time.perf_counter()
         total += len(part)
         waiting += part
         if len(waiting) > MAX_EVENT or total > MAX_STREAM:
-            raise Broken("the server's stream is larger than any answer")
+            raise Broken("the server's stream is too large for an answer")
         *whole, waiting = waiting.split(b"\n\n")
         for event in whole:
             if event.startswith(b"data: ") and event != b"data: [DONE]":
@@ -108,12 +108,12 @@ def _json(event: bytes) -> Any:
     try:
         return json.loads(event)
     except (ValueError, RecursionError):
-        raise Broken("the server's stream holds an event that is not JSON") from None
+        raise Broken("the server's stream contains an event that is not JSON") from None
 
 
 def _take(found: Stream, event: Any, moment: float) -> None:
     if not isinstance(event, dict):
-        raise Broken("the server's stream holds an event that is no chunk of an answer")
+        raise Broken("the server's stream contains an event that is not a chunk of an answer")
     if error := event.get("error"):
         raise Broken(f"the request failed inside the server{_said(error)}")
     choices = event.get("choices")
@@ -158,9 +158,9 @@ def _refused(response: httpx.Response) -> GemmaspecError:
         found = None
     said = _said(found.get("error") or found) if isinstance(found, dict) else ""
     if response.status_code == 401:
-        return UsageError("the server refuses the API key", hint="export VLLM_API_KEY with the key of the server")
+        return UsageError("the server rejects the API key", hint="export VLLM_API_KEY=…    # the server's key")
     if response.status_code < 500:
-        return UsageError(f"the server refuses a request (HTTP {response.status_code}){said}")
+        return UsageError(f"the server rejects a request (HTTP {response.status_code}){said}")
     return Broken(f"a request failed inside the server (HTTP {response.status_code}){said}")
 
 

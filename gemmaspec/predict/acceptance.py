@@ -1,8 +1,8 @@
-"""Acceptance by position: curves of what was measured, and what they say about positions that were not.
+"""Acceptance by position: measured curves, and their extrapolation to further positions.
 
 r_i is the share of drafts whose first i tokens were all accepted, so r_i / r_(i-1) is the probability that token i is
 accepted when all before it were. Measured curves are not geometric, but those conditional probabilities settle after
-the first positions: a curve goes on with the mean of its last ones.
+the first positions: a curve continues with the mean of its last ones.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 from gemmaspec.predict.rows import Row
 
 LAST: Final = 3
-"""Conditional probabilities that a curve goes on with, after the first."""
+"""Number of conditional probabilities, after the first, whose mean continues a curve."""
 SPREAD: Final = 0.06
-"""Standard deviation of the conditional probability that a curve goes on with."""
+"""Standard deviation of the conditional probability that continues a curve."""
 UNKNOWN: Final = (0.7, 0.15)
-"""Conditional probability of a pair of which nothing is known, and its standard deviation."""
+"""Conditional probability of an unknown pair, and its standard deviation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class Curve:
 
 
 def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = None) -> Curve:
-    """The curve of one method at k, from rows of that method and one setting.
+    """Return the curve of one method at k, from rows of that method and setting.
 
-    Rows of the same k are taken first, since a head that drafts a block in one pass may draft it worse when it is cut;
-    rows of the same context before others. `known` is a conditional probability from elsewhere, where no row is.
+    Rows of the same k take precedence, because a head that drafts a block in one pass may draft a shorter one worse;
+    then rows of the same context. `known` is a conditional probability from elsewhere, used if there are no rows.
     """
     if k == 0:
         return Curve(rates=(), measured=0, deviation=0)
@@ -58,7 +58,7 @@ def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = No
 
 
 def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
-    """The mean of each position, over the rows that have it."""
+    """Return the mean at each position over the rows that have it."""
     found: list[float] = []
     for position in range(min(k, max((row.k for row in rows), default=0))):
         values = [row.acceptance[position] for row in rows if row.k > position]
@@ -68,7 +68,7 @@ def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
 
 
 def _next(rates: Sequence[float]) -> float:
-    """The conditional probability of the next position."""
+    """Return the conditional probability of the next position."""
     steps = [after / before if before > 0 else 0.0 for before, after in zip((1.0, *rates), rates, strict=False)]
     last = steps[1:][-LAST:] or steps
     return sum(last) / len(last)

@@ -10,12 +10,12 @@ Vector = Sequence[float]
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """The scalar product."""
+    """Return the scalar product."""
     return float(sum(map(mul, a, b)))
 
 
 class Cholesky:
-    """L with L Lᵀ = matrix; `matrix` is symmetric and positive definite."""
+    """Return L with L Lᵀ = matrix; `matrix` is symmetric and positive definite."""
 
     def __init__(self, matrix: Sequence[Vector]) -> None:
         self._rows: list[list[float]] = []
@@ -29,18 +29,18 @@ class Cholesky:
 
     @property
     def log_determinant(self) -> float:
-        """Of the matrix."""
+        """Return the logarithm of the matrix's determinant."""
         return 2 * sum(math.log(row[-1]) for row in self._rows)
 
     def half(self, right: Vector) -> list[float]:
-        """x with L x = right."""
+        """Return x with L x = right."""
         found: list[float] = []
         for row, value in zip(self._rows, right, strict=True):
             found.append((value - sum(map(mul, row, found))) / row[-1])
         return found
 
     def solve(self, right: Vector) -> list[float]:
-        """x with matrix x = right."""
+        """Return x with matrix x = right."""
         found = self.half(right)
         for i in reversed(range(len(found))):
             found[i] /= self._rows[i][i]

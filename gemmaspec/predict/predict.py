@@ -1,4 +1,4 @@
-"""Predicted rows: E(k) from the acceptance curve over T(k, batch, context) from the fit, each with its uncertainty."""
+"""Predicted rows: E(k) of the acceptance curve over T(k, batch, context) of the fit, each with its uncertainty."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gemmaspec.predict.rows import NONE, Row, Setting
 from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed
 
 QUANTILE: Final = 1.645
-"""Standard deviations of a normal distribution that hold 90 % between them."""
+"""Standard deviations of a normal distribution on either side of its mean that contain 90 %."""
 WIDEST: Final = 2.0
-"""Relative deviation from which on an interval grows no more: nothing is known then."""
+"""Largest relative deviation; an interval does not grow beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Which cells."""
+    """The cells to predict."""
 
     ks: tuple[int, ...]
     concurrencies: tuple[int, ...]
     contexts: tuple[int, ...] = ()
-    """Those that were measured, when empty."""
+    """Prompt lengths; if empty, those that were measured."""
     method: str | None = None
-    """The method of k > 0 where no row has one."""
+    """The method for k > 0 if no row has one."""
     conditional: float | None = None
-    """Acceptance of a token given those before it, from elsewhere; used where no row has an acceptance."""
+    """Conditional acceptance per token from elsewhere; used if no row has an acceptance."""
     with_curves: bool = True
-    """Whether the rows' acceptance belongs to the pair that is asked about, or only their step times do."""
+    """Whether the rows' acceptance belongs to the requested pair; if not, only their step times are used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,11 @@ class Predicted:
     step: StepTime
     setting: Setting
     measured: bool
-    """Whether this very cell was measured."""
+    """Whether this cell was measured."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all requests together."""
+        """Total of all requests."""
         return self.curve.tokens_per_step * self.concurrency / self.step.seconds
 
     @property
@@ -60,22 +60,22 @@ class Predicted:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Tokens per second that hold a measurement with 90 %."""
+        """Interval of tokens per second that contains a measurement with a probability of 90 %."""
         factor = math.exp(QUANTILE * min(self.deviation, WIDEST))
         return self.tokens_per_second / factor, self.tokens_per_second * factor
 
 
 def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
-    """Every cell that is asked for, in each setting that was measured; settings and methods never explain each other.
+    """Return every requested cell in each measured setting. Settings and methods are predicted separately.
 
-    Rows without speculation belong to every method of their setting: they are the step that a draft is added to.
+    Rows without speculation belong to every method of their setting, because a draft adds to their step.
     """
     settings = list(dict.fromkeys(row.setting for row in rows))
     return tuple(one for setting in settings for one in _of_setting(rows, setting, asked))
 
 
 def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
-    """A predicted row, in the form of a measured one."""
+    """Return a predicted row, in the form of a measured one."""
     own = {"vllm": one.setting.vllm} if one.setting.vllm else {}
     return {
         "method": one.method,
@@ -95,7 +95,7 @@ def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, A
 
 
 def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
-    """The cell without speculation that a cell is compared with."""
+    """Return the cell without speculation to compare a cell with."""
     for other in found:
         same = (other.setting, other.concurrency, other.context) == (one.setting, one.concurrency, one.context)
         if same and other.k == 0:
@@ -135,7 +135,7 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
 
 
 def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
-    """The step by the fit that is the surest of it: rows of a draft also say how a step grows with its tokens."""
+    """Return the step of the most certain fit; rows with a draft also show how a step grows with its tokens."""
     return min((fit.at(cell) for fit in fits), key=lambda one: one.deviation)
 
 

@@ -1,4 +1,4 @@
-"""A step by its bytes alone: the last resort, where nothing like it was measured."""
+"""The time of a step from its bytes alone: the last resort without similar measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEVIATION: Final = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Bytes of a step over the bandwidth of the memory."""
+    """The bytes of a step over the memory bandwidth."""
 
     bandwidth: float
     """Bytes per second."""
@@ -32,7 +32,7 @@ class Roofline:
     setting: Setting
 
     def predict(self, asked: Asked) -> tuple[Predicted, ...]:
-        """Every cell that is asked for."""
+        """Return every requested cell."""
         return tuple(
             self._cell(k, batch, context, asked)
             for context in asked.contexts

@@ -27,7 +27,7 @@ class Setting:
     """What rows must share to be compared: rows of different settings never explain each other."""
 
     compile: str | bool | None = None
-    """How the server was compiled, in the words of whoever measured; None where nobody says it."""
+    """How the server was compiled, as reported by the measurement; None if unknown."""
     vllm: str | None = None
 
     def __str__(self) -> str:
@@ -41,17 +41,17 @@ class Row:
 
     method: str
     k: int
-    """Tokens drafted in each step; 0 without speculation."""
+    """Draft tokens per step; 0 without speculation."""
     concurrency: int
     context: int
-    """Tokens of prompt."""
+    """Prompt tokens."""
     acceptance: tuple[float, ...]
     """r_1 … r_k: share of the drafts whose first i tokens were all accepted."""
     tokens_per_second: float
-    """Of all requests together."""
+    """Total of all requests."""
     setting: Setting
     by_lot: bool = False
-    """Whether the server drew the acceptance by lot (`acceptance_by: synthetic`): it then says nothing of the pair."""
+    """Whether the acceptance is synthetic (`acceptance_by: synthetic`), so that it says nothing about the pair."""
 
     @property
     def tokens_per_step(self) -> float:
@@ -65,17 +65,17 @@ class Row:
 
 
 def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
-    """The rows of a measured file. Raises UsageError that names the file, the row and what is wrong with it."""
+    """Return the rows of a measured file. Raises UsageError with the file, the row and the problem."""
     if len(text) > MAX_BYTES:
-        raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, which no measured file is")
+        raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for a measured file")
     document = _json(text, file)
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise UsageError(f'{file}: is no measured file: it holds no list "rows"', hint="gemmaspec bench PROFILE --json")
+        raise UsageError(f'{file}: not a measured file; it has no list "rows"', hint="gemmaspec bench PROFILE --json")
     if not rows:
-        raise UsageError(f"{file}: holds no row: nothing was measured")
+        raise UsageError(f"{file}: contains no rows")
     if len(rows) > MAX_ROWS:
-        raise UsageError(f"{file}: holds {len(rows)} rows; at most {MAX_ROWS} are read")
+        raise UsageError(f"{file}: holds {len(rows)} rows; the limit is {MAX_ROWS}")
     raw = [_mapping(row, f"{file}: row {number}") for number, row in enumerate(rows, 1)]
     _same_machine(raw, file)
     _compile_everywhere(raw, file)
@@ -83,12 +83,12 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
 
 
 def document_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Rows as a measured file holds them."""
+    """Return rows in the format of a measured file."""
     return {"rows": [row_json(row) for row in rows]}
 
 
 def row_json(row: Row) -> dict[str, Any]:
-    """One row as a measured file holds it."""
+    """Return one row in the format of a measured file."""
     own = {"vllm": row.setting.vllm} if row.setting.vllm else {}
     return {
         "method": row.method,
@@ -105,16 +105,16 @@ def row_json(row: Row) -> dict[str, Any]:
 
 def _json(text: str, file: str) -> Any:
     def refuse(constant: str) -> None:
-        raise UsageError(f"{file}: holds {constant}, which is no measured value")
+        raise UsageError(f"{file}: holds {constant}, which cannot be a measured value")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        raise UsageError(f"{file}: is not JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise UsageError(f"{file}: not JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise UsageError(f"{file}: is nested too deep to be a measured file") from None
+        raise UsageError(f"{file}: nested too deeply for a measured file") from None
     except ValueError:
-        raise UsageError(f"{file}: holds a number that is too long to be read") from None
+        raise UsageError(f"{file}: contains a number that is too long") from None
 
 
 def _mapping(row: Any, place: str) -> Mapping[str, Any]:
@@ -128,15 +128,15 @@ def _same_machine(rows: Sequence[Mapping[str, Any]], file: str) -> None:
         named = sorted({str(row[key])[:80] for row in rows if row.get(key) is not None})
         if len(named) > 1:
             raise UsageError(
-                f"{file}: mixes rows of {' and '.join(named[:4])}: step times belong to one machine",
-                hint="one file for each machine",
+                f"{file}: mixes rows of {' and '.join(named[:4])}, but step times are specific to one machine",
+                hint="use one file per machine",
             )
 
 
 def _compile_everywhere(rows: Sequence[Mapping[str, Any]], file: str) -> None:
     lacking = [number for number, row in enumerate(rows, 1) if "compile" not in row]
     if lacking and len(lacking) < len(rows):
-        raise UsageError(f"{file}: row {lacking[0]}: compile is missing, and other rows have it")
+        raise UsageError(f"{file}: row {lacking[0]}: compile is missing, but other rows have it")
 
 
 def _row(row: Mapping[str, Any], place: str) -> Row:
@@ -169,26 +169,24 @@ def _acceptance(row: Mapping[str, Any], k: int, place: str) -> tuple[float, ...]
     given = row.get("acceptance")
     if k == 0:
         if given:
-            raise UsageError(f"{place}: has k 0 and an acceptance: without speculation nothing is accepted")
+            raise UsageError(f"{place}: has k 0 and an acceptance, but without speculation nothing is accepted")
         return ()
     given = _given(row, "acceptance", place)
     if not isinstance(given, list) or not all(_is_number(one) for one in given):
-        raise UsageError(
-            f"{place}: acceptance is {_shown(given)}, and must be a list of numbers, one for each position"
-        )
+        raise UsageError(f"{place}: acceptance is {_shown(given)}; it must be a list of numbers, one per position")
     if len(given) != k:
-        raise UsageError(f"{place}: acceptance has {len(given)} positions, and k is {k}")
+        raise UsageError(f"{place}: acceptance has {len(given)} positions, but k is {k}")
     if any(not 0 <= one <= 1 for one in given):
-        raise UsageError(f"{place}: acceptance is {_shown(given)}, and each must be a share between 0 and 1")
+        raise UsageError(f"{place}: acceptance is {_shown(given)}; each must be a share between 0 and 1")
     if any(after > before + _ROUNDING for before, after in pairwise(given)):
         raise UsageError(
-            f"{place}: acceptance grows with the position; r_i counts drafts whose first i tokens were all accepted"
+            f"{place}: acceptance increases with the position, but r_i counts drafts whose first i tokens are accepted"
         )
     return tuple(float(one) for one in given)
 
 
 def _speed(row: Mapping[str, Any], tokens: float, place: str) -> float:
-    """Tokens per second, which a step time means too."""
+    """Return the tokens per second, computed from the step time if necessary."""
     rate, step = (_positive(row, key, place) for key in ("tokens_per_second", "step_ms"))
     if rate is not None:
         return rate
@@ -236,14 +234,14 @@ def _given(row: Mapping[str, Any], key: str, place: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it can be counted with: a float that JSON wrote as 1e999 is infinite."""
+    """Return whether a number is finite, because 1e999 in JSON is infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 10**300 if isinstance(value, int) else math.isfinite(value)
 
 
 def _shown(value: Any) -> str:
-    """A value as a sentence can hold it."""
+    """Return a value as short text for a message."""
     text = "".join(_printable(ascii(value) if isinstance(value, float) else str(json.dumps(value, default=str))))
     return text if len(text) <= 60 else f"{text[:57]}…"
 

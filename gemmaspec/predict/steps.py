@@ -7,7 +7,7 @@
 
 t_0 … c_2 belong to the machine, the models, the vLLM and its settings. Each has a prior in units of the shortest
 measured step, so that one cell is enough to say something and ten to say it well (Bayesian linear regression,
-Rasmussen & Williams: Gaussian Processes for Machine Learning, 2006, chapter 2.1). What the equation leaves over is
+Rasmussen & Williams: Gaussian Processes for Machine Learning, 2006, chapter 2.1). Residuals are
 carried to nearby cells by a Gaussian process over relative residuals (the same, 2.2). How a step grows with N is one
 of three hypotheses, weighed by how well each explains the cells: in proportion, in the steps of vLLM's CUDA graphs
 (whose batches are padded), or with falling growth, as experts of a mixture are read once however many tokens want
@@ -25,13 +25,13 @@ from typing import Final
 from gemmaspec.predict.linear import Cholesky, dot
 
 MAX_CELLS: Final = 120
-"""Cells that a fit takes; more of them say nothing new and cost time with their third power."""
+"""Maximum number of cells in a fit, whose time grows with their third power."""
 NOISE: Final = 0.025
 """Relative standard deviation of one measurement of a cell."""
 MISFIT: Final = 0.03
-"""Relative standard deviation of what the equation leaves over."""
+"""Relative standard deviation of the residuals."""
 LARGEST: Final = 0.3
-"""The largest part of a step that is laid to residuals: rows that contradict each other have any."""
+"""Largest residual as a share of a step; contradictory rows would have larger ones."""
 PARALLEL: Final = frozenset({"dflash", "dspark"})
 """Methods that draft all tokens in one pass."""
 _FREE: Final = frozenset({"ngram", "suffix"})
@@ -40,7 +40,7 @@ _FREE: Final = frozenset({"ngram", "suffix"})
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a step time was measured, or is asked for."""
+    """A cell whose step time was measured or requested."""
 
     k: int
     batch: int
@@ -66,7 +66,7 @@ class StepTime:
 
 
 class Steps:
-    """A fit of one method in one setting; `measured` holds its cells and those without speculation."""
+    """A fit of one method in one setting; `measured` has its cells and those without speculation."""
 
     def __init__(self, method: str, measured: Sequence[Timed]) -> None:
         if not measured:
@@ -80,7 +80,7 @@ class Steps:
         self._fits = [(fit, weight / sum(weights)) for fit, weight in zip(fits, weights, strict=True)]
 
     def at(self, cell: Cell) -> StepTime:
-        """The step of a cell: the mean over the hypotheses, each by its weight."""
+        """Return the step of a cell: the weighted mean over the hypotheses."""
         near, spread = self._left.near(cell)
         found = [(*fit.at(cell, near), weight) for fit, weight in self._fits]
         mean = sum(seconds * weight for seconds, _, weight in found)
@@ -98,7 +98,7 @@ class _Growth:
 
 
 def graph_size(tokens: int) -> int:
-    """Tokens that a CUDA graph runs for `tokens`: 1, 2, 4, then multiples of 8, and of 16 above 256.
+    """Return the padded batch of a CUDA graph for `tokens`: 1, 2, 4, then multiples of 8, and of 16 above 256.
 
     vllm/config/vllm.py `_set_cudagraph_sizes`, 0.26.0 and 0.32.0; above 512 no graph is captured.
     """
@@ -120,7 +120,7 @@ _Term = tuple[float, float, float]
 
 
 def _drafting(method: str) -> tuple[float, float]:
-    """The prior of d: a pass of the draft over a step of the target."""
+    """Return the prior of d: a pass of the draft over a step of the target."""
     if method in PARALLEL or method in _FREE:
         return 0.01, 0.02
     return (0.25, 0.3) if method == "draft_model" else (0.06, 0.1)
@@ -145,7 +145,7 @@ def _terms(method: str, cell: Cell, growth: _Growth, middle: float) -> list[_Ter
 
 
 class _Leftover:
-    """What the equation leaves over, as a share of a step: nearby cells have it in common."""
+    """The residuals as shares of a step, which nearby cells have in common."""
 
     def __init__(self, measured: Sequence[Timed]) -> None:
         self._cells = [one.cell for one in measured]
@@ -155,11 +155,11 @@ class _Leftover:
         self._system = Cholesky(matrix)
 
     def weights(self, left: Sequence[float]) -> list[float]:
-        """What each measured cell hands on, given what was left over in it."""
+        """Return the weight of each measured cell, given its residual."""
         return self._system.solve(left)
 
     def near(self, cell: Cell) -> tuple[list[float], float]:
-        """How much a cell has in common with each measured one, and the variance of what it has for itself."""
+        """Return a cell's correlation with each measured one, and its remaining variance."""
         near = [MISFIT**2 * _nearness(cell, other) for other in self._cells]
         half = self._system.half(near)
         return near, max(MISFIT**2 - dot(half, half), 0.0)
@@ -177,7 +177,7 @@ class _Fit:
         self._handed_on = left.weights(over)
 
     def at(self, cell: Cell, near: Sequence[float]) -> tuple[float, float]:
-        """The step of a cell in seconds, and the relative deviation of the equation there."""
+        """Return the step of a cell in seconds, and the relative deviation of the equation there."""
         level, variance = self._equation(cell)
         over = min(max(dot(near, self._handed_on), -LARGEST), LARGEST)
         return level * (1 + over) * self._unit, math.sqrt(variance) / level
@@ -196,10 +196,10 @@ class _Fit:
         self._coefficients = [dot(column, weights) for column in columns]
         self._known = [[dot(a, b) for b in halves] for a in halves]
         self.evidence = math.log(self._growth.prior) - dot(off, weights) / 2 - system.log_determinant / 2
-        """The logarithm of how probable the measured steps are, the hypothesis' own prior included."""
+        """The log probability of the measured steps, including the hypothesis's prior."""
 
     def _equation(self, cell: Cell) -> tuple[float, float]:
-        """Its value in units, never below a third of the shortest step, and its variance."""
+        """Return its value in units, at least a third of the shortest step, and its variance."""
         own = self._weighed(cell)
         mean = self._prior(cell) + dot(own, self._coefficients)
         known = dot(own, [dot(row, own) for row in self._known])
@@ -213,7 +213,7 @@ class _Fit:
 
 
 def _nearness(a: Cell, b: Cell) -> float:
-    """How much of a residual two cells share, from 0 to 1."""
+    """Return the correlation of the residuals of two cells, from 0 to 1."""
     apart = (
         (math.log2(a.batch / b.batch) / 1.5) ** 2
         + (math.log2((a.k + 1) / (b.k + 1)) / 0.8) ** 2
@@ -223,7 +223,7 @@ def _nearness(a: Cell, b: Cell) -> float:
 
 
 def _merged(measured: Sequence[Timed]) -> list[Timed]:
-    """Repeated cells as one, by their geometric mean."""
+    """Return repeated cells as one, by their geometric mean."""
     logs: dict[Cell, list[tuple[float, int]]] = defaultdict(list)
     for one in measured:
         logs[one.cell].append((math.log(one.seconds), one.repeats))

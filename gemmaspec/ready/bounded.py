@@ -1,4 +1,4 @@
-"""Calls into an engine that may never return: a lost docker daemon must not hang a wait."""
+"""Bounded calls into an engine, because a lost docker daemon must not hang a wait."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gemmaspec.errors import EnvironmentMissing
 T = TypeVar("T")
 
 MAX_WAITING: Final = 10_000
-"""Lines that wait to be read; a server that logs faster is slowed down, not stored."""
+"""Maximum number of unread lines; a server that logs faster is slowed down."""
 
 
 def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
-    """The result of `call`, run in a thread of its own, which is left behind when it takes too long.
+    """Return the result of `call`, run in its own thread, which is abandoned if it takes too long.
 
-    Raises whatever `call` raises, and EnvironmentMissing when it has not returned after `seconds`.
+    Raises whatever `call` raises, and EnvironmentMissing if it has not returned after `seconds`.
     """
     done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -51,7 +51,7 @@ class LogFollower:
         follow.start()
 
     def read(self) -> list[str]:
-        """The lines that came since the last call, as many as may wait at once."""
+        """Return the lines since the last call, at most as many as are buffered."""
         found: list[str] = []
         try:
             while len(found) < MAX_WAITING:
@@ -61,7 +61,7 @@ class LogFollower:
         return found
 
     def read_rest(self, *, seconds: float) -> list[str]:
-        """The lines up to the log's end, or those that come within `seconds`."""
+        """Return the lines up to the end of the log, or those that arrive within `seconds`."""
         deadline = time.monotonic() + seconds
         found = self.read()
         while time.monotonic() < deadline and not self._ended.wait(0.02):
@@ -69,7 +69,7 @@ class LogFollower:
         return found + self.read()
 
     def close(self) -> None:
-        """Let the thread go, if not now then with the next line of the log."""
+        """Release the thread, now or with the next line of the log."""
         self._closed.set()
         self.read()
 

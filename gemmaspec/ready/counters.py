@@ -9,17 +9,17 @@ from gemmaspec.live.sample import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class SpecCounters:
-    """Counts since the server's start, summed over its engines; all zero when it counts nothing."""
+    """Counts since the server's start, summed over its engines; all zero if it counts nothing."""
 
     drafts: int = 0
-    """Times the draft was asked."""
+    """Number of drafts."""
     draft_tokens: int = 0
-    """Tokens it proposed."""
+    """Proposed tokens."""
     accepted_tokens: int = 0
-    """Proposed tokens that the target agreed to."""
+    """Proposed tokens that the target accepted."""
 
     def since(self, before: SpecCounters) -> SpecCounters:
-        """What was added to `before`; nothing is ever negative, a restarted server counts from zero."""
+        """Return the increase since `before`. It is never negative, because a restarted server counts from zero."""
         return SpecCounters(
             drafts=max(0, self.drafts - before.drafts),
             draft_tokens=max(0, self.draft_tokens - before.draft_tokens),

@@ -1,4 +1,4 @@
-"""A failed start as one error that says what happened, why, and what to do. Pure."""
+"""A failed start as one error: what happened, why, and how to fix it. Pure."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _SIGKILL: Final = (137, -9)
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A server that is no longer starting, as it was last seen."""
+    """The last known state of a server whose start has failed."""
 
     name: str
     phase: Phase
     seconds: float
-    """Since the start."""
+    """Seconds since the start."""
     state: State
     lines: Sequence[str]
-    """Its log, the oldest line first."""
+    """Its log, oldest line first."""
     first_request: bool = False
-    """Whether it was healthy and died when it was asked something."""
+    """Whether it was healthy and died during its first request."""
 
 
 def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError:
-    """The error for a server that died: PatchConflict when the launcher refused a patch, else StartFailed."""
+    """Return the error for a server that died: PatchConflict if the launcher refused a patch, else StartFailed."""
     messages = [message_of(line) for line in ended.lines]
     own = [text for text in messages if text.startswith(LAUNCHER)]
     if own and not any(map(_STARTS_VLLM.match, own)):
@@ -53,7 +53,7 @@ def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError
 def explained(
     what: str, lines: Sequence[str], *, secrets: Sequence[str] = (), otherwise: KnownFailure | None = None
 ) -> StartFailed:
-    """Return a failed start with its first cause, as far as the log shows one, and then the log's last lines."""
+    """Return the error with the first cause in the log, if any, and the last lines of the log."""
     cause = find_cause(lines)
     known = cause.failure if cause else otherwise
     parts = [what, *([known.finding.message] if known else [])]
@@ -66,12 +66,12 @@ def explained(
 
 
 def _first_cause(cause: Cause | None, root: Raised | None) -> list[str]:
-    """Return the lines that quote the cause: the exception with its place, or else the message that is known."""
+    """Return the lines that quote the cause: the exception with its place, or else the known message."""
     if cause and not (root and cause.failure.pattern.search(root.text)):
         return [f"its log: {cause.message.strip()}"]
     if root is None:
         return []
-    return [f"the first error of its log{f', in {root.process}' if root.process else ''}:"] + [
+    return [f"the first error in its log{f', in {root.process}' if root.process else ''}:"] + [
         f"  {line}" for line in described(root)
     ]
 
@@ -79,16 +79,16 @@ def _first_cause(cause: Cause | None, root: Raised | None) -> list[str]:
 def _what(ended: Ended) -> str:
     how = _how(ended.state)
     if ended.first_request:
-        return f"{ended.name} was healthy, but died of its first request ({how})"
-    return f"{ended.name} stopped while {ended.phase}, after {ended.seconds:.0f} s ({how})"
+        return f"{ended.name} was healthy but died during its first request ({how})"
+    return f"{ended.name} stopped while {ended.phase} after {ended.seconds:.0f} s ({how})"
 
 
 def _how(state: State) -> str:
     words = {
-        "absent": "it is gone",
+        "absent": "it no longer exists",
         "running": "it restarted",
         "restarting": "it is restarting",
-        "unknown": "it cannot be seen",
+        "unknown": "its state is unknown",
     }
     how = words.get(state.status, "it exited")
     code = f", exit code {state.exit_code}" if state.exit_code is not None else ""
@@ -96,7 +96,7 @@ def _how(state: State) -> str:
 
 
 def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> GemmaspecError:
-    """The launcher stopped before vLLM: its own lines say why."""
+    """Return the error of a launcher that stopped before vLLM started, with its own lines as the reason."""
     said = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in own]
     text = "\n  ".join([f"the launcher of {ended.name} did not start vLLM ({_how(ended.state)})", *said])
     code = ended.state.exit_code

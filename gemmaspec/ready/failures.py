@@ -12,27 +12,27 @@ from gemmaspec.ready.known import KnownFailure, known_failures
 from gemmaspec.ready.logline import message_of
 
 _SOURCE: Final = "    "
-"""A traceback's source lines begin so; `raise SomeError(` is not yet what happened."""
+"""How source lines in a traceback begin, so that `raise SomeError(` is not mistaken for the error."""
 _REFUSALS: Final = re.compile(r"\bvalidation errors? for \w{1,80}$")
-"""Pydantic's first line; the key and what is wrong with it are on the next two."""
+"""The first line of a validation error; the next two have the key and the problem."""
 _VERSION: Final = re.compile(r"gemmaspec: patching vllm (?P<version>[\w.+!-]{1,80}) at ")
 _IN: Final = re.compile(r"gemmaspec: patch (?P<patch>[a-z0-9-]{1,80}): (?:applies|applied|superseded)\b")
-"""The launcher's lines: which vLLM runs, and which of its bugs are fixed in it."""
+"""The launcher's lines that name the vLLM release and the bugs fixed in it."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A known failure and the message that showed it."""
+    """A known failure and the message that identifies it."""
 
     failure: KnownFailure
     message: str
 
 
 def find_cause(lines: Sequence[str]) -> Cause | None:
-    """Return the root cause in a log: the earliest failure that is known, and rather a specific one.
+    """Return the root cause in a log: the earliest known failure, preferring a specific one.
 
-    vLLM's processes hand an error upwards and wrap it each time ("Engine core initialization failed. See root
-    cause above."), so that what comes first explains most. A bug whose patch is in is not the cause.
+    vLLM's processes pass an error upwards and wrap it each time ("Engine core initialization failed. See root
+    cause above."), so that the first message explains most. A bug whose patch is applied is not the cause.
     """
     messages = _messages(lines)
     rows = _rows(messages)
@@ -46,13 +46,13 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
 
 
 def explain(lines: Sequence[str]) -> Finding | None:
-    """Return the known problem that a log shows; None when it shows none."""
+    """Return the known failure that a log shows, if any."""
     cause = find_cause(lines)
     return cause.failure.finding if cause else None
 
 
 def _rows(messages: Sequence[str]) -> list[KnownFailure]:
-    """Return the failures that this server can have had."""
+    """Return the failures that are possible for this server."""
     own = [text for text in messages if text.startswith("gemmaspec: ")]
     version = next((found["version"] for text in own if (found := _VERSION.match(text))), None)
     fixed = {found["patch"] for text in own if (found := _IN.match(text))}
@@ -60,7 +60,7 @@ def _rows(messages: Sequence[str]) -> list[KnownFailure]:
 
 
 def _messages(lines: Sequence[str]) -> list[str]:
-    """Return what the lines say, without source lines; a refusal of pydantic's is one message."""
+    """Return the messages of the lines, without source lines; a validation error is one message."""
     said = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
     for index, text in enumerate(said):
         if _REFUSALS.search(text):

@@ -1,4 +1,4 @@
-"""One bounded HTTP exchange with a server, and with nothing else."""
+"""One bounded HTTP exchange with a server."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:  # slow to import, and a command asks only a server that runs
     import httpx
 
 MAX_BODY: Final = 8 * 1024 * 1024
-"""Bytes of an answer that are read; a /metrics page of vLLM has some 100 kB."""
+"""Maximum bytes to read of an answer; a /metrics page of vLLM has about 100 kB."""
 
 _NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts nobody: a server's address is always http. Loading certificates would cost each request 20 ms."""
+"""Trusts no certificate, because a server's address is always http. Loading them would take 20 ms per request."""
 
 
 class NoAnswer(StartFailed):
-    """The connection broke, or the server said that it failed: it may be dying."""
+    """The connection broke or the server reported a failure, so that it may be dying."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A status and a whole body."""
+    """A status and a complete body."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON. Raises StartFailed when it is none."""
+        """Return the body as JSON. Raises StartFailed if it is invalid."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -50,10 +50,10 @@ def exchange(
     api_key: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Reply:
-    """GET, or POST when there is a body, and the whole reply.
+    """Send GET, or POST if there is a body, and return the complete reply.
 
-    No proxy of the environment is used and no redirect followed: nothing but `server.base_url` is reached.
-    Raises NoAnswer when the connection fails, TimedOut after `timeout_s`, StartFailed above MAX_BODY.
+    It uses no proxy and follows no redirect, so that it reaches nothing but `server.base_url`.
+    Raises NoAnswer if the connection fails, TimedOut after `timeout_s`, StartFailed above MAX_BODY.
     """
     import httpx
 
@@ -69,8 +69,12 @@ def exchange(
             return Reply(response.status_code, _read(response, path, deadline=deadline, clock=clock))
     except httpx.TimeoutException:
         raise TimedOut(f"{path} did not answer within {timeout_s:.0f} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise NoAnswer(f"{path} broke off: {type(error).__name__}") from None
+    except httpx.ConnectError:
+        raise NoAnswer(f"cannot connect to {server.base_url}{path}") from None
+    except httpx.TransportError:
+        raise NoAnswer(f"the server closed the connection during {path}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+        raise NoAnswer(f"the answer of {path} is invalid") from None
 
 
 def _read(response: httpx.Response, path: str, *, deadline: float, clock: Callable[[], float]) -> bytes:

@@ -1,6 +1,6 @@
-"""How servers are known to fail while starting: the table of failures.py.
+"""The known ways in which servers fail to start: the table of failures.py.
 
-A bug of vLLM that has a patch is described in its patch folder alone, and comes from there.
+Bugs of vLLM that have a patch are described in their patch folders and read from there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ START: Final = 6
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFailure:
-    """One way to fail: how it shows in the log, what it is and what to do."""
+    """One kind of failure: its message in the log, its cause and its fix."""
 
     pattern: re.Pattern[str]
-    """Found somewhere in a message of the log."""
+    """Matches anywhere in a message of the log."""
     finding: Finding
-    """What happened, what to change, naming the profile's key or the patch, and the patch that fixes a bug of vLLM."""
+    """What happened, the fix, with the profile's key or the patch, and the patch for a bug of vLLM."""
     exit_code: int = START
-    """6 for a failed start, 4 when something outside of the stack is missing."""
+    """6 for a failed start, 4 if something outside the stack is missing."""
     general: bool = False
-    """Whether a failure without this mark, anywhere in the log, explains more."""
+    """Whether a failure without this mark, anywhere in the log, is more specific."""
 
 
 def _known(
@@ -47,14 +47,14 @@ _CPU: Final = (
     _known(
         "cpu-speculation-0.20",  # v1/sample/rejection_sampler.py, 0.20.0-0.20.2
         r"unexpected keyword argument 'SYNTHETIC_MODE'",
-        "vLLM 0.20 cannot speculate on a CPU as released.",
-        "Take vLLM 0.21 or later in runtime.vllm, or let gemmaspec build the runtime, which has the fix.",
+        "vLLM 0.20 as released cannot speculate on a CPU.",
+        "Set runtime.vllm to 0.21 or later, or let gemmaspec build the runtime, which includes the fix.",
     ),
     _known(
         "cpu-speculation-0.19",  # v1/worker/cpu_model_runner.py, 0.19.0-0.19.1
         r"AssertionError: spec decode is not supported",
         "vLLM 0.19 cannot speculate on a CPU.",
-        "Take vLLM 0.21 or later in runtime.vllm.",
+        "Set runtime.vllm to 0.21 or later.",
     ),
 )
 
@@ -64,44 +64,44 @@ _CONFIGURATION: Final = (
         r"'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same"
         r"|cannot be other value than 1 or target model tensor_parallel_size",
         "The draft must be split over as many GPUs as the target.",
-        "Give speculative.draft_tensor_parallel_size the value of serve.tensor_parallel_size.",
+        "Set speculative.draft_tensor_parallel_size to the value of serve.tensor_parallel_size.",
     ),
     _known(
         "vocabulary-size",  # config/speculative.py, 0.19.0-0.33.0
         r"Target and draft model should have the same vocabulary size",
-        "Target and draft have different vocabularies: the draft's tokens mean nothing to the target.",
-        "Take a Gemma 4 model with the target's tokenizer for draft.model.",
+        "Target and draft have different vocabularies, so the target cannot use the draft's tokens.",
+        "Set draft.model to a Gemma 4 model with the target's tokenizer.",
     ),
     _known(
         "unknown-speculative-key",  # SpeculativeConfig forbids unknown keys, 0.19.0-0.33.0
         r"validation errors? for SpeculativeConfig: .{0,300}(?:unexpected_keyword_argument|extra_forbidden)",
         "This vLLM does not know one of the keys under speculative.",
-        "Remove the key that the log names, or take a vLLM that knows it.",
+        "Remove the key that the log names, or use a vLLM release that supports it.",
     ),
     _known(
         "speculative-method",  # config/speculative.py, 0.19.0-0.33.0
         r"Unsupported speculative method: ",
         "This vLLM does not know the method under speculative.",
-        "Change speculative.method, or take a vLLM that knows it.",
+        "Change speculative.method, or use a vLLM release that supports it.",
     ),
     _known(
         "speculative-config",
         r"validation errors? for SpeculativeConfig",
-        "vLLM refuses a value under speculative.",
+        "vLLM rejects a value under speculative.",
         "Correct the key under speculative that the log names.",
         general=True,
     ),
     _known(
         "unknown-flag",  # argparse
         r"error: (?:unrecognized arguments|argument --[\w-]{1,80}: invalid)",
-        "This vLLM does not know a flag, or does not accept its value.",
-        "Remove or change the key under serve that the log names, or take a vLLM that knows it.",
+        "This vLLM does not know a flag or rejects its value.",
+        "Remove or change the key under serve that the log names, or use a vLLM release that supports it.",
     ),
     _known(
         "no-gemma4",  # model_executor/models/registry.py; Gemma 4 is there from 0.19.0
         r"Model architectures \[[^\]]{0,200}Gemma4[^\]]{0,200}\] (?:are not supported|failed to be)",
         "This vLLM cannot run this kind of Gemma 4.",
-        "Take a newer vLLM: image, or runtime.vllm for the process engine.",
+        "Use a newer vLLM: change image, or runtime.vllm for the process engine.",
     ),
 )
 
@@ -109,7 +109,7 @@ _TRANSFORMERS: Final = (
     _known(
         "transformers-too-new",  # vLLM up to 0.27.1 with transformers 5.15.0 and later
         r"AmbiguousGlobalPerLayerAttributeError: |KeyError: 'axial'",
-        "The installed transformers is newer than this vLLM can read Gemma 4's configuration with.",
+        "The installed transformers is too new for this vLLM to read Gemma 4's configuration.",
         "Set an upper bound in runtime.packages.transformers: below 5.15 for vLLM up to 0.27.",
     ),
     _known(
@@ -124,43 +124,43 @@ _MEMORY: Final = (
     _known(
         "shared-memory",  # shm_broadcast.py, 0.27.0-0.33.0; before, the operating system's own words
         r"Insufficient space in /dev/shm|No space left on device: '/dev/shm|shared memory segment /dev/shm",
-        "vLLM's processes talk through /dev/shm, which is too small here.",
-        "Raise container.shm_size: 1gb is enough for one GPU.",
+        "vLLM's processes communicate through /dev/shm, which is too small here.",
+        "Increase container.shm_size; 1gb is enough for one GPU.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "memory-taken",  # v1/worker/utils.py, 0.19.0-0.33.0
         r"Free memory on device .{1,200} on startup is less than",
-        "Something else holds the memory that serve.gpu_memory_utilization asks for.",
-        "Stop what uses the GPU, or lower serve.gpu_memory_utilization.",
+        "Another program uses the memory that serve.gpu_memory_utilization requests.",
+        "Stop other programs on the GPU, or lower serve.gpu_memory_utilization.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "no-kv-memory",  # v1/core/kv_cache_utils.py, in 0.33.0 kv_cache_planning.py
         r"No available memory for the cache blocks|not enough GPU memory available to serve even a single",
-        "Target and draft fill the memory; nothing is left for the KV cache.",
-        "Raise serve.gpu_memory_utilization, or take smaller checkpoints.",
+        "Target and draft fill the memory, so that nothing is left for the KV cache.",
+        "Raise serve.gpu_memory_utilization, or use smaller checkpoints.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "context-too-long",  # v1/core/kv_cache_utils.py, in 0.33.0 kv_cache_planning.py
         r"To serve at least one request with the models?'s max seq len",
-        "One request of the longest allowed context does not fit into the KV cache.",
+        "One request of the maximum length does not fit into the KV cache.",
         "Lower serve.max_model_len to what the log estimates, or raise serve.gpu_memory_utilization.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "gpu-out-of-memory",  # torch
         r"OutOfMemoryError: |CUDA out of memory|CUDA error: out of memory",
-        "The GPU's memory ran out.",
-        "Lower serve.gpu_memory_utilization, serve.max_num_seqs or serve.max_model_len, and stop what else "
-        "uses the GPU.",
+        "The GPU ran out of memory.",
+        "Lower serve.gpu_memory_utilization, serve.max_num_seqs or serve.max_model_len, and stop other "
+        "programs on the GPU.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "worker-killed",  # v1/executor/multiproc_executor.py, 0.26.0-0.33.0
         r"Worker proc .{1,80} died unexpectedly \(exit code: -9\)",
-        "A worker of vLLM was killed from outside, most often because the machine's memory ran out.",
+        "A worker of vLLM was killed from outside, usually because the machine ran out of memory.",
         "Lower serve.gpu_memory_utilization or serve.max_model_len, or free memory on the machine.",
         exit_code=ENVIRONMENT,
         general=True,
@@ -171,7 +171,7 @@ _MACHINE: Final = (
     _known(
         "port-in-use",  # the operating system
         r"\[Errno 98\]",
-        "Another program listens on the port.",
+        "Another program uses the port.",
         "Stop it, or change serve.port.",
         exit_code=ENVIRONMENT,
     ),
@@ -180,36 +180,36 @@ _MACHINE: Final = (
         r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient|"
         r"forward compatibility was attempted on non supported HW",
         "The NVIDIA driver is older than the CUDA that this vLLM was built for.",
-        "Update the driver, or take an image built for an older CUDA.",
+        "Update the driver, or use an image built for an older CUDA.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         # torch; "Found no NVIDIA driver on your system" is not here: workers on a CPU say so when they stop
         "no-gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected",
-        "vLLM sees no GPU.",
-        "Check nvidia-smi and, for docker, the NVIDIA container toolkit; without a GPU, set machine: cpu.",
+        "vLLM finds no GPU.",
+        "Check nvidia-smi and, for docker, the NVIDIA Container Toolkit. Without a GPU, set machine: cpu.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "no-device-type",  # config/device.py, 0.19.0-0.33.0
         r"Failed to infer device type",
-        "This vLLM was built for a device that is not here.",
-        "Check nvidia-smi; on a machine without a GPU the runtime needs the CPU build of vLLM.",
+        "This vLLM was built for a device that this machine does not have.",
+        "Check nvidia-smi. On a machine without a GPU, the runtime needs the CPU build of vLLM.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "no-kernel",  # the CUDA runtime; compute capability 12.1 is a DGX Spark
         r"no kernel image is available for execution on the device|Value 'sm_1\d\da?' is not defined",
         "This vLLM has no kernels for this GPU; a DGX Spark has compute capability 12.1.",
-        "Take an image built for it: vllm/vllm-openai:cu130-nightly, or a release with CUDA 13.",
+        "Use an image built for it: vllm/vllm-openai:cu130-nightly, or a release with CUDA 13.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "no-compiler",  # torch's Inductor, Triton
         r"InvalidCxxCompiler|No working C\+\+ compiler found|Failed to find C compiler"
         r"|fatal error: Python\.h: No such file|No such file or directory: '(?:g\+\+|gcc|cc|c\+\+)'",
-        "vLLM wants to compile and finds no working compiler.",
+        "vLLM needs to compile but finds no working compiler.",
         "Install g++ and Python's headers, or set serve.enforce_eager and env.TORCH_COMPILE_DISABLE: 1.",
         exit_code=ENVIRONMENT,
     ),
@@ -217,20 +217,20 @@ _MACHINE: Final = (
         "disk-full",
         r"\[Errno 28\]",
         "A disk is full.",
-        "Free space where the model and compile caches are: the folders under caches.",
+        "Free space on the disk of the model and compile caches: the folders under caches.",
         exit_code=ENVIRONMENT,
     ),
     _known(
         "read-only-root",
         r"\[Errno 30\]",
-        "This image writes outside of its caches, and the container's root is read-only.",
+        "This image writes outside its caches, but the container's root is read-only.",
         "Set container.read_only: false.",
     ),
     _known(
         "illegal-address",  # CUDA; seen with MTP and DFlash on two GPUs, and after hours with MTP (#41190, #42261)
         r"cudaErrorIllegalAddress|CUDA error: an illegal memory access|device-side assert triggered",
-        "A CUDA kernel read or wrote memory that is not its own; which one, CUDA does not say at that place.",
-        "Start again; if it comes back, try --no-spec, then another attention backend, and report it with the log.",
+        "A CUDA kernel accessed invalid memory; the log does not show which kernel.",
+        "Start again. If the failure returns, try --no-spec, then another attention backend, and report the log.",
     ),
 )
 
@@ -240,7 +240,7 @@ _MODELS: Final = (
         "gated-model",  # huggingface_hub, transformers
         r"GatedRepoError|trying to access a gated repo|Access to model .{1,200} is restricted"
         r"|40[13] Client Error",
-        "Hugging Face does not let you have this model.",
+        "Hugging Face denies access to this model.",
         "Accept its terms on its page, set HF_TOKEN and list it in pass_env.",
         exit_code=ENVIRONMENT,
         general=True,
@@ -248,7 +248,7 @@ _MODELS: Final = (
     _known(
         "no-such-model",  # huggingface_hub
         r"RepositoryNotFoundError|RevisionNotFoundError|Repository Not Found for url",
-        "Hugging Face has no such model or revision, or shows it to nobody without a token.",
+        "Hugging Face has no such model or revision, or it is private.",
         "Correct target.model or draft.model; for a private model set HF_TOKEN and list it in pass_env.",
         exit_code=ENVIRONMENT,
         general=True,
@@ -258,14 +258,14 @@ _MODELS: Final = (
         r"LocalEntryNotFoundError|OfflineModeIsEnabled|offline mode is enabled|couldn't connect to '?https://"
         r"|outgoing traffic has been disabled",
         "The model is not in the cache, and Hugging Face cannot be reached.",
-        "Download it while online (gemmaspec pull PROFILE), or take HF_HUB_OFFLINE out of env.",
+        "Download it while online (gemmaspec pull PROFILE), or remove HF_HUB_OFFLINE from env.",
         exit_code=ENVIRONMENT,
         general=True,
     ),
     _known(
         "not-a-model",  # transformers; transformers_utils/config.py
         r"is not a local folder and is not a valid model identifier|Invalid repository ID or local directory",
-        "Neither this machine nor Hugging Face has a model of this name.",
+        "Neither this machine nor Hugging Face has a model with this name.",
         "Correct target.model or draft.model.",
         exit_code=ENVIRONMENT,
         general=True,
@@ -273,12 +273,12 @@ _MODELS: Final = (
 )
 
 KNOWN: Final = (*_CPU, *_CONFIGURATION, *_TRANSFORMERS, *_MEMORY, *_MACHINE, *_MODELS)
-"""Every failure that the log tells apart, without the bugs that have a patch."""
+"""Every failure that the log identifies, except bugs that have a patch."""
 
 KILLED: Final = _known(
     "killed",
     r"(?!)",  # a killed process says nothing
-    "It was killed from outside (SIGKILL), most often because the machine's memory ran out.",
+    "It was killed from outside (SIGKILL), usually because the machine ran out of memory.",
     "Lower serve.gpu_memory_utilization or serve.max_model_len, or free memory on the machine.",
 )
 

@@ -1,4 +1,4 @@
-"""One line of a server's log: what it says, and what of it may be shown. Logs are hostile text."""
+"""One line of a server's log: its message, and the part that is safe to show. Logs are hostile text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from gemmaspec.redact import redact
 
 MAX_LINE: Final = 2000
-"""Characters of a line that are looked at; vLLM prints whole configurations on one line."""
+"""Characters of a line to examine; vLLM prints whole configurations on one line."""
 
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,400}\x07?|\x1b.?")
 _PROCESS: Final = re.compile(r"\((?P<name>[\w .:-]{1,80}) pid=\d{1,10}\) ?")
@@ -24,7 +24,7 @@ _SECRETS: Final = re.compile(
 
 
 def message_of(line: str) -> str:
-    """What a line says: without colours, the process and level that vLLM puts in front, and overwritten text.
+    """Return the message of a line: without colours, overwritten text, and vLLM's prefix of process and level.
 
     `(EngineCore pid=7) INFO 11-20 17:48:56 [core.py:133] Initializing …` says `Initializing …`. The prefix is
     that of vllm/logger.py and vllm/utils/system_utils.py, 0.19.0 to 0.33.0; a progress bar overwrites itself
@@ -49,9 +49,9 @@ def _plain(line: str) -> str:
 
 
 def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
-    """A line that is safe to show: no escapes or control characters, cut to MAX_LINE, no secrets.
+    """Return a line that is safe to show: no escapes or control characters, cut to MAX_LINE, no secrets.
 
-    `secrets` are values to hide wherever they occur; what looks like a key or a token is hidden as well.
+    `secrets` are values to redact wherever they occur; what looks like a key or a token is redacted too.
     """
     text = "".join(char if char.isprintable() else " " for char in _plain(line))
     for secret in secrets:
@@ -60,5 +60,5 @@ def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a line, however long, without this user's secrets and without what looks like a key or a token."""
+    """Return a line of any length without this user's secrets and anything that looks like a key or a token."""
     return _SECRETS.sub(lambda found: f"{found['keep'] or ''}***", redact(text))

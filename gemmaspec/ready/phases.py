@@ -12,7 +12,7 @@ from gemmaspec.ready.logline import message_of
 
 
 class Phase(StrEnum):
-    """What a starting server is doing, in the order in which it happens."""
+    """The phases of a start, in order."""
 
     PATCHING = "patching"
     IMPORTING = "importing"
@@ -29,15 +29,15 @@ ORDER: Final = {phase: index for index, phase in enumerate(Phase)}
 
 @dataclass(frozen=True)
 class Mark:
-    """A line that shows that a phase has begun."""
+    """A log line that begins a phase."""
 
     phase: Phase
     pattern: re.Pattern[str]
     """Matches at the beginning of the message."""
     source: str
-    """Who prints it; a file of vLLM is relative to `vllm/`."""
+    """The source file that prints it; files of vLLM are relative to `vllm/`."""
     releases: str
-    """Releases of vLLM whose sources print it, of all 21 from 0.19.0 to 0.33.0."""
+    """Releases of vLLM that print it, of the 21 from 0.19.0 to 0.33.0."""
 
 
 def _mark(phase: Phase, pattern: str, source: str, releases: str = "0.19.0-0.33.0") -> Mark:
@@ -45,7 +45,7 @@ def _mark(phase: Phase, pattern: str, source: str, releases: str = "0.19.0-0.33.
 
 
 _TAG: Final = r"(?:\[[\w. -]{1,80}\] )?"
-"""The compiled part's name in front of the compiler's messages, from 0.32.0 on."""
+"""The name of the compiled part before the compiler's messages, since 0.32.0."""
 
 MARKS: Final = (
     _mark(Phase.PATCHING, r"gemmaspec: patching vllm ", "gemmaspec's launcher", "all"),
@@ -143,13 +143,13 @@ says nothing until that is over: 16 and 24 s for a 31B on an H200 with 0.26.0.""
 
 
 def phase_of(line: str) -> Phase | None:
-    """The phase that a line of the log shows to have begun; None for most lines."""
+    """Return the phase that a log line begins; None for most lines."""
     message = message_of(line)
     return next((mark.phase for mark in MARKS if mark.pattern.match(message)), None)
 
 
 class PhaseTracker:
-    """Where a start is, and how long each phase took by `clock` (seconds). Phases never go backwards."""
+    """The current phase of a start, and the duration of each by `clock` (seconds). Phases never go backwards."""
 
     def __init__(self, clock: Callable[[], float], *, speculates: bool) -> None:
         self._clock = clock
@@ -159,14 +159,14 @@ class PhaseTracker:
         self.phase = Phase.PATCHING
 
     def feed(self, line: str) -> Phase | None:
-        """The phase that begins with this line, if one does."""
+        """Return the phase that begins with this line, if any."""
         message = message_of(line)
         self._compiles = self._compiles or bool(_COMPILES.match(message))
         found = phase_of(line) or self._implied(message)
         return self.enter(found) if found else None
 
     def _implied(self, message: str) -> Phase | None:
-        """The phase that a line begins in this start, though not in every one."""
+        """Return the phase that a line begins in this start but not in every start."""
         if self._speculates and self.phase is Phase.LOADING_TARGET and _TARGET_IS_LOADED.match(message):
             return Phase.LOADING_DRAFT
         if self._compiles and _MODELS_ARE_LOADED.match(message):
@@ -174,7 +174,7 @@ class PhaseTracker:
         return None
 
     def enter(self, phase: Phase) -> Phase | None:
-        """Go on to a phase; None when the start is already there or beyond."""
+        """Enter a phase and return it; None if the start has already reached it."""
         if ORDER[phase] <= ORDER[self.phase]:
             return None
         self.phase = phase
@@ -182,6 +182,6 @@ class PhaseTracker:
         return phase
 
     def durations(self) -> Mapping[Phase, float]:
-        """Seconds spent in each phase seen so far, in order; the current one is still counting."""
+        """Return the seconds spent in each phase so far, in order, including the current one."""
         ends = [*list(self._entered.values())[1:], self._clock()]
         return {phase: end - begin for (phase, begin), end in zip(self._entered.items(), ends, strict=True)}

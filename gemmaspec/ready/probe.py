@@ -1,4 +1,4 @@
-"""Asking a server something real, and judging what comes back."""
+"""Send a server a real request, and check the answer."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _LEAKS: Final = {
     "<|turn>": "the chat template (chat.template)",
     "<turn|>": "the chat template (chat.template)",
 }
-"""Gemma 4's markers, and who should have kept each out of the text."""
+"""Gemma 4's markers, and what should have removed each from the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One chat completion and what it took."""
+    """One chat completion and its measurements."""
 
     text: str
     reasoning: str
@@ -55,23 +55,23 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     seconds: float
-    """From the request to the last byte, by the clock on the wall."""
+    """Wall-clock time from the request to the last byte."""
     drafts: int
     draft_tokens: int
     accepted_tokens: int
     acceptance_length: float | None
-    """1 + accepted / drafts over this request; None when nothing was drafted."""
+    """1 + accepted / drafts over this request; None without drafts."""
     tokens_per_second: float
-    """Completion tokens by `seconds`, reading the prompt included."""
+    """Completion tokens per second, including the time to read the prompt."""
 
 
 def api_key_for(server: Server) -> str | None:
-    """The key that requests to this server carry: $VLLM_API_KEY when it needs one."""
+    """Return the API key for requests to this server: $VLLM_API_KEY if it needs one."""
     return os.environ.get("VLLM_API_KEY") or None if server.needs_api_key else None
 
 
 def user_message(text: str, *, image_url: str | None = None) -> dict[str, Any]:
-    """One message of a user, maybe with an image as a data URL. Raises ValueError for any other URL."""
+    """Return one user message, with an optional image as a data URL. Raises ValueError for any other URL."""
     if image_url is None:
         return {"role": "user", "content": text}
     if not image_url.startswith("data:image/"):
@@ -81,7 +81,7 @@ def user_message(text: str, *, image_url: str | None = None) -> dict[str, Any]:
 
 
 def healthy(server: Server) -> bool:
-    """Whether /health answers 200: a hint that asking may be worth it, no more."""
+    """Return whether /health answers 200. It only triggers the probe; it does not mean ready."""
     try:
         return exchange(server, "/health", timeout_s=HEALTH_TIMEOUT_S).status == 200
     except GemmaspecError:
@@ -89,7 +89,7 @@ def healthy(server: Server) -> bool:
 
 
 def read_counters(server: Server, *, timeout_s: float, api_key: str | None = None) -> SpecCounters:
-    """What the server has drafted since its start. Raises StartFailed or TimedOut when it does not say."""
+    """Return what the server has drafted since its start. Raises StartFailed or TimedOut if it does not report it."""
     return spec_counters(read_metrics(server, timeout_s=timeout_s, api_key=api_key))
 
 
@@ -102,11 +102,11 @@ def ask(
     api_key: str | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """One greedy chat completion, measured. `extra` is added to the request's body.
+    """Request one greedy chat completion and measure it. `extra` is added to the request's body.
 
-    Without `api_key` the key is that of the environment, if the server needs one.
-    Raises NoAnswer when the connection breaks or the server fails, StartFailed for any other answer that is
-    no chat completion, TimedOut after `timeout_s`.
+    `api_key` defaults to the key of the environment, if the server needs one.
+    Raises NoAnswer if the connection breaks or the server fails, StartFailed for any other answer that is not a
+    chat completion, TimedOut after `timeout_s`.
     """
     key = api_key or api_key_for(server)
     before = _counters(server, timeout_s=timeout_s, api_key=key)
@@ -126,7 +126,7 @@ def ask(
 
 
 def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_text: bool = False) -> Answer:
-    """Ask one real question: the proof that a server is ready.
+    """Send one real request, which proves that a server is ready.
 
     `any_text` accepts an answer that nobody can read: for a server with dummy weights, which is only to be timed.
     Raises what `ask` raises, and StartFailed when the answer is empty, holds markers that a reader should not
@@ -140,14 +140,14 @@ def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_t
 
 
 def judge(answer: Answer, *, speculates: bool, any_text: bool = False) -> str | None:
-    """What is wrong with a first answer; None when nothing is. `any_text` looks at everything but the text."""
+    """Return what is wrong with a first answer, if anything. `any_text` checks everything but the text."""
     if answer.finish_reason not in _FINISHED:
         return f"the first answer ended with {answer.finish_reason!r}, not with one of {', '.join(_FINISHED)}"
     if not any_text and (complaint := _unreadable(answer)):
         return complaint
     if speculates and not answer.draft_tokens:
         tokens = answer.completion_tokens
-        return f"it answers but does not draft: {tokens} tokens came, and no draft was counted in /metrics"
+        return f"the server answers but does not draft: {tokens} tokens, but no draft in /metrics"
     return None
 
 
@@ -156,9 +156,9 @@ def _unreadable(answer: Answer) -> str | None:
         return "the first answer is empty"
     for marker, culprit in _LEAKS.items():
         if marker in answer.text:
-            return f"the first answer shows the marker {marker}: {culprit} let it through"
+            return f"the first answer contains the marker {marker}: {culprit} did not remove it"
     if answer.text.startswith("thought\n") and not answer.reasoning:
-        return "the first answer shows the model's thoughts: the reasoning parser lost their markers"
+        return "the first answer contains the model's reasoning: the reasoning parser missed its markers"
     return None
 
 
@@ -169,7 +169,7 @@ def _counters(server: Server, *, timeout_s: float, api_key: str | None) -> SpecC
 
 
 def _settled(server: Server, before: SpecCounters, *, timeout_s: float, api_key: str | None) -> SpecCounters:
-    """What one request added to the counters, once they have grown and stand still."""
+    """Return the increase of the counters by one request, once they have stopped growing."""
     last = SpecCounters()
     for _ in range(SETTLE_TRIES if server.speculates else 0):
         added = _counters(server, timeout_s=timeout_s, api_key=api_key).since(before)
@@ -183,20 +183,20 @@ def _settled(server: Server, before: SpecCounters, *, timeout_s: float, api_key:
 def _completion(reply: Reply) -> dict[str, Any]:
     if reply.status == 401:
         raise StartFailed(
-            "the server refuses the API key", hint="export VLLM_API_KEY with the key that it was started with"
+            "the server rejects the API key", hint="export VLLM_API_KEY=…    # the key that the server was started with"
         )
     if reply.status >= 500:
         raise NoAnswer(f"the request failed inside the server (HTTP {reply.status}){_said(reply)}")
     if reply.status != 200:
-        raise StartFailed(f"the server refuses the request (HTTP {reply.status}){_said(reply)}")
+        raise StartFailed(f"the server rejects the request (HTTP {reply.status}){_said(reply)}")
     found = reply.json()
     if not isinstance(found, dict):
-        raise StartFailed("the server's answer is no chat completion")
+        raise StartFailed("the server's answer is not a chat completion")
     return found
 
 
 def _said(reply: Reply) -> str:
-    """What an error reply says, as `{"error": {"message": …}}` or its older form without `error`."""
+    """Return the message of an error reply: `{"error": {"message": …}}` or its older form without `error`."""
     with contextlib.suppress(StartFailed):
         found = _mapping(reply.json())
         said = _text(_mapping(found.get("error")).get("message")) or _text(found.get("message"))
@@ -227,7 +227,7 @@ def _answer(completion: dict[str, Any], seconds: float, added: SpecCounters) -> 
 def _first(choices: object) -> dict[str, Any]:
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return choices[0]
-    raise StartFailed("the server's answer has no choice in it")
+    raise StartFailed("the server's answer has no choices")
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -15,7 +15,7 @@ _SOURCE: Final = "    "
 _NAME: Final = r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
 _EXCEPTION: Final = re.compile(rf"(?P<name>{_NAME})(?::(?: .*)?)?$")
 _UNFRAMED: Final = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)\b(?::(?: |$)|$)")
-"""What ends a traceback, and what is an exception also without one."""
+"""The line that ends a traceback, which is an exception even without one."""
 _HANDLING: Final = "During handling of the above exception, another exception occurred:"
 _FATAL: Final = re.compile(
     r"EngineCore (?:failed to start|encountered a fatal error)|WorkerProc (?:failed to start|hit an exception)"
@@ -27,9 +27,9 @@ _CONSEQUENCES: Final = re.compile(
     r"|KeyboardInterrupt|DistNetworkError)\b|RuntimeError: cancelled$|.{0,300}Connection closed by peer"
     r"|.{0,300}TCPStore\b"
 )
-"""What a process says when another one has gone."""
+"""Messages of a process whose peer has ended."""
 _CONTINUED: Final = re.compile(r":$|\bvalidation errors? for \w{1,80}$")
-"""An exception whose message is on the next two lines; pydantic's has the key and what is wrong with it there."""
+"""An exception whose message is on the next two lines, such as the key and problem of a validation error."""
 _MORE_LINES: Final = 2
 _OVERLAY: Final = re.compile(r".*/(?=vllm/[^/])")
 
@@ -39,7 +39,7 @@ class Raised:
     """One exception of a log."""
 
     process: str
-    """Of vLLM's processes, the one that raised it; "" for one without a name."""
+    """The vLLM process that raised it; "" if it has no name."""
     text: str
     """The exception with its message, on one line."""
     place: str | None = None
@@ -47,18 +47,18 @@ class Raised:
     source: str | None = None
     """The line of code there."""
     fatal: bool = False
-    """Whether vLLM logged it as what ended the process."""
+    """Whether vLLM logged it as the cause of the process's end."""
     then: str | None = None
-    """What was raised while it was being handled."""
+    """The exception raised while it was handled."""
 
     @property
     def points(self) -> bool:
-        """Whether it only says that something else went wrong."""
+        """Whether it only reports that something else failed."""
         return bool(_POINTERS.search(self.text))
 
     @property
     def follows(self) -> bool:
-        """Whether it is what a process says when another one has gone."""
+        """Whether it is only the message of a process whose peer has ended."""
         return self.points or bool(_CONSEQUENCES.match(self.text))
 
 
@@ -78,9 +78,9 @@ class _Process:
 def root_exception(lines: Sequence[str]) -> Raised | None:
     """Return the exception that explains most; None if the log shows none.
 
-    vLLM's processes hand an error upwards, wrap it each time and point to the one above. The first that vLLM logged
-    as the end of a process counts, whichever of several workers raised it; then the first of all. What only follows
-    from another process's end counts when there is nothing else.
+    vLLM's processes pass an error upwards, wrap it each time and point to the one above. The first one that vLLM
+    logged as the end of a process counts, whichever worker raised it; otherwise the first of all. Exceptions that
+    only follow from another process's end count if there is nothing else.
     """
     found = [one for one in raised(lines) if not one.points]
     own = [one for one in found if not one.follows]
@@ -99,7 +99,7 @@ def raised(lines: Sequence[str]) -> list[Raised]:
 
 
 def _take(state: _Process, name: str, message: str, found: list[Raised]) -> None:
-    """Take one line of one process."""
+    """Add one line of one process."""
     if _FATAL.match(message):
         state.fatal = True
     elif message.startswith(_BEGINS):
@@ -136,11 +136,11 @@ def _place(frame: tuple[str, str, str]) -> str:
 
 
 def described(one: Raised) -> Iterator[str]:
-    """Yield an exception as lines for a person: what, where, and the line of code."""
+    """Yield an exception as lines for people: its message, its place, and the line of code."""
     yield one.text
     if one.place:
         yield f"  at {one.place}"
     if one.source and not one.source.startswith("raise "):
         yield f"     {one.source}"
     if one.then:
-        yield f"  and while handling it: {one.then}"
+        yield f"  while handling it: {one.then}"

@@ -1,4 +1,4 @@
-"""Waiting for a server until it has answered a real question, or can be said to have failed."""
+"""Wait for a server until it has answered a real request, or has failed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gemmaspec.ready.probe import Answer, api_key_for, healthy, probe
 
 POLL_S: Final = 0.5
 ENGINE_S: Final = 10.0
-"""How long one look of the engine may take."""
+"""Seconds that one status request to the engine may take."""
 LOST_S: Final = 30.0
-"""How long the engine may fail to look before the wait gives up: a daemon's own restart takes less."""
+"""Seconds for which the engine may fail before the wait gives up; a restart of its daemon takes less."""
 REST_S: Final = 3.0
-"""How long the log of a server that has died may take to end."""
+"""Seconds to wait for the end of a dead server's log."""
 DYING_S: Final = 20.0
-"""How long a server whose engine has died takes to exit: vLLM first shuts its processes down."""
+"""Seconds to wait for the exit of a server whose engine has died, because vLLM first shuts its processes down."""
 KEPT_LINES: Final = 5000
 _SECRETS: Final = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -37,20 +37,20 @@ class Ready:
 
     answer: Answer
     phases: Mapping[Phase, float]
-    """Seconds spent in each phase that the log showed, in order."""
+    """Seconds spent in each phase in the log, in order."""
     seconds: float
     """From the beginning of the wait to the answer."""
 
 
 class Probe(Protocol):
-    """How a healthy server is asked its first question."""
+    """Sends a healthy server its first request."""
 
     def __call__(self, server: Server, *, timeout_s: float, api_key: str | None) -> Answer: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checks:
-    """How a server is asked, and how long an engine is given: what tests replace."""
+    """The probe and the timeouts, which tests replace."""
 
     healthy: Callable[[Server], bool] = healthy
     probe: Probe = probe
@@ -70,15 +70,14 @@ def wait_ready(
     checks: Checks | None = None,
     restarts: int | None = None,
 ) -> Ready:
-    """Follow a start until the server has answered a real question and, if it should, drafted for it.
+    """Follow a start until the server has answered a real request and, if it speculates, has drafted for it.
 
-    `on_phase` hears of each phase as it begins, with the seconds since the wait began; `on_line` gets the
-    log's lines, safe to print. `restarts` is how often the engine had restarted it when the wait begins, 0 for a
-    fresh start; as often as it is first seen when not given. /health is only the hint that asking may be worth it.
-    Raises StartFailed as soon as the server exits, restarts or answers wrongly (with exit_code 4 for what is
-    missing outside of the stack), and when another server shares its port; PatchConflict when the launcher refused a
-    patch, TimedOut with the phase, EnvironmentMissing when the engine itself is lost. Stops nothing: that is the
-    caller's.
+    `on_phase` receives each phase as it begins, with the seconds since the wait began; `on_line` receives the
+    log's lines, safe to print. `restarts`: restart count when the wait begins. 0 for a fresh start; default: the
+    first count observed. /health only triggers the probe; it does not mean ready.
+    Raises StartFailed as soon as the server exits, restarts or answers wrongly (with exit_code 4 if something outside
+    the stack is missing), and if another server shares its port; PatchConflict if the launcher refused a patch,
+    TimedOut with the phase, EnvironmentMissing if the engine itself is lost. Stops nothing; the caller does.
     """
     watch = _Watch(engine, server, timeout_s, on_phase, on_line, clock, sleep, checks or Checks(), restarts)
     try:
@@ -134,7 +133,7 @@ class _Watch:
         self._log.close()
 
     def _look(self) -> None:
-        """Read the log and look at the server; raise if it is over."""
+        """Read the log and check the server. Raises the error if the start has failed."""
         self._read(self._log.read())
         if state := self._over():
             raise self._died(state)
@@ -154,7 +153,7 @@ class _Watch:
             self._on_phase(phase, self._elapsed())
 
     def _over(self) -> State | None:
-        """The server's state when it has exited or restarted; None while it runs or the engine is silent."""
+        """Return the server's state if it has exited or restarted; None while it runs or the engine does not answer."""
         try:
             state = bounded(
                 lambda: self._engine.state(self._server),
@@ -173,7 +172,7 @@ class _Watch:
         return state
 
     def _ensure_it_answers(self) -> None:
-        """Raise StartFailed unless the server that was started lives and is alone on its port."""
+        """Raise StartFailed unless the started server is alive and alone on its port."""
         if state := self._over():
             raise self._died(state, first_request=True)
         try:
@@ -199,7 +198,7 @@ class _Watch:
             raise self._wrong(error) from None
 
     def _dying(self, seconds: float) -> State | None:
-        """The state of a server that ends within `seconds`; None when it goes on."""
+        """Return the state of a server that ends within `seconds`; None if it keeps running."""
         until = self._clock() + seconds
         while not (state := self._over()) and self._clock() < until:
             self._sleep(POLL_S)
@@ -218,15 +217,15 @@ class _Watch:
         return failed_start(ended, secrets=self._secrets)
 
     def _wrong(self, error: StartFailed) -> StartFailed:
-        """A server that goes on, but whose first answer was none, or a wrong one."""
+        """Return the error for a server that keeps running, but whose first answer is missing or wrong."""
         if not isinstance(error, NoAnswer):
             return StartFailed(f"{self._server.name} is not ready: {error.message}", hint=error.hint)
         self._read(self._log.read())
-        what = f"{self._server.name} was healthy, but failed its first request: {error.message}"
+        what = f"{self._server.name} was healthy but failed its first request: {error.message}"
         return explained(what, tuple(self._lines), secrets=self._secrets)
 
     def _tail(self) -> list[str]:
-        """The log's end, when following it gave nothing."""
+        """Return the end of the log if following it gave nothing."""
         try:
             return bounded(
                 lambda: list(self._engine.logs(self._server, tail=200)),
@@ -239,7 +238,7 @@ class _Watch:
     def _timed_out(self) -> TimedOut:
         phase, here = self._tracker.phase, self._tracker.durations()[self._tracker.phase]
         return TimedOut(
-            f"{self._server.name} was not ready within {self._timeout_s:.0f} s: it is still {phase}, "
+            f"{self._server.name} was not ready within {self._timeout_s:.0f} s: still {phase}, "
             f"for {here:.0f} s now (--timeout allows more)"
         )
 

@@ -6,25 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemmaspec.bench.report import alone, remarks
+from gemmaspec.cli.text import table
 
 Row = Mapping[str, Any]
 
+_COLUMNS = (
+    table.Column("method"),
+    table.Column("k", right=True),
+    table.Column("requests", right=True),
+    table.Column("context", right=True),
+    table.Column("tok/s", right=True),
+    table.Column("±", rank=3, right=True),
+    table.Column("speedup", right=True),
+    table.Column("E(k)", rank=1, right=True),
+    table.Column("ms/step", rank=2, right=True),
+    table.Column("TTFT ms", rank=4, right=True),
+    table.Column(""),
+)
 
-def lines(document: Mapping[str, Any], *, format_: str) -> Iterator[str]:
-    """The result as a table."""
-    if format_ == "llama-bench":
-        yield from llama_bench(document)
-        return
+
+def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
+    """Yield the result as a table that fits `width` characters; None for no limit."""
     rows: Sequence[Row] = document["rows"]
     where = ", ".join(_where(document))
     yield f"{document['profile']} on {where}"
     yield ""
-    yield (
-        f"  {'method':<12}{'k':>3}{'at once':>9}{'context':>9}{'tok/s':>10}{'±':>7}{'times':>8}{'E(k)':>7}"
-        f"{'ms a step':>11}{'first ms':>10}"
-    )
-    for row in rows:
-        yield _line(row, alone(row, rows))
+    yield from table.lines(_COLUMNS, [_cells(row, alone(row, rows)) for row in rows], width=width, indent="  ")
     yield from (f"  {one}" for one in remarks(document))
 
 
@@ -36,18 +43,25 @@ def _where(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"{document['settings']['rounds']} rounds"
 
 
-def _line(row: Row, base: Row | None) -> str:
+def _cells(row: Row, base: Row | None) -> tuple[str, ...]:
     times = f"{row['tokens_per_second'] / base['tokens_per_second']:.2f}" if base and row["k"] else "-"
-    mark = "" if row["steady"] else " !"
     return (
-        f"  {row['method']:<12}{row['k']:>3}{row['concurrency']:>9}{row['context']:>9,}"
-        f"{row['tokens_per_second']:>10,.1f}{row['spread']:>7.1%}{times:>8}{row['acceptance_length']:>7.2f}"
-        f"{row['step_ms']:>11.2f}{row['ttft_ms']:>10.1f}{mark}"
+        row["method"],
+        str(row["k"]),
+        str(row["concurrency"]),
+        f"{row['context']:,}",
+        f"{row['tokens_per_second']:,.1f}",
+        f"{row['spread']:.1%}",
+        times,
+        f"{row['acceptance_length']:.2f}",
+        f"{row['step_ms']:.2f}",
+        f"{row['ttft_ms']:.1f}",
+        "" if row["steady"] else "!",
     )
 
 
 def llama_bench(document: Mapping[str, Any]) -> Iterator[str]:
-    """The rows as llama-bench writes its Markdown table."""
+    """Yield the rows as llama-bench writes its Markdown table."""
     settings = document["settings"]
     yield "| model | method | k | concurrency | test | t/s |"
     yield "| --- | --- | --: | --: | --: | --: |"

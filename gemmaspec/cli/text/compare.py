@@ -7,48 +7,66 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemmaspec.bench.compare import CellChange, Comparison
+from gemmaspec.cli.text import table
 
 _SHOWN = 60
 
+_COLUMNS = (
+    table.Column("method"),
+    table.Column("k", right=True),
+    table.Column("requests", right=True),
+    table.Column("context", right=True),
+    table.Column("A tok/s", rank=3, right=True),
+    table.Column("B tok/s", rank=4, right=True),
+    table.Column("change", right=True),
+    table.Column("noise", rank=2, right=True),
+    table.Column("E(k)", rank=5, right=True),
+    table.Column("ms/step", rank=6, right=True),
+    table.Column(""),
+)
 
-def lines(found: Comparison, a: str, b: str) -> Iterator[str]:
-    """The whole answer."""
+
+def lines(found: Comparison, a: str, b: str, *, width: int | None) -> Iterator[str]:
+    """Yield what differs, a row for each cell, and the verdict, for `width` characters; None for no limit."""
     yield f"A  {a}"
     yield f"B  {b}"
     yield ""
     yield "what differs"
     for one in found.differences:
-        yield f"  {one.what:<32}{_short(one.a)} → {_short(one.b)}"
+        yield f"  {one.what:<30}  {_short(one.a)} → {_short(one.b)}"
     if not found.differences:
         yield "  nothing: the same profile, stack and settings"
     yield ""
-    yield (
-        f"  {'method':<22}{'k':>8}{'at once':>9}{'context':>9}{'A tok/s':>10}{'B tok/s':>10}{'change':>9}{'noise':>8}"
-        f"{'E(k)':>14}{'ms a step':>18}"
-    )
-    for change in found.changes:
-        yield _line(change)
+    yield from table.lines(_COLUMNS, [_cells(change) for change in found.changes], width=width, indent="  ")
     for name, side in ((found.only_a, "A"), (found.only_b, "B")):
         yield from (f"  only in {side}: {one}" for one in name)
     yield ""
     yield _verdict(found)
 
 
-def _line(one: CellChange) -> str:
-    verdict = "  slower" if one.slower else "  faster" if one.faster else ""
-    accepted = f"{one.a['acceptance_length']:.2f} → {one.b['acceptance_length']:.2f}"
-    steps = f"{one.a['step_ms']:.2f} → {one.b['step_ms']:.2f}"
+def _cells(one: CellChange) -> tuple[str, ...]:
     return (
-        f"  {one.method:<22}{one.k:>8}{one.concurrency:>9}{one.context:>9,}{one.a['tokens_per_second']:>10,.1f}"
-        f"{one.b['tokens_per_second']:>10,.1f}{one.change:>+9.1%}{one.noise:>8.1%}{accepted:>14}{steps:>18}{verdict}"
+        one.method,
+        str(one.k),
+        str(one.concurrency),
+        f"{one.context:,}",
+        f"{one.a['tokens_per_second']:,.1f}",
+        f"{one.b['tokens_per_second']:,.1f}",
+        f"{one.change:+.1%}",
+        f"{one.noise:.1%}",
+        f"{one.a['acceptance_length']:.2f} → {one.b['acceptance_length']:.2f}",
+        f"{one.a['step_ms']:.2f} → {one.b['step_ms']:.2f}",
+        "slower" if one.slower else "faster" if one.faster else "",
     )
 
 
 def _verdict(found: Comparison) -> str:
     slower = sum(one.slower for one in found.changes)
     faster = sum(one.faster for one in found.changes)
-    same = len(found.changes) - slower - faster
-    return f"of {len(found.changes)} cells B is faster in {faster}, slower in {slower}, the same within noise in {same}"
+    cells = len(found.changes)
+    return (
+        f"of {cells} cells, B is faster in {faster}, slower in {slower} and within noise in {cells - slower - faster}"
+    )
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,7 @@ _MIB = 2**20
 
 
 def lines(fit: Fit) -> Iterator[str]:
-    """The whole answer."""
+    """Yield the whole estimate."""
     plan = fit.plan
     verdict = "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
@@ -33,7 +33,7 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from ("", "KV cache")
     yield from cache_lines(plan)
     if fit.advice:
-        yield from ("", "to fit more, each by itself")
+        yield from ("", "changes that free memory, each on its own")
         yield from (advice_line(one) for one in fit.advice)
     yield from ("", "speed")
     yield from speed_lines(fit.roofline)
@@ -41,7 +41,7 @@ def lines(fit: Fit) -> Iterator[str]:
 
 
 def flags_text(flags: Flags) -> str:
-    """The flags that the memory depends on; a star marks vLLM's own default."""
+    """Return the flags that the memory depends on; a star marks vLLM's own default."""
     named = {
         "max_model_len": flags.max_model_len,
         "max_num_seqs": flags.max_num_seqs,
@@ -53,15 +53,15 @@ def flags_text(flags: Flags) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Return bytes in a readable unit."""
     return f"{nbytes / _GIB:.2f} GiB" if abs(nbytes) >= _GIB / 10 else f"{nbytes / _MIB:.1f} MiB"
 
 
 def memory_lines(plan: MemoryPlan) -> Iterator[str]:
-    """Where the memory goes."""
+    """Yield what the memory is used for."""
     flags = plan.flags
     if flags.cpu_cache is None:
-        yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {flags.utilization:g} of all of it")
+        yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {flags.utilization:g} of the whole memory")
     if plan.device.free is not None:
         yield _row("free now", plan.device.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
     gpus = flags.tensor_parallel
@@ -72,18 +72,18 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     yield _row(
         "loading peak",
         plan.loading,
-        "embeddings twice for a moment" if plan.draft else "the weights",
+        "the embeddings are briefly held twice" if plan.draft else "the weights",
     )
     if plan.held is not None:
-        yield _row("held meanwhile", plan.held, f"estimate: weights + up to {size(HELD)}, which torch gives back")
+        yield _row("while loading", plan.held, f"estimate: the weights + up to {size(HELD)}, which torch releases")
     for one in plan.overheads:
         yield _row(one.name, one.nbytes, f"estimate: {one.formula}")
-    how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "what is left"
+    how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "the remaining memory"
     yield _row("KV cache", plan.available, how)
 
 
 def cache_lines(plan: MemoryPlan) -> Iterator[str]:
-    """What the cache holds."""
+    """Yield what the cache holds."""
     try:
         cache = plan.cache
     except Unplannable:
@@ -93,7 +93,7 @@ def cache_lines(plan: MemoryPlan) -> Iterator[str]:
     for row in layer_rows(plan):
         yield layer_line(row, flags.cache_dtype if row["role"] == "target" else flags.draft_cache_dtype)
     groups = "1 group" if len(cache.groups) == 1 else f"{len(cache.groups)} groups"
-    yield f"  {groups}, {cache.block_bytes:,} bytes a block, {cache.num_blocks(available):,} blocks"
+    yield f"  {groups}, {cache.block_bytes:,} bytes per block, {cache.num_blocks(available):,} blocks"
     if available <= 0:
         return
     length = flags.max_model_len
@@ -107,8 +107,8 @@ def cache_lines(plan: MemoryPlan) -> Iterator[str]:
 
 
 def layer_line(row: Mapping[str, Any], dtype: str) -> str:
-    """The layers of one model that have one kind of attention."""
-    kind = f"  {row['role']:<7}{row['kind']:<8} {row['layers']:>3} layers"
+    """Return the line for the layers of one model that have one kind of attention."""
+    kind = f"  {row['role']:<6} {row['kind']:<7}  {row['layers']:>3} layers"
     if not row["with_cache"]:
         return f"{kind}, none with a cache of its own"
     held = f"window {row['window']}" if row["window"] else "every token"
@@ -116,41 +116,44 @@ def layer_line(row: Mapping[str, Any], dtype: str) -> str:
     sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
     return (
         f"{kind}{sharing}, {row['kv_heads']} x {row['head_dim']} {dtype}: "
-        f"{row['token_bytes']:,} bytes a token, blocks of {row['block_size']} ({kept})"
+        f"{row['token_bytes']:,} bytes per token, blocks of {row['block_size']} ({kept})"
     )
 
 
 def advice_line(one: Advice) -> str:
-    """One change and what it brings."""
+    """Return one change and its effect."""
     outcome = f"then 1 x {one.longest:,}"
     if one.sequences > 1:
         outcome += f" or {one.sequences} x {one.longest_for_all:,}"
-    return f"  {one.change}\n            {one.effect}; {outcome}{'' if one.starts else '; alone not enough'}"
+    return f"  {one.change}\n    {one.effect}; {outcome}{'' if one.starts else '; not enough on its own'}"
 
 
 def speed_lines(roofline: ServingRoofline | None) -> Iterator[str]:
-    """The bound, and the estimate with what it rests on."""
+    """Yield the bound, and the estimate with its basis."""
     if roofline is None:
-        yield "  unknown: the memory bandwidth of this machine is not known here"
+        yield "  unknown: the memory bandwidth of this machine is not known"
         return
     step = roofline.step
     yield (
-        f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step over {roofline.concurrency} x {roofline.context:,} tokens "
+        f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step with {roofline.concurrency} x {roofline.context:,} tokens "
         f"reads {size(step.target)} of weights and {size(step.target_cache)} of cache"
     )
     drafted = f", {roofline.bound:,.1f} with every drafted token accepted" if roofline.speeds else ""
-    yield f"  bound     {roofline.alone:,.1f} tokens/s alone{drafted}: no server can be faster"
+    yield f"  bound     {roofline.alone:,.1f} tokens/s without speculation{drafted}: no server can be faster"
     share = roofline.estimate.share
-    yield f"  estimate  {_estimated(roofline.estimate)} alone: {share.typical:.2f} of the bandwidth ({share.low:.2f} to"
-    yield f"            {share.high:.2f}), as in {share.basis}"
+    yield (
+        f"  estimate  {_estimated(roofline.estimate)} without speculation: {share.typical:.2f} of the bandwidth "
+        f"({share.low:.2f} to {share.high:.2f}), as in {share.basis}"
+    )
     if not roofline.speeds:
         return
     k = roofline.passes
-    yield f"  draft     {size(step.draft + step.draft_cache)} a pass, {k} passes a step, cost ratio c = {step.cost:.3f}"
+    draft = size(step.draft + step.draft_cache)
+    yield f"  draft     {draft} per pass, {k} passes per step, cost ratio c = {step.cost:.3f}"
     for speed in roofline.speeds:
         yield (
             f"  a = {speed.acceptance:.2f}  estimate {_estimated(speed.estimate)}, {speed.speedup:.2f} times, "
-            f"(1 - a^(k+1)) / (1 - a) = {speed.tokens_per_step:.2f} tokens a step ({speed.basis})"
+            f"(1 - a^(k+1)) / (1 - a) = {speed.tokens_per_step:.2f} tokens per step ({speed.basis})"
         )
 
 
@@ -159,7 +162,7 @@ def _estimated(one: SpeedEstimate) -> str:
 
 
 def measured_line(one: Measured, fit: Fit) -> str:
-    """One published figure, and what it, or the one without speculation, is of the roofline."""
+    """Return one published figure, and which share of the roofline it reaches without speculation."""
     figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else None
     length = f"acceptance length {one.acceptance_length:g}" if one.acceptance_length else None
     speedup = f"{one.speedup} times" if one.speedup else None
@@ -172,7 +175,7 @@ def measured_line(one: Measured, fit: Fit) -> str:
         share = f" ({alone / found.alone:.0%} of the roofline)"
     other = " and ".join(text for text in (one.target, one.draft) if text)
     pair = f", with {other}" if other else ""
-    return f"  measured  {said}{baseline}{share}, {one.concurrency} at once{pair}, {one.machine}, {one.source}"
+    return f"  measured  {said}{baseline}{share}, {one.concurrency} concurrent{pair}, {one.machine}, {one.source}"
 
 
 def _row(name: str, nbytes: int, how: str) -> str:

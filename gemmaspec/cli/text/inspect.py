@@ -1,4 +1,4 @@
-"""How an inspected checkpoint and a judged pair look on a terminal, and what they are as JSON."""
+"""Print an inspected checkpoint and pair, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "
 
 
 def inspection(found: Inspection, *, as_json: bool) -> None:
-    """What `inspect` prints."""
+    """Print what `inspect` found."""
     if as_json:
         output.json_data(_json(found))
         return
@@ -65,7 +65,7 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     for index, (layer, number) in enumerate(counts.items()):
         yield ("layers" if index == 0 else ""), f"{number:>3} {_layer_words(layer)}"
     yield from _sharing(checkpoint)
-    experts = f"; {text.experts} experts, {text.experts_per_token} for each token" if text.experts else ""
+    experts = f"; {text.experts} experts, {text.experts_per_token} per token" if text.experts else ""
     yield "widths", f"hidden {text.hidden_size}, feed-forward {text.intermediate_size}{experts}"
     yield "vocabulary", f"{text.vocab_size} tokens, {_head_words(checkpoint)}"
     if text.hidden_size_per_layer_input:
@@ -80,7 +80,7 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 def _head_words(checkpoint: Checkpoint) -> str:
     if checkpoint.text.tied_embeddings:
-        return "the output head is the same table"
+        return "shared with the output head"
     if checkpoint.speculator and not any(part_of(one.name) == "lm_head" for one in checkpoint.tensors):
         return "without an output head of its own"
     return "with an output head of its own"
@@ -140,7 +140,7 @@ def _quantization(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 def _declared(declared: Quantization) -> str:
     groups = f", groups of {declared.group_size}" if declared.group_size else ""
     cache = f", KV cache {declared.kv_cache}" if declared.kv_cache else ""
-    layers = f", {len(declared.by_layer)} modules one by one" if declared.by_layer else ""
+    layers = f", {len(declared.by_layer)} modules configured individually" if declared.by_layer else ""
     return f"{declared.algorithm} by {declared.method} in {declared.declared_in}{groups}{cache}{layers}"
 
 
@@ -178,7 +178,7 @@ def _findings(findings: Sequence[Finding]) -> None:
 
 
 def _indented(text: str, first: str) -> str:
-    """Within a terminal's width; one line where lines are read by programs."""
+    """Return the text wrapped to the terminal's width; on one line if no terminal reads it."""
     if not sys.stdout.isatty():
         return first + text
     width = max(60, shutil.get_terminal_size().columns)

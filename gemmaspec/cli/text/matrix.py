@@ -1,4 +1,4 @@
-"""The table of `patch verify`: patches by trees, one letter a state, so that nothing is said by colour alone."""
+"""The table of `patch verify`: patches by trees. Each state has a letter, so that nothing depends on colour."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ LETTERS: Final = {
     "missing": ("M", "bold red"),
     "invalid": ("I", "bold red"),
 }
-"""Small letters fit; capitals do not."""
+"""Lowercase letters fit; capitals do not."""
 LEGEND: Final = {
     "applies": "applies",
-    "drifted": "drifted: applies, to a function that no known release has",
-    "applied": "in place already",
-    "superseded": "superseded: this vLLM closes the hole itself",
+    "drifted": "drifted: applies, but to a function that no known release has",
+    "applied": "already applied",
+    "superseded": "superseded: this vLLM has fixed the bug",
     "not-needed": "not needed",
     "conflict": "conflict",
-    "ambiguous": "ambiguous: its lines are there several times",
-    "missing": "missing: no such file",
-    "invalid": "invalid: the patch itself is refused",
+    "ambiguous": "ambiguous: its lines occur several times",
+    "missing": "missing: the file does not exist",
+    "invalid": "invalid: the patch itself is invalid",
 }
 
 
 @dataclass(frozen=True)
 class MatrixColumn:
-    """One tree; the two lines of its head."""
+    """One tree, with the two lines of its heading."""
 
     place: TreeSource
     top: str
@@ -55,7 +55,7 @@ class MatrixColumn:
 
 
 def show(outcome: Outcome, *, width: int | None = None) -> None:
-    """Print the table on stdout; `width` is that of the terminal, where there is one."""
+    """Print the table on stdout; `width` is the terminal's, or None without one."""
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, no_color=not output.wants_colour(sys.stdout))
     if width is None and console.is_terminal:
         width = console.width
@@ -64,7 +64,7 @@ def show(outcome: Outcome, *, width: int | None = None) -> None:
 
 
 def lines(cells: Sequence[PatchOnTree], *, width: int) -> Iterator[Text]:
-    """The table, cut into blocks that fit the width; then the legend, the trees with numbers, and the misfits."""
+    """Yield the table in blocks that fit the width; then the legend, the numbered trees, and the misfits."""
     if not cells:
         return
     patches = sorted({cell.verdict.patch for cell in cells})
@@ -89,7 +89,7 @@ def lines(cells: Sequence[PatchOnTree], *, width: int) -> Iterator[Text]:
 
 
 def _columns(cells: Sequence[PatchOnTree]) -> Iterator[MatrixColumn]:
-    """A release is headed by its number in two lines, another tree by a number of ours."""
+    """Yield the columns: a release is headed by its version on two lines, another tree by a number in brackets."""
     number = 0
     for place in dict.fromkeys(cell.place for cell in cells):
         if place.kind == "release":
@@ -104,7 +104,7 @@ def _columns(cells: Sequence[PatchOnTree]) -> Iterator[MatrixColumn]:
 
 
 def _shared_major(cells: Sequence[PatchOnTree]) -> str:
-    """The "0." that all releases of the table begin with, said once; "" when they differ."""
+    """Return the "0." that all releases of the table begin with; "" if they differ."""
     majors = {cell.place.ref.partition(".")[0] for cell in cells if cell.place.kind == "release"}
     return f"{majors.pop()}." if len(majors) == 1 else ""
 
@@ -129,14 +129,14 @@ def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[Matr
 
 
 def _legend(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
-    """The letters that are in the table, one a line."""
+    """Yield the letters that are in the table, one per line."""
     for state, (letter, style) in LETTERS.items():
         if any(cell.verdict.state == state for cell in cells):
             yield Text(letter, style).append(f" {LEGEND[state]}", "not bold default")
 
 
 def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
-    """For each patch that fits a build which is no known release: whose file or function that build has."""
+    """Yield, for each patch that fits an unknown build, which release's file or function that build has."""
     for cell in cells:
         verdict = cell.verdict
         details = [f"{file.path}:{file.line or 1}: {file.detail}" for file in verdict.files if file.detail]
@@ -148,7 +148,7 @@ def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
 
 
 def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
-    """For each patch that does not fit a tree: the file, the line, what was expected there and what was found."""
+    """Yield, for each patch that does not fit a tree, the file, the line, the expected and the found text."""
     for cell in cells:
         verdict = cell.verdict
         if verdict.fits:
@@ -164,5 +164,5 @@ def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
 
 
 def _plain(line: str) -> Text:
-    """A line of somebody else's file: nothing in it is markup or acts on the terminal."""
+    """Return a line of an untrusted file as text without markup or control characters."""
     return Text(clean(line))

@@ -1,4 +1,4 @@
-"""How patches, verdicts and release days look on a terminal, and what they are as JSON."""
+"""Print patches, verdicts and release days, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
-    """A live line on a terminal's stderr while trees are read; nothing elsewhere."""
+    """Show a live line on a terminal's stderr while trees are read; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -39,7 +39,7 @@ def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
 
 
 def verified(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
-    """Print what `verify` found; the exit code."""
+    """Print what `verify` found and return the exit code."""
     code = 5 if outcome.conflict else 4 if outcome.unread else 3 if strict and outcome.drift else 0
     if as_json:
         output.json_data(_outcome_json(outcome, ok=not code))
@@ -57,14 +57,14 @@ def verified(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
     for unread in outcome.unread:
         if unread.error.message not in told:
             same = [str(one.place) for one in outcome.unread if one.error.message == unread.error.message]
-            output.progress(f"not read: {', '.join(same)}: {unread.error.message}")
+            output.progress(f"cannot read {', '.join(same)}: {unread.error.message}")
             output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
         told.add(unread.error.message)
     return code
 
 
 def _outcome_json(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
-    """The document of `--json`, without its schema number: a row for each patch and tree, and for each unread tree."""
+    """Return the document of `--json` without its schema: a row for each patch and tree, and for each unread tree."""
     unread: list[dict[str, Any]] = [
         {
             "patch": None,
@@ -94,7 +94,7 @@ def _cell_json(cell: PatchOnTree) -> dict[str, Any]:
 
 
 def _file_json(file: FileVerdict) -> dict[str, Any]:
-    """One file; where its lines are not as they should be, those expected and those found."""
+    """Return the row of one file, with the expected and the found lines if they differ."""
     row = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
     if not (file.expected or file.found):
         return row
@@ -102,7 +102,7 @@ def _file_json(file: FileVerdict) -> dict[str, Any]:
 
 
 def listing(patches: PatchSet, *, as_json: bool) -> None:
-    """Print every patch in a line."""
+    """Print one line per patch."""
     if as_json:
         output.json_data(
             {
@@ -119,7 +119,7 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
     )
     table.show(columns, [_row(patches.every[name]) for name in patches.judges])
     for error in patches.refused.values():
-        output.progress(f"refused: {error.message}")
+        output.progress(f"invalid patch: {error.message}")
 
 
 def _row(patch: Patch) -> tuple[str, ...]:
@@ -157,9 +157,9 @@ def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
 
 def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     text = patch.text
-    yield "The hole", [text.hole]
+    yield "The bug", [text.hole]
     if text.errors:
-        yield "What the log says without it", list(text.errors)
+        yield "Errors in the log without the patch", list(text.errors)
     yield (
         "Where it is",
         [
@@ -168,19 +168,19 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
             for path, scopes in variant.scopes.items()
         ],
     )
-    runner = "both model runners" if text.runner == "any" else f"model runner {text.runner} alone"
-    yield "When it acts", [f"under {runner}" + (", with speculation only" if text.speculation_only else "")]
+    runner = "both model runners" if text.runner == "any" else f"model runner {text.runner} only"
+    yield "When it takes effect", [f"with {runner}" + (", only with speculation" if text.speculation_only else "")]
     yield "Who needs it", [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}", _users(patch.id)]
     if text.needs:
-        yield "What it needs", list(text.needs)
+        yield "Patches it needs", list(text.needs)
     if text.until:
         yield "Why not for later releases", [text.until]
     if text.superseded:
         rules = [f"{rule.scope or 'the file'} in {rule.path} contains {rule.contains}" for rule in text.superseded]
-        yield "How a vLLM that closes it is known", rules
+        yield "How a vLLM with its own fix is detected", rules
     seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
-    yield "What upstream says", seen or ["no thread is known"]
-    yield "When to drop it", [text.drop_when]
+    yield "What upstream says", seen or ["no known thread"]
+    yield "When to remove it", [text.drop_when]
 
 
 def _places(scopes: Sequence[str]) -> str:
@@ -229,7 +229,7 @@ def _users(name: str) -> str:
 
     found = uses(name)
     parts = [f"{how} by {', '.join(names)}" for how, names in dataclasses.asdict(found).items() if names]
-    return "; ".join(parts) or "in no shipped profile"
+    return "; ".join(parts) or "no shipped profile"
 
 
 def _only(patches: PatchSet, name: str) -> Patch:
@@ -248,13 +248,13 @@ def applied(built: Applied, *, as_json: bool) -> None:
     for one in built.results:
         output.data(f"{one.patch.id}: {one.state}{f' ({one.variant})' if one.variant else ''}")
     if not built.changed:
-        output.progress(f"vllm {built.vllm} needs no file patched: there is no overlay")
+        output.progress(f"vllm {built.vllm} needs no patched file, so no overlay was written")
     for path in built.changed:
         output.data(f"  {built.out / path}")
 
 
 def release_day(day: Day, *, as_json: bool) -> int:
-    """Print what a new vLLM does; the exit code."""
+    """Print the effects of a new vLLM release and return the exit code."""
     if as_json:
         output.json_data(_day_json(day))
         return 0 if day.all_start else 5
@@ -285,7 +285,7 @@ def _show_names(names: Names | EnvironmentMissing) -> None:
     if isinstance(names, EnvironmentMissing):
         output.progress(clean(f"note: {names.message}; flags, variables and keys were not compared"))
         return
-    output.data(f"names, against {names.before}: {names.came} came, {len(names.gone)} went")
+    output.data(f"names, compared with {names.before}: {names.came} added, {len(names.gone)} removed")
     for change in names.gone:
         output.data(clean(f"  {change}"))
 
@@ -296,7 +296,7 @@ def _rebase_line(day: Day, patch: str) -> str:
         detail = f" ({rebase.detail})" if rebase.detail else ""
         return f"a merge from {rebase.base} is clean{detail}: gemmaspec patch rebase {patch}"
     base = f" from {rebase.base}" if rebase.base else ""
-    how = "needs a hand" if rebase.outcome == "by hand" else "could not be tried"
+    how = "has conflicts" if rebase.outcome == "by hand" else "could not be tried"
     return f"a merge{base} {how}: {rebase.detail}"
 
 

@@ -6,12 +6,24 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from gemmaspec.cli.text import table
 from gemmaspec.deploy.predict import Prediction
 from gemmaspec.predict.predict import Predicted, baseline_of, predicted_json
 
+_COLUMNS = (
+    table.Column("method"),
+    table.Column("k", right=True),
+    table.Column("requests", right=True),
+    table.Column("tok/s", right=True),
+    table.Column("90 %", rank=1, right=True),
+    table.Column("speedup", rank=2, right=True),
+    table.Column("E(k)", rank=3, right=True),
+    table.Column("ms/step", rank=4, right=True),
+)
+
 
 def document(found: Prediction) -> dict[str, Any]:
-    """The whole answer as JSON."""
+    """Return the prediction as JSON."""
     rows = [predicted_json(one, baseline=baseline_of(one, found.rows)) for one in found.rows]
     return {
         "ok": True,
@@ -23,41 +35,46 @@ def document(found: Prediction) -> dict[str, Any]:
     }
 
 
-def lines(found: Prediction) -> Iterator[str]:
-    """The whole answer for people."""
+def lines(found: Prediction, *, width: int | None) -> Iterator[str]:
+    """Yield the prediction for people, for `width` characters; None for no limit."""
     yield f"{found.profile}: predicted from {found.why}"
     for note in found.notes:
         yield f"  note      {note}"
     for (setting, context), group in groupby(found.rows, key=lambda one: (one.setting, one.context)):
         rows = list(group)
         yield ""
-        yield f"  {setting}, {context:,} tokens of prompt"
-        yield f"  {'method':<12}{'k':>3}{'at once':>9}{'tok/s':>10}{'90 %':>18}{'times':>8}{'E(k)':>7}{'ms a step':>11}"
-        yield from (_line(one, baseline_of(one, rows)) for one in rows)
+        yield f"  {setting}, {context:,} prompt tokens"
+        cells = [_cells(one, baseline_of(one, rows)) for one in rows]
+        yield from table.lines(_COLUMNS, cells, width=width, indent="  ")
         yield from _best(rows)
     if any(one.curve.measured < one.k for one in found.rows):
         yield ""
-        yield "  ~ the acceptance of the last positions was not measured, and goes on as the curve does"
+        yield "  ~ acceptance at the last positions was not measured; the curve is extrapolated"
 
 
-def _line(one: Predicted, baseline: Predicted | None) -> str:
+def _cells(one: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
     low, high = one.interval
     times = f"{one.tokens_per_second / baseline.tokens_per_second:.2f}" if baseline and one.k else "-"
     guessed = "~" if one.curve.measured < one.k else ""
-    expected = f"{guessed}{one.curve.tokens_per_step:.2f}"
     return (
-        f"  {one.method:<12}{one.k:>3}{one.concurrency:>9}{one.tokens_per_second:>10,.1f}"
-        f"{f'{low:,.1f} - {high:,.1f}':>18}{times:>8}{expected:>7}{one.step.seconds * 1000:>11.2f}"
+        one.method,
+        str(one.k),
+        str(one.concurrency),
+        f"{one.tokens_per_second:,.1f}",
+        f"{low:,.1f} - {high:,.1f}",
+        times,
+        f"{guessed}{one.curve.tokens_per_step:.2f}",
+        f"{one.step.seconds * 1000:.2f}",
     )
 
 
 def _best(rows: list[Predicted]) -> Iterator[str]:
-    """The fastest of each concurrency, where there is a choice."""
+    """Yield the fastest setting of each concurrency, if there are several."""
     for concurrency in dict.fromkeys(one.concurrency for one in rows):
         own = [one for one in rows if one.concurrency == concurrency]
         best = max(own, key=lambda one: one.tokens_per_second)
         rivals = [one for one in own if one is not best and one.interval[1] > best.tokens_per_second]
-        close = f"; {len(rivals)} more may be as fast" if rivals else ""
+        close = f"; {len(rivals)} others may be as fast" if rivals else ""
         if len(own) > 1:
             said = f"{best.method} k={best.k}" if best.k else "no speculation"
             yield f"  fastest at {concurrency}: {said}, {best.tokens_per_second:,.1f} tok/s{close}"

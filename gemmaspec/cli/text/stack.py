@@ -1,4 +1,4 @@
-"""How results look on a terminal, and what they are as JSON."""
+"""Print results of starts, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainProgress:
-    """A line for every step: for logs, pipes and CI."""
+    """Prints a line for every step, for logs, pipes and CI."""
 
     def note(self, text: str) -> None:
         output.progress(text)
@@ -31,7 +31,7 @@ class PlainProgress:
 
 
 class TerminalProgress:
-    """One live line with a clock; every phase leaves its line behind."""
+    """Shows one live line with a clock, and leaves a line for every finished phase."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -62,7 +62,7 @@ class TerminalProgress:
 
 @contextlib.contextmanager
 def start_progress() -> Iterator[StartProgress]:
-    """Progress on stderr: live on a terminal, plain lines elsewhere."""
+    """Yield progress on stderr: live on a terminal, plain lines elsewhere."""
     if sys.stderr.isatty():
         with TerminalProgress() as progress:
             yield progress
@@ -71,28 +71,28 @@ def start_progress() -> Iterator[StartProgress]:
 
 
 def dry_run(plan: DryRun, *, as_json: bool) -> None:
-    """What `up --dry-run` prints."""
+    """Print what `up --dry-run` would do."""
     if as_json:
         output.json_data({"ok": True, **dataclasses.asdict(plan)})
         return
     output.told(f"engine: {plan.why}")
     if plan.joins:
-        output.told("runs:   so already; it would only be asked")
+        output.told("runs:   already, unchanged; only the probe would be sent")
     if plan.stops:
         output.told(f"stop:   {plan.stops}")
     for one in plan.fetches:
         output.told(f"fetch:  {one}")
     for file in plan.files:
         output.told(f"write:  {file}")
-    output.told(f"env:    {', '.join(plan.environment) or 'nothing set'}")
+    output.told(f"env:    {', '.join(plan.environment) or 'no variables set'}")
     if plan.offline != "no":
-        output.told(f"hub:    the server leaves it alone ({plan.offline})")
+        output.told(f"hub:    not used by the server ({plan.offline})")
     output.told(f"run:    {plan.command}")
     output.told(f"ready:  when {plan.expects}")
 
 
 def running(result: Running, *, as_json: bool) -> None:
-    """What `up` prints when the server has answered."""
+    """Print the result of `up` after the server has answered."""
     server, ready = result.started.server, result.ready
     if as_json:
         output.json_data(
@@ -109,7 +109,7 @@ def running(result: Running, *, as_json: bool) -> None:
             }
         )
         return
-    since = "was running already" if result.was_running else f"after {ready.seconds:.1f} s"
+    since = "was already running" if result.was_running else f"after {ready.seconds:.1f} s"
     output.told(f"{server.name} is ready ({result.started.engine}, {since})")
     output.told(f"  address   {server.base_url}/v1   model {server.model}")
     report_lines(result.report)
@@ -118,7 +118,7 @@ def running(result: Running, *, as_json: bool) -> None:
 
 
 def detached(started: Started, *, as_json: bool) -> None:
-    """What `up --detach` prints."""
+    """Print what `up --detach` has started."""
     server = started.server
     if as_json:
         facts = {
@@ -134,7 +134,7 @@ def detached(started: Started, *, as_json: bool) -> None:
 
 
 def demo(result: Demo, *, as_json: bool) -> None:
-    """What `demo` prints: both servers side by side."""
+    """Print the result of `demo`: both servers side by side."""
     if as_json:
         sides = {"alone": _side_json(result.alone), "drafted": _side_json(result.drafted)}
         output.json_data(
@@ -158,7 +158,7 @@ def demo(result: Demo, *, as_json: bool) -> None:
     for name, alone, drafted in _demo_rows(result):
         output.told(f"  {name:<28}{alone:>14}{drafted:>14}")
     output.told("")
-    output.told("  The models are tiny and random: this shows that it works, not how fast it is.")
+    output.told("  The models are tiny and random: this shows that speculation works, not how fast it is.")
 
 
 def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _of_report(report: dict[str, Any]) -> Iterator[str]:
         yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {where}"
     edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
     for path in sorted(edited):
-        yield f"  WARNING   {path} is not as vllm {vllm['version']} was released: somebody edited it"
+        yield f"  WARNING   {path} differs from vllm {vllm['version']} as released: it was edited"
 
 
 def _file_place(file: dict[str, Any]) -> str:

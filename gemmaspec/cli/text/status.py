@@ -1,4 +1,4 @@
-"""What `status` prints: a table of all stacks, or one of them whole."""
+"""Print `status`: a table of all stacks, or one of them in full."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(found: Sequence[Status], *, one: bool, as_json: bool) -> None:
     if as_json:
         output.json_data({"stacks": [_document(each) for each in found]})
     elif not found:
-        output.progress("nothing was started on this machine")
+        output.progress("no stack was started on this machine")
     elif one:
         _whole(found[0])
     else:
@@ -44,7 +44,7 @@ def show(found: Sequence[Status], *, one: bool, as_json: bool) -> None:
 def _row(one: Status) -> tuple[str, ...]:
     started = one.started
     own = "" if started.profile == started.server.name else started.profile
-    changed = "files were changed since the start" if one.changed else one.why or one.problem
+    changed = "files have changed since the start" if one.changed else one.why or one.problem
     port = str(started.server.port or "-")
     return (
         started.server.name,
@@ -91,7 +91,7 @@ def _drafting(one: Status) -> None:
         accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
         output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
     elif counters is None:
-        output.told("  drafted   unknown: the server does not answer yet")
+        output.told("  drafted   unknown, because the server does not answer yet")
 
 
 def _coloured(word: str) -> str:
@@ -99,7 +99,7 @@ def _coloured(word: str) -> str:
 
 
 def _ago(moment: float | None) -> str:
-    """Return how long ago something was, in the largest unit that says enough."""
+    """Return how long ago something was, in the largest suitable unit."""
     if moment is None:
         return "-"
     seconds = max(0, int(time.time() - moment))

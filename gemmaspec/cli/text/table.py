@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: columns that matter least are left out, and no letter of the others is."""
+"""Tables that fit the terminal: the least important columns are dropped, and the others are never cut."""
 
 from __future__ import annotations
 
@@ -17,30 +17,39 @@ class Column:
 
     title: str
     rank: int = 0
-    """0 is never left out; of the others the highest goes first."""
+    """0: never dropped; of the others, the highest is dropped first."""
+    right: bool = False
+    """Whether it is aligned to the right, as numbers are."""
     wraps: bool = False
-    """Whether its text may go on below, at blanks: at most one column does, and it comes last."""
+    """Whether its text may continue on the next line, broken at blanks. Only the last column may."""
 
 
 _LEAST = 24
-"""Columns that a text which goes on below needs to be readable."""
+"""The narrowest column, in characters, in which wrapped text is readable."""
 
 
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, titles: bool = True) -> None:
-    """Print a table as wide as standard output is; in a pipe, all of it."""
+    """Print a table that fits standard output; in a pipe, every column."""
     output.data("\n".join(lines(columns, rows, width=output.width_of(sys.stdout), titles=titles)))
 
 
 def lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None, titles: bool = True
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None,
+    titles: bool = True,
+    indent: str = "",
 ) -> list[str]:
-    """Return a table's lines; `width` is in characters, None for as wide as it is."""
+    """Return a table's lines, each after `indent`; `width` is in characters, None for no limit."""
+    width = width and max(width - len(indent), 1)
     kept = _kept(columns, rows, width)
     widths = {index: max((len(row[index]) for row in _all(columns, rows, titles)), default=0) for index in kept}
     made = []
     for row in _all(columns, rows, titles):
-        cells = [f"{row[index]:<{widths[index]}}" for index in kept]
-        made.append(_fit(GAP.join(cells).rstrip(), sum(widths[index] + len(GAP) for index in kept[:-1]), width))
+        cells = [f"{row[index]:{'>' if columns[index].right else '<'}{widths[index]}}" for index in kept]
+        line = _fit(GAP.join(cells).rstrip(), sum(widths[index] + len(GAP) for index in kept[:-1]), width)
+        made.append("\n".join(f"{indent}{part}" for part in line.split("\n")))
     return made
 
 
@@ -49,7 +58,7 @@ def _all(columns: Sequence[Column], rows: Sequence[Sequence[str]], titles: bool)
 
 
 def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
-    """Return the columns that fit, by their place."""
+    """Return the indexes of the columns that fit."""
     kept = list(range(len(columns)))
     while width and _least(columns, rows, kept) > width:
         spare = [index for index in kept if columns[index].rank > 0]
@@ -68,7 +77,7 @@ def _least(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Seque
 
 
 def _fit(line: str, indent: int, width: int | None) -> str:
-    """Return a line whose last column goes on below, if it is too long."""
+    """Return a line whose last column continues on the next line if it is too long."""
     import textwrap
 
     if width is None or len(line) <= width or len(line) <= indent:

@@ -1,4 +1,4 @@
-"""How `top` looks in a terminal."""
+"""Print the readings of `top`."""
 
 from __future__ import annotations
 
