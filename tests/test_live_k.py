@@ -211,7 +211,7 @@ def test_a_scheduler_that_is_not_the_rendered_one_stops_the_start(place: Place, 
 
 
 def test_a_plan_whose_live_k_is_no_digest_is_refused() -> None:
-    with pytest.raises(ValueError, match="live_k is no sha256"):
+    with pytest.raises(ValueError, match="live_k is not a sha256"):
         launch.parse_plan(plan_of(live_k="../../etc"))
 
 
