@@ -11,7 +11,7 @@ BIN := .venv/bin
 SETUP := .venv/.complete
 DOCS := .venv/.docs
 export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
-# exit code 4: not to be had on this machine; the script has said why, and what needs it is reported as skipped
+# exit code 4: not available on this machine; the script printed the reason, and the tests that need it are skipped
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
@@ -20,7 +20,7 @@ OPTIONAL := || [ $$? -eq 4 ]
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## make .venv with gemmaspec and its development tools
+setup: $(SETUP) ## create .venv with gemmaspec and its development tools
 
 $(SETUP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gemmaspec needs Python 3.11 or newer: make PYTHON=python3.12 …")'
@@ -31,31 +31,31 @@ $(SETUP): pyproject.toml
 demo: setup $(if $(filter docker,$(ENGINE)),docker image) ## serve the tiny pair: ENGINE=process or docker
 	$(BIN)/gemmaspec demo --engine $(ENGINE)
 
-docker: ## install and start Docker with Compose v2 where they are missing (Debian, root)
+docker: ## install and start Docker with Compose v2 if they are missing (Debian, root)
 	tools/setup-docker.sh
 
 image: setup ## build the image gemmaspec/vllm-cpu:$(VLLM) (Debian, root)
 	$(BIN)/python tools/cpu_image.py $(VLLM)
 
-runtime: setup ## build the Python environment with vLLM that the tiny pair runs in
+runtime: setup ## build the Python environment with vLLM for the tiny pair
 	$(BIN)/python tools/runtime.py
 
-test: setup ## the whole suite, with real servers
+test: setup ## run the whole suite, with real servers
 	@tools/setup-docker.sh $(OPTIONAL)
 	@tools/setup-chromium.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15
 
-test-fast: setup ## only what starts no real server and asks no package index
+test-fast: setup ## only tests that start no real server and need no package index
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'
 
-lint: setup ## ruff and mypy
+lint: setup ## run ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-reference: setup ## write the parts of README and docs that are made from the code again
+reference: setup ## update the generated parts of README and docs
 	$(BIN)/python tools/reference.py
 
 docs: $(DOCS) ## build the documentation into .tools/site; a broken link or anchor fails
@@ -66,23 +66,23 @@ $(DOCS): $(SETUP)
 	$(BIN)/python tools/install.py docs
 	@touch $@
 
-golden: setup ## render the golden stacks of the tests and the profiles' schema again; read the diff before you commit it
+golden: setup ## update the golden stacks of the tests and the profiles' schema; read the diff before you commit it
 	$(BIN)/gemmaspec profile schema --out profiles/schema.json
 	@for file in profiles/[a-z]*.yaml; do name=$$(basename $$file .yaml); rm -rf tests/golden/$$name; \
 	  $(BIN)/gemmaspec render $$name --out tests/golden/$$name 2>/dev/null || exit; \
 	  rm -f tests/golden/$$name/launch.py tests/golden/$$name/chat-template.jinja tests/golden/$$name/.gemmaspec-rendered.json; done
 
-facts: setup ## add vLLM releases that are new to gemmaspec/releases/data, and say what changed
+facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what changed
 	$(BIN)/python tools/facts.py
 
-oracle: setup ## ask released vLLMs themselves about flags, defaults and command lines (hours on a small machine)
+oracle: setup ## query vLLM releases themselves about flags, defaults and command lines (hours on a small machine)
 	$(BIN)/python tools/oracle.py tables --cpu
 	$(BIN)/python tools/oracle.py lint 0.33.0 0.32.0 0.26.0
 
 release-day: setup ## everything for a new vLLM: RELEASE=0.34.0; facts, oracle, patches, proof, lint, docs, one report
 	$(BIN)/python tools/release_day.py $(RELEASE)
 
-bench: setup ## how fast gemmaspec itself is
+bench: setup ## measure gemmaspec's own speed
 	$(BIN)/python tools/bench.py
 	$(BIN)/python tools/bench_hostile.py
 

@@ -1,4 +1,4 @@
-"""Where the data folders are: beside the package in a checkout, inside it in a wheel."""
+"""The data folders: next to the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 
 
 def patch_folders() -> tuple[Path, ...]:
-    """Folders of patches: the shipped one, then those of $GEMMASPEC_PATCHES, which win."""
+    """Return the folders of patches: the shipped one, then those of $GEMMASPEC_PATCHES, which take precedence."""
     named = os.environ.get("GEMMASPEC_PATCHES", "").split(os.pathsep)
     return (PATCHES, *(Path(folder) for folder in named if folder))

@@ -1,25 +1,25 @@
-"""Every error gemmaspec raises on purpose, with its exit code.
+"""Every error that gemmaspec raises deliberately, with its exit code.
 
 GemmaspecError                1  failed
 ├─ UsageError                 2  wrong command line
-├─ ProfileError               2  a profile, or a value set on it, is not valid
-├─ PatchError                 2  a patch folder or a diff is refused
-├─ CheckpointError            2  a config.json or a safetensors header is refused
-├─ DifferencesFound           3  --check found drift
-├─ EnvironmentMissing         4  docker, GPU, model access, disk, port
+├─ ProfileError               2  a profile, or a value set for it, is invalid
+├─ PatchError                 2  a patch folder or a diff is invalid
+├─ CheckpointError            2  a config.json or a safetensors header is invalid
+├─ DifferencesFound           3  --check found differences
+├─ EnvironmentMissing         4  docker, GPU, model access, disk space or port
 ├─ PatchConflict              5  a required patch does not fit this vLLM
-├─ StartFailed                6  the server died, or answered wrongly
+├─ StartFailed                6  the server died, or gave a wrong answer
 ├─ TimedOut                   7  not ready within --timeout
 └─ Interrupted              130  Ctrl-C
 
-A message says what, where and why; `hint` is the next command to type.
+A message says what failed, where and why; `hint` is the next command to type.
 """
 
 from __future__ import annotations
 
 
 class GemmaspecError(Exception):
-    """Base of all expected failures: one clear message, one exit code, maybe a hint."""
+    """Base of all expected failures: a message, an exit code and an optional hint."""
 
     exit_code = 1
 
@@ -30,37 +30,37 @@ class GemmaspecError(Exception):
 
 
 class UsageError(GemmaspecError):
-    """The command line asks for something that does not exist or does not go together."""
+    """The command line names something that does not exist, or combines options that exclude each other."""
 
     exit_code = 2
 
 
 class ProfileError(GemmaspecError):
-    """A profile is not valid; the message lists every finding, one per line, as file:line: text."""
+    """A profile is invalid; the message lists every problem on its own line, as file:line: text."""
 
     exit_code = 2
 
 
 class PatchError(GemmaspecError):
-    """A patch's metadata or diff is refused."""
+    """A patch's metadata or diff is invalid."""
 
     exit_code = 2
 
 
 class CheckpointError(GemmaspecError):
-    """A checkpoint's files are not what they should be; the message begins with the file."""
+    """A checkpoint's file is invalid; the message begins with its name."""
 
     exit_code = 2
 
 
 class DifferencesFound(GemmaspecError):
-    """Something on disk or running is not what would be rendered now."""
+    """Something on disk, or a running server, differs from what would be rendered now."""
 
     exit_code = 3
 
 
 class EnvironmentMissing(GemmaspecError):
-    """What the start needs from outside is not there: docker, GPU, model, image, disk, port."""
+    """Something that a start needs is missing: docker, GPU, model, image, disk space, port."""
 
     exit_code = 4
 
@@ -72,7 +72,7 @@ class PatchConflict(GemmaspecError):
 
 
 class StartFailed(GemmaspecError):
-    """The server died while starting, or its first answer was wrong."""
+    """The server died during the start, or its first answer was wrong."""
 
     exit_code = 6
 

@@ -1,4 +1,4 @@
-"""Reading files that may be anything, writing files whole or not at all, and the state folder."""
+"""Read untrusted files, write files atomically, and find the state folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gemmaspec.errors import EnvironmentMissing
 
 
 def state_dir() -> Path:
-    """The folder for stacks, managed runtimes and made models ($GEMMASPEC_STATE, else the platform's)."""
+    """Return the folder for stacks, managed runtimes and tiny models ($GEMMASPEC_STATE, else the platform's)."""
     chosen = os.environ.get("GEMMASPEC_STATE")
     return Path(chosen).absolute() if chosen else platformdirs.user_state_path("gemmaspec")
 
 
 MAX_STATE: Final = 8 * 1024 * 1024
-"""Bytes of a file of the state folder; a longer one is refused."""
+"""Maximum bytes of a file of the state folder."""
 
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
@@ -35,7 +35,7 @@ _KINDS: Final = (
 
 
 class UnreadableFile(EnvironmentMissing):
-    """A file that exists and cannot be read, or is not what it should be; the message names it and says why."""
+    """An existing file is unreadable or invalid; the message names it and the reason."""
 
     def __init__(self, path: Path, why: str, *, hint: str | None = None) -> None:
         super().__init__(f"cannot read {path}: {why}", hint=hint or f"ls -ld {path}")
@@ -44,10 +44,10 @@ class UnreadableFile(EnvironmentMissing):
 
 
 def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) -> bytes | None:
-    """Return the bytes of a regular file; None when there is no file.
+    """Return the bytes of a regular file; None if it is missing.
 
-    Never waits and never reads more than `limit` bytes. Raises UnreadableFile for a folder, a pipe, a device, a
-    file that is longer or may not be read, and for a link unless `follow`.
+    Never block and never read more than `limit` bytes. Raise UnreadableFile for a folder, a pipe, a device, a longer or
+    unreadable file, and for a link unless `follow`.
     """
     try:
         file = open_regular(path, follow=follow)
@@ -66,7 +66,7 @@ def read_regular(path: Path, *, limit: int = MAX_STATE, follow: bool = False) ->
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
-    """Open a regular file to read it, without ever waiting. Raises FileNotFoundError, and else UnreadableFile."""
+    """Open a regular file for reading, without blocking. Raise FileNotFoundError or UnreadableFile."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -81,7 +81,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
 
 
 def _kind(path: Path) -> str:
-    """Say what stands in a file's place; '' for a file."""
+    """Return what is in the file's place; '' for a regular file."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -92,7 +92,7 @@ def _kind(path: Path) -> str:
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write `text` to `path` through a temporary sibling, so that a reader sees the old file or the new one.
 
-    Raises EnvironmentMissing when the disk is full or the folder cannot be written; `path` is then unchanged.
+    Raise EnvironmentMissing if the disk is full or the folder is not writable; `path` is then unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,10 +113,10 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
-    """The one sentence for a file that cannot be written."""
+    """Return the error for a file that cannot be written."""
     if error.errno == errno.ENOSPC:
         return EnvironmentMissing(
-            f"no space left on the disk of {path.parent}: {path.name} was not written, nothing was changed",
+            f"cannot write {path}: no space left on the disk; nothing was changed",
             hint=f"df -h {path.parent}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
     if error.errno in (errno.EISDIR, errno.ENOTEMPTY) and path.is_dir():

@@ -1,4 +1,4 @@
-"""A problem and what to do about it: what lint, inspect and a failed start's log yield."""
+"""A problem and how to fix it, as found by lint, inspect and in the log of a failed start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from gemmaspec.strict_yaml import Place
 
 Severity = Literal["error", "warning", "patch", "note"]
-"""error: it does not work, or answers wrongly. warning: it works, but not as written, or not on every release.
+"""error: it does not work, or gives wrong answers. warning: it works, but not as configured, or not on every release.
 patch: it works with `patches`. note: worth knowing."""
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "patch", "note")
@@ -23,15 +23,15 @@ class Finding:
     code: str
     severity: Severity
     message: str
-    """What is wrong, with the numbers."""
+    """The problem, with its numbers."""
     impact: str = ""
-    """What it does in vLLM, with vLLM's own words if there are any, and on which releases."""
+    """The effect in vLLM, with vLLM's own message if there is one, and the affected releases."""
     fix: str = ""
-    """What to do: which key, file or command."""
+    """What to do: the key, file or command."""
     place: Place | None = None
-    """Where it was written, for a problem of a profile."""
+    """The place in a profile."""
     key: str = ""
-    """The profile's key to blame, with dots."""
+    """The profile's key that causes it, with dots."""
     patches: tuple[str, ...] = ()
     """The patches that fix it."""
 

@@ -1,4 +1,4 @@
-"""Taking secrets out of whatever is printed or kept."""
+"""Redact secrets in everything that is printed or stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final
 from urllib.parse import unquote
 
 SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-"""Variables whose values are never shown, whatever a text has picked up on its way."""
+"""Variables whose values are always redacted."""
 
 _USERINFO: Final = re.compile(r"(?<=://)[^/\s\"'<>]*:[^/\s\"'<>]+(?=@)")
-"""user:password of a URL, as proxies and indexes have it in their variables; up to the last @ of the authority."""
+"""user:password of a URL, as in variables for proxies and indexes; up to the last @ of the authority."""
 _ADDRESSES: Final = re.compile(r"_PROXY$|INDEX|ENDPOINT|DOCKER_HOST", re.IGNORECASE)
 _SHORTEST: Final = 6
-"""Shorter values are left alone: they are words that stand elsewhere too."""
+"""Shorter values are not redacted, because they may be ordinary words."""
 
 
 def redact(text: str) -> str:
@@ -38,14 +38,14 @@ def _secrets() -> Iterator[str]:
 
 @functools.lru_cache(maxsize=64)
 def _passwords(addresses: str) -> tuple[str, ...]:
-    """The passwords in the addresses of one variable, as written and as a program decodes them."""
+    """Return the passwords in the addresses of one variable, as written and decoded."""
     found = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(addresses)]
     return tuple(one for password in found for one in (password, unquote(password)))
 
 
 @functools.cache
 def _stored_token() -> str:
-    """The token that `hf auth login` has kept."""
+    """Return the token that `hf auth login` stored."""
     caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
     file = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, as a sentence for the person who wrote it. Pure."""
+"""pydantic's errors as sentences for the person who wrote the value. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO: Final = ("off", "no", "n", "false", "0")
 
 
 def sentence(error: Mapping[str, Any]) -> str:
-    """Return what is wrong in words that name no type of pydantic's."""
+    """Return the problem in words, without pydantic's names of types."""
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if own := _SENTENCES.get(error["type"]):
@@ -31,7 +31,7 @@ def _text(error: Mapping[str, Any]) -> str:
     value = error["input"]
     if isinstance(value, bool):
         word = "true" if value else "false"
-        return f"must be text, and {word} is not; write '{word}' in quotes"
+        return f"must be text, but {word} is not; write '{word}' in quotes"
     return "has no value; write '' for an empty text" if value is None else f"must be text{got(error)}"
 
 
@@ -46,7 +46,7 @@ def _at_most(error: Mapping[str, Any]) -> str:
     limit, value = error["ctx"]["le"], error["input"]
     number = _as_number(value)
     if limit == 1 and number is not None and 1 < number <= 100:
-        return f"is a share between 0 and 1{got(error)}; did you mean {number / 100:.2f}?"
+        return f"must be a share between 0 and 1{got(error)}; did you mean {number / 100:.2f}?"
     return f"must be at most {limit}{got(error)}"
 
 
@@ -75,7 +75,7 @@ def _choice(error: Mapping[str, Any]) -> str:
 
 
 def got(error: Mapping[str, Any]) -> str:
-    """Return what was written instead, as the end of a sentence."""
+    """Return the value that was written, as the end of a sentence."""
     value = error.get("input")
     if isinstance(value, bool):
         return f", got {'true' if value else 'false'}"

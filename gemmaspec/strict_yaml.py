@@ -1,8 +1,7 @@
-"""YAML as people write profiles and patches: strict, small, and with the line of every key.
+"""Strict YAML for profiles and patches: a small subset, with the line of every key.
 
-Differences from YAML 1.1 as PyYAML reads it, each because the other reading has cost somebody a start:
-duplicate keys are errors, `1.10` and `0.80` stay text (versions!), `NO` is not false, and anchors' aliases,
-merge keys and tags are refused.
+It differs from YAML 1.1 in PyYAML, because each of these caused a failed start: duplicate keys are errors, `1.10` and
+`0.80` stay text (they may be versions), `NO` is not false, and aliases, merge keys and tags are errors.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MAX_CHARACTERS: Final = 1_000_000
 MAX_DEPTH: Final = 20
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Only its events are used. libyaml builds nodes by recursion in C, where a few thousand brackets are a crash."""
+"""Only its events are used, because libyaml builds nodes by recursion in C, and a few thousand brackets crash it."""
 
 Path = tuple[str | int, ...]
 
@@ -55,11 +54,11 @@ class Document:
     data: Any
     places: dict[Path, Place]
     empty: frozenset[Path] = frozenset()
-    """Keys with nothing behind them; `null` written out is not among them."""
+    """Keys without a value; an explicit `null` does not count."""
 
 
 def read_text(data: bytes, *, file: str, error: type[GemmaspecError] = ProfileError) -> str:
-    """Return the bytes of a file as text; raise `error` with line and byte when they are not UTF-8."""
+    """Return the bytes of a file as text. Raise `error` with line and byte for invalid UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -70,7 +69,7 @@ def read_text(data: bytes, *, file: str, error: type[GemmaspecError] = ProfileEr
 def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -> Document:
     """Parse one YAML document into plain data with places.
 
-    Raises `error` with file:line for anything that is not plain maps, lists and scalars.
+    Raise `error` with file:line for anything that is not plain maps, lists and scalars.
     """
     if len(text) > MAX_CHARACTERS:
         raise error(f"{file}: larger than {MAX_CHARACTERS} characters")
@@ -84,7 +83,7 @@ def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -
 
 
 def scalar(text: str) -> str | int | bool | None:
-    """The value of an unquoted scalar: null, true, false, a decimal integer, else the text itself."""
+    """Return the value of an unquoted scalar: null, true, false, a decimal integer, else the text itself."""
     if text in ("", "~", "null"):
         return None
     if text in ("true", "false"):
@@ -103,7 +102,7 @@ class _Reader:
         self._empty: set[Path] = set()
 
     def document(self) -> Document:
-        """The whole of it; an empty text is an empty map."""
+        """Return the whole document; an empty text is an empty map."""
         next(self._events)  # the stream's start
         if not isinstance(next(self._events), DocumentStartEvent):
             return Document({}, self._places)
@@ -111,16 +110,16 @@ class _Reader:
         next(self._events)  # the document's end
         after = next(self._events)
         if isinstance(after, DocumentStartEvent):
-            raise self._refused(after, "a second document begins")
+            raise self._refused(after, "a second document is not allowed")
         return Document(data, self._places, frozenset(self._empty))
 
     def _value(self, event: Event, path: Path) -> Any:
         if isinstance(event, AliasEvent):
-            raise self._refused(event, "aliases are not used here")
+            raise self._refused(event, "aliases are not supported")
         if len(path) > MAX_DEPTH:
             raise self._refused(event, f"nested more than {MAX_DEPTH} levels deep")
         if isinstance(event, NodeEvent) and getattr(event, "tag", None):
-            raise self._refused(event, f"the tag {event.tag} is not used here")  # type: ignore[attr-defined]
+            raise self._refused(event, f"the tag {event.tag} is not supported")  # type: ignore[attr-defined]
         if isinstance(event, ScalarEvent):
             return self._scalar(event, path) if event.implicit[0] else event.value
         if isinstance(event, SequenceStartEvent):
@@ -152,11 +151,13 @@ class _Reader:
                 raise self._refused(event, "a key must be a word")
             key, place = event.value, self._place(event)
             if key == "<<":
-                raise self._refused(event, "merge keys (<<) are not used; extends: NAME takes over another profile")
+                raise self._refused(
+                    event, "merge keys (<<) are not supported; use extends: NAME to inherit from another profile"
+                )
             if odd := odd_character(key):
                 raise self._refused(event, f"the key {key.strip()!r} {odd}")
             if key in lines:
-                raise self._refused(event, f"the key '{key}' is already given in line {lines[key]}")
+                raise self._refused(event, f"duplicate key '{key}'; the first one is in line {lines[key]}")
             lines[key] = place.line
             self._places[(*path, key)] = place
             yield key, self._value(next(self._events), (*path, key))

@@ -1,4 +1,4 @@
-"""What a YAML parser's complaint means to the person who wrote the file, and characters that only look right. Pure."""
+"""Explain a YAML parser's errors to the person who wrote the file, and detect misleading characters. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES: Final = {
 
 
 def explained(problem: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
-    """Return the 1-based line of a parser's complaint, and one sentence that says what to change."""
+    """Return the 1-based line of a parser's error, and one sentence that says what to change."""
     mark = problem.problem_mark or problem.context_mark
     number, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
@@ -38,11 +38,11 @@ def explained(problem: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
         return number + 1, f"a value cannot begin with {line[column : column + 1]!r}; put it in quotes"
     if said == "could not find expected ':'" and problem.context_mark:
         number = problem.context_mark.line
-        return number + 1, f"{lines[number].strip()[:60]!r} is not `key: value`; a blank follows the colon"
+        return number + 1, f"{lines[number].strip()[:60]!r} is not `key: value`; put a space after the colon"
     if said == "did not find expected key":
         return number + 1, _unexpected_line(line, column)
     if "<document start>" in said:
-        return number + 1, "indented less than the line above; all keys of one level begin in the same column"
+        return number + 1, "indented less than the line above; all keys of one level must begin in the same column"
     if "escape character" in said:
         return number + 1, "unknown escape in a double-quoted text; write '…', or double the backslash"
     return number + 1, said
@@ -52,19 +52,19 @@ def _unexpected_colon(lines: list[str], column: int) -> str:
     line = lines[-1]
     if re.search(r":\s", line[:column]):
         key, _, value = line.strip().partition(":")
-        return f"the value has a colon of its own; put it in quotes: {key}: '{value.strip()}'"
+        return f"the value contains a colon; put it in quotes: {key}: '{value.strip()}'"
     above = next((one for one in reversed(lines[:-1]) if one.strip() and not one.lstrip().startswith("#")), "")
     if _VALUE.match(above) and len(_indent(line)) > len(_indent(above)):
-        return "indented deeper than the line above, which has a value of its own; all keys of one level begin alike"
-    return f"{above.strip()[:60]!r}, the line above, is not `key: value`; a blank follows the colon"
+        return "indented more than the line above, which has a value; keys of one level must begin in the same column"
+    return f"{above.strip()[:60]!r}, the line above, is not `key: value`; put a space after the colon"
 
 
 def _unexpected_line(line: str, column: int) -> str:
     if line[:column].strip():
-        return "something follows the closing quote or bracket; put all of the value into one pair of quotes"
+        return "there is text after the closing quote or bracket; put the whole value into one pair of quotes"
     if line.lstrip().startswith("- "):
-        return "a list item stands among keys; indent it below the key that it belongs to"
-    return "indented otherwise than the keys around it; all keys of one level begin in the same column"
+        return "a list item is between keys; indent it below the key that it belongs to"
+    return "indented differently from the keys around it; all keys of one level must begin in the same column"
 
 
 def _unclosed(problem: yaml.MarkedYAMLError, number: int) -> tuple[int, str]:
@@ -75,13 +75,13 @@ def _unclosed(problem: yaml.MarkedYAMLError, number: int) -> tuple[int, str]:
 
 
 def odd_character(word: str) -> str | None:
-    """Return what is wrong with a key or an unquoted value: a space that is none of YAML's, or a typographic quote."""
+    """Return the problem with a key or an unquoted value: a space that YAML does not know, or a typographic quote."""
     for char in word:
         if char in _NAMES or (unicodedata.category(char) == "Zs" and char != " "):
             name = _NAMES.get(char) or unicodedata.name(char, "a character").lower()
-            return f"holds {name} (U+{ord(char):04X}), which is not a blank to YAML; type it anew, or quote the value"
+            return f"contains {name} (U+{ord(char):04X}), which is not a space in YAML; retype it, or quote the value"
     if word[:1] and word[0] in _QUOTES:
-        return f"begins with {word[0]} (U+{ord(word[0]):04X}), which is no quote to YAML; write ' or \""
+        return f"begins with {word[0]} (U+{ord(word[0]):04X}), which is not a quote in YAML; write ' or \""
     return None
 
 

@@ -137,7 +137,7 @@ def test_a_diff_that_does_not_fit_the_release_is_told_from_one_that_is_in_it(fil
         imported(file, folder, release="0.21.0")
     done = OLD.replace('        return "stock"', '        # as upstream has it\n        return "patched"', 1)
     tree = fake.write_tree(folder.parent / "tree", version="0.22.0", core=done)
-    with pytest.raises(PatchConflict, match="has it already"):
+    with pytest.raises(PatchConflict, match="already has it"):
         import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
     assert not folder.exists()
 
@@ -145,12 +145,12 @@ def test_a_diff_that_does_not_fit_the_release_is_told_from_one_that_is_in_it(fil
 def test_an_id_that_is_taken_or_none_is_refused(file: Path, folder: Path) -> None:
     imported(file, folder)
     before = snapshot(folder)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         imported(file, folder)
     for id_ in ("../x", "A b"):
-        with pytest.raises(UsageError, match="is no patch id"):
+        with pytest.raises(UsageError, match="invalid patch id"):
             imported(file, folder, id=id_)
-    with pytest.raises(UsageError, match="no id can be made"):
+    with pytest.raises(UsageError, match="cannot make an id"):
         imported("https://x/?", folder)
     assert snapshot(folder) == before
 
@@ -158,10 +158,10 @@ def test_an_id_that_is_taken_or_none_is_refused(file: Path, folder: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\xff\xfe", "not UTF-8 at byte 0"),
-        (PULL.replace("vllm/v1/core.py", "vllm/../../x.py").encode(), "a path that leads elsewhere"),
+        (b"\xff\xfe", "invalid UTF-8 at byte 0"),
+        (PULL.replace("vllm/v1/core.py", "vllm/../../x.py").encode(), "which leaves the folder or is quoted"),
         (PULL.replace("tests/test_core.py", "vllm/new.py").encode(), "adds a file"),
-        (b"<html>", "no diff begins here"),
+        (b"<html>", "not the beginning of a diff"),
     ],
 )
 def test_a_hostile_file_leaves_nothing_behind(content: bytes, said: str, file: Path, folder: Path) -> None:
@@ -175,10 +175,10 @@ def test_a_file_that_is_none_or_too_large_is_refused(folder: Path, tmp_path: Pat
     large = tmp_path / "large.diff"
     with large.open("wb") as opened:
         opened.truncate(6 * 1024 * 1024)
-    with pytest.raises(UsageError, match="is larger than"):
+    with pytest.raises(UsageError, match="is too large for a patch"):
         imported(large, folder)
     for other in (tmp_path / "gone.diff", tmp_path):
-        with pytest.raises(UsageError, match="there is no file"):
+        with pytest.raises(UsageError, match="does not exist"):
             imported(other, folder)
 
 
@@ -232,4 +232,4 @@ def test_the_command_line_says_where_it_is_from_and_what_was_left_out(
         ["tests/test_core.py"],
     )
     assert run([*words, "--date", "today", "--id", "more"]) == 2
-    assert "--date 'today' is not like" in capsys.readouterr().err
+    assert "--date 'today' must be like" in capsys.readouterr().err

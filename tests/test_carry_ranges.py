@@ -10,7 +10,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase
-from gemmaspec.carry.verify import VerifyRequest as Verify
+from gemmaspec.carry.verify import RebaseRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict
@@ -75,7 +75,9 @@ def test_a_renamed_function_is_offered_and_taken_with_successor(
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0={"vllm/v1/core.py": "x = 1\n", "vllm/v1/new.py": RENAMED})
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"most like it: worth in vllm/v1/new\.py \(the same code\)") as caught:
+    with pytest.raises(
+        PatchConflict, match=r"the most similar code: worth in vllm/v1/new\.py \(the same code\)"
+    ) as caught:
         carry(patch, "0.21.0")
     hint = "gemmaspec patch rebase right-value --to 0.21.0 --successor vllm/v1/new.py:worth"
     assert caught.value.hint == hint
@@ -101,7 +103,7 @@ def test_a_successor_that_is_not_there_is_refused(
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=RENAMED)
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"vllm 0\.21\.0 has no "):
+    with pytest.raises(PatchConflict, match=r" of vllm 0\.21\.0 does not define "):
         carry(patch, "0.21.0", successor=successor)
     assert snapshot(patch) == before
 

@@ -15,7 +15,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase, resume
-from gemmaspec.carry.verify import VerifyRequest as Verify
+from gemmaspec.carry.verify import RebaseRequest as Verify
 from gemmaspec.carry.verify import verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
@@ -132,7 +132,7 @@ def test_a_release_that_the_old_diff_fits_is_not_taken_away(
     moved = {"vllm/v1/core.py": "x = 1\n", "vllm/v1/other.py": OLD}
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=moved, v0_22_0=OLD)
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"would take away vllm 0\.22\.0"):
+    with pytest.raises(PatchConflict, match=r"would not fit vllm 0\.22\.0"):
         carry(patch, "0.21.0")
     assert snapshot(patch) == before
 
@@ -147,7 +147,7 @@ def test_code_that_moved_is_found_where_it_is_now(patch: Path, monkeypatch: pyte
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=new)
     done = carry(patch, "0.21.0")
     assert done.moved == {"vllm/v1/planning/moved.py": "vllm/v1/core.py"}
-    assert "value is in vllm/v1/planning/moved.py now" in carry.said  # type: ignore[attr-defined]
+    assert "value is now in vllm/v1/planning/moved.py" in carry.said  # type: ignore[attr-defined]
     text = load_patch(patch).text
     assert text.variants[-1].scopes == {"vllm/v1/planning/moved.py": ("value",)}
     assert [rule.path for rule in text.superseded] == ["vllm/v1/core.py", "vllm/v1/planning/moved.py"]
@@ -166,9 +166,9 @@ def test_of_several_functions_of_that_name_the_one_that_is_alike_is_taken(
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        ({"vllm/v1/a.py": "x = 1\n"}, "nothing in vllm 0.21.0 is called value, which was in vllm/v1/core.py"),
+        ({"vllm/v1/a.py": "x = 1\n"}, "vllm 0.21.0 no longer defines value, which was in vllm/v1/core.py"),
         ({"vllm/v1/a.py": OLD, "vllm/v1/b.py": OLD}, "value, which was in vllm/v1/core.py, is in vllm/v1/a.py and"),
-        ({"vllm/v1/a.py": OLD + OLD}, "its code is in vllm/v1/a.py now, more than once"),
+        ({"vllm/v1/a.py": OLD + OLD}, "its code is now in vllm/v1/a.py, more than once"),
     ],
 )
 def test_code_that_is_nowhere_or_in_two_places_needs_a_human(
@@ -219,13 +219,13 @@ def test_a_conflict_is_resolved_by_hand_and_continued(torn: Path, patch: Path) -
 
 def test_what_is_not_resolved_is_not_written(torn: Path, patch: Path) -> None:
     before = snapshot(patch)
-    with pytest.raises(PatchConflict, match=r"core\.py:9: there is still a conflict marker"):
+    with pytest.raises(PatchConflict, match=r"core\.py:9: unresolved conflict marker"):
         resume(ID)
     torn.write_text(TORN)
     with pytest.raises(PatchError, match="nothing was changed"):
         resume(ID)
     torn.write_text(TORN.replace("stocked", 'patched" +'))
-    with pytest.raises(PatchError, match="is no Python") as caught:
+    with pytest.raises(PatchError, match="not valid Python") as caught:
         resume(ID)
     assert caught.value.hint is not None
     assert "--abort" in caught.value.hint
@@ -233,13 +233,13 @@ def test_what_is_not_resolved_is_not_written(torn: Path, patch: Path) -> None:
 
 
 def test_a_second_rebase_waits_for_the_first(torn: Path, patch: Path) -> None:
-    with pytest.raises(UsageError, match="a rebase of right-value is under way"):
+    with pytest.raises(UsageError, match="a rebase of right-value is in progress"):
         carry(patch, "0.21.0")
     rebase_state.abort(ID)
     assert not torn.exists()
-    with pytest.raises(UsageError, match="no rebase of right-value is under way"):
+    with pytest.raises(UsageError, match="no rebase of right-value is in progress"):
         rebase_state.abort(ID)
-    with pytest.raises(UsageError, match="no rebase of right-value is under way"):
+    with pytest.raises(UsageError, match="no rebase of right-value is in progress"):
         resume(ID)
 
 
@@ -253,7 +253,7 @@ def test_the_other_sides_are_there_to_look_at_and_must_stay_as_they_are(torn: Pa
     }
     torn.write_text(TORN.replace("stocked", "patched"))
     (place / "theirs/vllm/v1/core.py").write_text(OLD)
-    with pytest.raises(PatchError, match="is gone, or the latter was edited"):
+    with pytest.raises(PatchError, match="is missing, or the latter was edited"):
         resume(ID)
 
 
@@ -285,7 +285,7 @@ def test_being_killed_while_it_is_written_does_no_harm(
     )
     assert killed.returncode == -signal.SIGKILL
     assert rebase_state.is_proven(ID)
-    with pytest.raises(UsageError, match="is proven and is being written"):
+    with pytest.raises(UsageError, match="its result is being written"):
         rebase_state.abort(ID)
     assert resume(ID).diff == "0.21.diff"
     assert states(patch) == {"0.20.0": "applies", "0.21.0": "applies"}
@@ -321,12 +321,12 @@ def test_a_build_without_a_version_needs_to_be_told_the_release(
     tree = fake.write_tree(tmp_path / "tree", version="0.21.0", core=CLEAN)
     for file in (*tree.rglob("_version.py"), *tree.rglob("METADATA")):
         file.unlink()
-    with pytest.raises(UsageError, match="states no version") as caught:
+    with pytest.raises(UsageError, match="the version of this vLLM is unknown") as caught:
         carry(patch, tree=tree)
     assert caught.value.hint is not None
     assert "--from" in caught.value.hint
     assert carry(patch, tree=tree, floor="0.21.0").versions == ">=0.21.0"
-    with pytest.raises(UsageError, match="--from 'newest' is not like"):
+    with pytest.raises(UsageError, match="--from 'newest' must be a release like"):
         carry(patch, tree=tree, floor="newest")
 
 
@@ -347,19 +347,19 @@ def test_without_git_it_says_so(patch: Path, monkeypatch: pytest.MonkeyPatch, tm
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=CLEAN)
     states(patch)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(EnvironmentMissing, match="git is needed to merge"):
+    with pytest.raises(EnvironmentMissing, match="git is not on PATH, but a merge needs it"):
         carry(patch, "0.21.0")
 
 
 def test_nothing_to_merge_from_is_said(patch: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use_releases(monkeypatch, tmp_path, v0_21_0=CLEAN)
-    with pytest.raises(EnvironmentMissing, match="no published release of vllm is there that it applies to"):
+    with pytest.raises(EnvironmentMissing, match="applies to no published vllm release; there is no merge base"):
         carry(patch, "0.21.0")
 
 
 @pytest.mark.parametrize("id_", ["../x", "a/b", "A", "", "-a", "a--b"])
 def test_an_id_that_is_none_is_refused_before_it_is_a_path(id_: str) -> None:
-    with pytest.raises(UsageError, match="is no patch id"):
+    with pytest.raises(UsageError, match="invalid patch id"):
         rebase_state.place_of(id_)
 
 
@@ -462,7 +462,7 @@ def test_a_line_that_both_sides_changed_is_resolved_by_hand(tmp_path: Path) -> N
     )
     (tree / path).parent.mkdir(parents=True, exist_ok=True)
     (tree / path).write_text(torn)
-    with pytest.raises(PatchConflict, match="needs a hand in 1 place"):
+    with pytest.raises(PatchConflict, match="1 conflict to resolve"):
         carry(patch, tree=tree)
     edited = rebase_state.place_of(id_) / path
     assert edited.read_text().count("<<<<<<< ") == 1

@@ -11,7 +11,7 @@ import pytest
 from gemmaspec.carry import rebase_state, workspace
 from gemmaspec.carry.verify import VerifyRequest as Verify
 from gemmaspec.carry.verify import verify
-from gemmaspec.carry.workspace import commit, open_scratch
+from gemmaspec.carry.workspace import commit, open_workspace
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.patching.patch import load_patch
@@ -37,7 +37,7 @@ def patched(text: str) -> str:
 
 
 def test_an_edit_becomes_a_patch_that_is_yet_to_be_written_about(tmp_path: Path) -> None:
-    (file,) = open_scratch("right-value", [CORE], release="0.20.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     assert file.read_text() == OLD
     file.write_text(patched(OLD))
     done = commit("right-value", folder=tmp_path / "patches")
@@ -52,16 +52,16 @@ def test_an_edit_becomes_a_patch_that_is_yet_to_be_written_about(tmp_path: Path)
 
 
 def test_several_files_can_be_opened_and_those_not_edited_are_left_out(tmp_path: Path) -> None:
-    (file,) = open_scratch("right-value", [CORE], release="0.20.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     file.write_text(patched(OLD))
-    assert len(open_scratch("right-value", [CORE, PLAIN], release="0.20.0")) == 2
+    assert len(open_workspace("right-value", [CORE, PLAIN], release="0.20.0")) == 2
     assert file.read_text() == patched(OLD)
     assert commit("right-value", folder=tmp_path / "patches").unchanged == [PLAIN]
 
 
 def test_for_a_patch_that_is_there_the_edit_becomes_one_more_variant(tmp_path: Path) -> None:
     patch = write_patch(tmp_path / "patches")
-    (file,) = open_scratch("right-value", [CORE], release="0.21.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.21.0")
     file.write_text(TORN.replace("stocked", "patched"))
     done = commit("right-value", folder=patch.parent)
     assert (done.diff, done.versions) == ("0.21.diff", ">=0.21.0")
@@ -73,10 +73,10 @@ def test_for_a_patch_that_is_there_the_edit_becomes_one_more_variant(tmp_path: P
 
 def test_an_edit_that_does_not_do_leaves_all_as_it_was(tmp_path: Path) -> None:
     patch = write_patch(tmp_path / "patches")
-    (file,) = open_scratch("right-value", [CORE], release="0.21.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.21.0")
     before = snapshot(patch)
     file.write_text(file.read_text().removesuffix("    return None\n"))
-    with pytest.raises(PatchError, match="nobody could see later"):
+    with pytest.raises(PatchError, match="cannot be detected once applied"):
         commit("right-value", folder=patch.parent)
     assert snapshot(patch) == before
     assert not rebase_state.place_of("right-value").exists()
@@ -87,46 +87,46 @@ def test_an_edit_that_does_not_do_leaves_all_as_it_was(tmp_path: Path) -> None:
     ("paths", "release", "error", "said"),
     [
         ([], "0.20.0", UsageError, "name the files to edit"),
-        (["vllm/../x.py"], "0.20.0", UsageError, "is no .py file in vllm/"),
-        (["/etc/passwd"], "0.20.0", UsageError, "is no .py file in vllm/"),
-        (["vllm/x.cu"], "0.20.0", UsageError, "is no .py file in vllm/"),
-        (["vllm/v1/gone.py"], "0.20.0", EnvironmentMissing, "vllm 0.20.0 has no vllm/v1/gone.py"),
-        ([CORE], "0.99.0", EnvironmentMissing, "there is no released wheel of vllm 0.99.0"),
+        (["vllm/../x.py"], "0.20.0", UsageError, "is not a .py file in vllm/"),
+        (["/etc/passwd"], "0.20.0", UsageError, "is not a .py file in vllm/"),
+        (["vllm/x.cu"], "0.20.0", UsageError, "is not a .py file in vllm/"),
+        (["vllm/v1/gone.py"], "0.20.0", EnvironmentMissing, "vllm/v1/gone.py is missing in vllm 0.20.0"),
+        ([CORE], "0.99.0", EnvironmentMissing, "vllm 0.99.0 has no released wheel"),
         ([CORE], None, UsageError, "name one vLLM"),
-        ([CORE], "0.20.0..0.21.0", UsageError, "one release is wanted"),
+        ([CORE], "0.20.0..0.21.0", UsageError, "name one release"),
     ],
 )
 def test_what_cannot_be_opened_is_said(
     paths: list[str], release: str | None, error: type[GemmaspecError], said: str
 ) -> None:
     with pytest.raises(error) as caught:
-        open_scratch("right-value", paths, release=release)
+        open_workspace("right-value", paths, release=release)
     assert said in caught.value.message
     assert not workspace.place_of("right-value").exists()
 
 
 def test_a_copy_stays_of_one_vllm() -> None:
-    open_scratch("right-value", [CORE], release="0.20.0")
-    with pytest.raises(UsageError, match=r"is being made from vllm 0\.20\.0"):
-        open_scratch("right-value", [CORE], release="0.21.0")
+    open_workspace("right-value", [CORE], release="0.20.0")
+    with pytest.raises(UsageError, match=r"contains files of vllm 0\.20\.0"):
+        open_workspace("right-value", [CORE], release="0.21.0")
 
 
 def test_nothing_edited_is_no_patch_and_nothing_opened_neither(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no patch right-value is being made"):
+    with pytest.raises(UsageError, match="there is no workspace for a patch right-value"):
         commit("right-value", folder=tmp_path)
-    open_scratch("right-value", [CORE], release="0.20.0")
+    open_workspace("right-value", [CORE], release="0.20.0")
     with pytest.raises(UsageError, match="no file of right-value was edited"):
         commit("right-value", folder=tmp_path)
-    with pytest.raises(UsageError, match="is no patch id"):
-        open_scratch("../x", [CORE], release="0.20.0")
+    with pytest.raises(UsageError, match="invalid patch id"):
+        open_workspace("../x", [CORE], release="0.20.0")
 
 
 def test_a_copy_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
-    (file,) = open_scratch("right-value", [CORE], release="0.20.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     place = workspace.place_of("right-value")
     file.write_text(patched(OLD))
     (place / "pristine" / CORE).write_text(CLEAN)
-    with pytest.raises(PatchError, match="is gone, or the latter was edited"):
+    with pytest.raises(PatchError, match="is missing, or the latter was edited"):
         commit("right-value", folder=tmp_path)
     state = json.loads((place / "state.json").read_text())
     state["files"][0]["path"] = "vllm/../../x.py"
@@ -137,7 +137,7 @@ def test_a_copy_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
 
 def test_new_patches_go_into_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMMASPEC_PATCHES", str(tmp_path / "mine"))
-    (file,) = open_scratch("right-value", [CORE], release="0.20.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     file.write_text(patched(OLD))
     assert commit("right-value").patch.folder == tmp_path / "mine/right-value"
 
@@ -147,9 +147,9 @@ def test_installed_patches_are_not_added_to(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.delenv("GEMMASPEC_PATCHES", raising=False)
     monkeypatch.setattr(data, "PATCHES", Path(data.__file__).parent / "_data/patches")
-    (file,) = open_scratch("right-value", [CORE], release="0.20.0")
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     file.write_text(patched(OLD))
-    with pytest.raises(UsageError, match="are not added to"):
+    with pytest.raises(UsageError, match="cannot add patches"):
         commit("right-value")
 
 
@@ -173,7 +173,7 @@ def test_a_shipped_patch_made_again_by_hand_is_the_same_diff(tmp_path: Path) -> 
     from gemmaspec import data
 
     path = "vllm/v1/spec_decode/llm_base_proposer.py"
-    (file,) = open_scratch("draft-text-only", [path], release="0.26.0")
+    (file,) = open_workspace("draft-text-only", [path], release="0.26.0")
     line = "        if self.supports_mm_inputs:\n"
     note = "            # the target's multimodal mask does not fit the draft's longer batch\n"
     head, tail = file.read_text().split("def _warn_if_multimodal", 1)

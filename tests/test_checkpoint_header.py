@@ -43,17 +43,17 @@ def test_an_empty_file_of_tensors_is_one() -> None:
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        ([], "a JSON object was expected, not a list"),
-        (b"{", "not readable as JSON"),
-        (b"\xff\xfe{}", "not readable as JSON"),
-        (b'{"a": 1, "a": 2}', "a key is given twice"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "not readable as JSON"),
+        ([], "must be a JSON object, got a list"),
+        (b"{", "invalid JSON"),
+        (b"\xff\xfe{}", "invalid JSON"),
+        (b'{"a": 1, "a": 2}', "a key occurs twice"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "invalid JSON"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-        ({"a": 1}, "not described by an object"),
-        ({"a\x1b[31m": {}}, "not the name of a tensor"),
-        ({"a" * 600: {}}, "not the name of a tensor"),
-        (changed(dtype="evil\n"), "dtype is not one of safetensors"),
-        (changed(dtype=7), "dtype is not one of safetensors"),
+        ({"a": 1}, "must be an object"),
+        ({"a\x1b[31m": {}}, "invalid name of a tensor"),
+        ({"a" * 600: {}}, "invalid name of a tensor"),
+        (changed(dtype="evil\n"), "dtype is not a type of safetensors"),
+        (changed(dtype=7), "dtype is not a type of safetensors"),
         (changed(shape=[2, -2]), "shape is not a list of sizes"),
         (changed(shape=[2, True]), "shape is not a list of sizes"),
         (changed(shape=[2.0, 2]), "shape is not a list of sizes"),
@@ -61,12 +61,12 @@ def test_an_empty_file_of_tensors_is_one() -> None:
         (changed(shape=[2**60, 2**60]), "shape is not a list of sizes"),
         (changed(shape=[2**40, 2**40]), "does not take 8 bytes"),
         (changed(shape=None), "shape is not a list of sizes"),
-        (changed(data_offsets=[-8, 0]), "data_offsets are not a beginning and an end"),
-        (changed(data_offsets=[8, 0]), "data_offsets are not a beginning and an end"),
-        (changed(data_offsets=[0]), "data_offsets are not a beginning and an end"),
-        (changed(data_offsets=["0", "8"]), "data_offsets are not a beginning and an end"),
+        (changed(data_offsets=[-8, 0]), "data_offsets must be two numbers, the beginning and the end"),
+        (changed(data_offsets=[8, 0]), "data_offsets must be two numbers, the beginning and the end"),
+        (changed(data_offsets=[0]), "data_offsets must be two numbers, the beginning and the end"),
+        (changed(data_offsets=["0", "8"]), "data_offsets must be two numbers, the beginning and the end"),
         (changed(data_offsets=[0, 6]), "BF16 of shape [2, 2] does not take 6 bytes"),
-        (changed(data_offsets=[2, 10]), "a.weight begins at 2, and the tensor before ends at 0"),
+        (changed(data_offsets=[2, 10]), "a.weight begins at 2, but the previous tensor ends at 0"),
     ],
 )
 def test_a_header_that_lies_is_refused(header: object, said: str) -> None:
@@ -78,15 +78,15 @@ def test_a_header_that_lies_is_refused(header: object, said: str) -> None:
 
 @pytest.mark.parametrize("data", [0, 10, 12, 10**12])
 def test_a_file_that_is_cut_off_or_goes_on_is_refused(data: int) -> None:
-    with pytest.raises(CheckpointError, match="tensors take 11 bytes, and the file has"):
+    with pytest.raises(CheckpointError, match="tensors need 11 bytes, but the file has"):
         parse(HEADER, data=data)
 
 
 @pytest.mark.parametrize(
     ("prefix", "size", "said"),
     [
-        (b"", 0, "0 bytes are too few"),
-        (b"1234567", 7, "7 bytes are too few"),
+        (b"", 0, "with 0 bytes it is too short"),
+        (b"1234567", 7, "with 7 bytes it is too short"),
         ((100 * 2**20).to_bytes(8, "little"), 2**40, "at most"),
         (b"\xff" * 8, 2**40, "at most"),
         ((50).to_bytes(8, "little"), 57, "the header claims 50 bytes in a file of 57"),

@@ -62,7 +62,7 @@ def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixtu
     ("arguments", "code", "said"),
     [
         (["up", "spark-31b-e2"], 2, "did you mean spark-31b-e2b"),
-        (["up", "/no/such.yaml"], 2, "there is no profile file /no/such.yaml"),
+        (["up", "/no/such.yaml"], 2, "the profile file /no/such.yaml does not exist"),
         (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine is docker or process, not 'podman'"),
         (["up", "tiny-cpu", "--set", "nonsense"], 2, "is not KEY=VALUE"),
         (["up"], 2, "Missing argument"),
@@ -71,7 +71,7 @@ def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixtu
         (["logs", "never-started"], 2, "no stack called"),
         (["status", "never-started"], 2, "no stack called"),
         (["restart", "never-started"], 2, "no stack called"),
-        (["render", "tiny-cpu", "--set", "image=null"], 2, "image: is missing, and a container needs one"),
+        (["render", "tiny-cpu", "--set", "image=null"], 2, "image: is missing, but a container needs it"),
         (["render", "tiny-cpu", "--set", "chat.template=nothing.jinja"], 2, "chat.template: cannot read"),
         (["render", "tiny-cpu", "--set", "patches.required=[draft-text-onli]"], 2, "draft-text-only"),
         (["up", "spark-31b", "--engine", "process"], 2, "runtime.vllm"),

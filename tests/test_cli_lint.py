@@ -96,7 +96,7 @@ def test_a_profile_that_is_not_valid_does_not_hide_the_others(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no-such-profile"], "there is no profile called"),
+        (["no-such-profile"], "unknown profile"),
         (["tiny-cpu", "--for", "newest"], "'newest' is no release of vLLM"),
         (["tiny-cpu", "--for", "9.0.0"], "nothing is known about vLLM 9.0.0 yet"),
     ],

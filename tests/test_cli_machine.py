@@ -76,8 +76,8 @@ def test_a_new_profile_extends_another_and_is_found_by_its_name(capsys: pytest.C
     ("arguments", "said"),
     [
         (["tiny-cpu", "--from", "spark-31b"], "there is a profile tiny-cpu already"),
-        (["Mine", "--from", "spark-31b"], "is not a name of small letters"),
-        (["../mine", "--from", "spark-31b"], "is not a name of small letters"),
+        (["Mine", "--from", "spark-31b"], "is not a name of lower-case letters"),
+        (["../mine", "--from", "spark-31b"], "is not a name of lower-case letters"),
         (["mine", "--from", "spark-31c"], "did you mean spark-31b"),
         (["mine"], "Missing option '--from'"),
     ],

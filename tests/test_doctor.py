@@ -278,7 +278,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert "it is not in the cache" in rows["draft"]["says"]
     assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
-    assert f"port {port} on 127.0.0.1 is taken by" in rows["port"]["says"]
+    assert f"port {port} on 127.0.0.1 is in use by" in rows["port"]["says"]
     assert all(row["do"] for row in rows.values() if row["state"] == "failed")
 
 

@@ -18,12 +18,12 @@ def test_without_docker_the_process_engine_is_chosen_and_the_reason_told(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
     engine, why = choose_engine(None)
     assert engine.name == "process"
-    assert why == ("process: docker is not answering: there is no socket at unix:///nonexistent (DOCKER_HOST)")
+    assert why == ("process: docker is not answering: no socket at unix:///nonexistent (DOCKER_HOST)")
 
 
 def test_a_profile_that_only_docker_can_run_says_that_docker_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
-    with pytest.raises(EnvironmentMissing, match=r"docker is not answering: .*no vLLM for a process"):
+    with pytest.raises(EnvironmentMissing, match=r"docker is not answering: .*no runtime.vllm for a process"):
         choose_engine(None, profile=load_profile("spark-31b-e2b").profile)
     profile = load_profile("spark-31b-e2b", overrides=["runtime.vllm=0.33.0"]).profile
     assert choose_engine(None, profile=profile)[0].name == "process"
@@ -38,7 +38,7 @@ def test_a_forced_docker_that_does_not_answer_is_an_error(monkeypatch: pytest.Mo
 def test_a_forced_process_does_not_ask_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONTEXT", "nowhere")
     engine, why = choose_engine("process")
-    assert (engine.name, why) == ("process", "process: chosen by you")
+    assert (engine.name, why) == ("process", "process: chosen with --engine")
 
 
 def test_an_engine_can_be_had_by_name_without_asking_it(monkeypatch: pytest.MonkeyPatch) -> None:

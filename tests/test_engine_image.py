@@ -29,7 +29,7 @@ from gemmaspec.errors import EnvironmentMissing
             "vllm/vllm-openai:v9",
             "Error response from daemon: manifest for vllm/vllm-openai:v9 not found: manifest unknown: "
             "manifest unknown",
-            "was not found",
+            "is not in its registry",
             "docker pull vllm/vllm-openai:v9",
         ),
         (
@@ -47,7 +47,7 @@ from gemmaspec.errors import EnvironmentMissing
         ),
         ("a:1", "no matching manifest for linux/arm64/v8 in the manifest list", "this machine", "uname -m"),
         ("a:1", "write /x: no space left on device", "no space left", "docker system df"),
-        ("a:1", "something new", "cannot be pulled: something new", "docker pull a:1"),
+        ("a:1", "something new", "cannot pull the image a:1: something new", "docker pull a:1"),
     ],
 )
 def test_the_reason_is_told_apart(image: str, said: str, why: str, hint: str) -> None:
@@ -68,6 +68,6 @@ def test_an_image_that_is_built_here_is_not_looked_for_in_a_registry() -> None:
         def get(self, name: str) -> None:
             raise ImageNotFound(name)
 
-    with pytest.raises(EnvironmentMissing, match="has not been built yet") as caught:
+    with pytest.raises(EnvironmentMissing, match="must be built on this machine") as caught:
         ensure_image(Empty(), "gemmaspec/vllm-cpu:0.1")  # type: ignore[arg-type]
     assert "make image" in (caught.value.hint or "")

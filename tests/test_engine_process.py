@@ -573,7 +573,7 @@ def test_a_server_of_another_user_cannot_be_ended_and_that_is_told(
     saved = os.getresuid()
     os.setresuid(65534, 65534, 0)
     try:
-        with pytest.raises(GemmaspecError, match="may not end pid"):
+        with pytest.raises(GemmaspecError, match="may not stop pid"):
             record.end(found, grace_s=1)
     finally:
         os.setresuid(*saved)
@@ -752,7 +752,7 @@ def test_a_missing_or_unusable_interpreter_is_told(
             engine.preflight(make(python=python))
     plain.chmod(0o755)
     server = make(python=plain)
-    with pytest.raises(EnvironmentMissing, match="cannot be run: No such file"):
+    with pytest.raises(EnvironmentMissing, match=r"cannot run .*: No such file"):
         engine.start(server)
     assert engine.state(server).status == "absent"
 

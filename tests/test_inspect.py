@@ -134,16 +134,16 @@ def test_json_holds_everything(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["some/missing"], 4, "the Hub knows no model some/missing"),
+        (["some/missing"], 4, "the model some/missing does not exist on the Hub"),
         (["some/gated"], 4, "some/gated is gated"),
         ([TARGET, "--revision", "v9"], 4, "has no revision v9"),
         ([TARGET, "--draft", DRAFT, "--draft-revision", "v9"], 4, f"{DRAFT} has no revision v9"),
         (["some/missing", "--offline"], 4, "is not in the cache"),
-        (["/no/such/folder"], 4, "there is no folder /no/such/folder"),
-        (["spark-31b-e2"], 2, "there is no profile called 'spark-31b-e2'; did you mean spark-31b-e2b"),
+        (["/no/such/folder"], 4, "the folder /no/such/folder does not exist"),
+        (["spark-31b-e2"], 2, "unknown profile 'spark-31b-e2'; did you mean spark-31b-e2b"),
         (["spark-31b-e2b", "--revision", "main"], 2, "spark-31b-e2b is a profile: it names its own revisions"),
-        (["./nothing.yaml"], 4, "there is no folder"),
-        (["nothing.yaml"], 2, "there is no profile file nothing.yaml"),
+        (["./nothing.yaml"], 4, "does not exist"),
+        (["nothing.yaml"], 2, "the profile file nothing.yaml does not exist"),
     ],
 )
 def test_mistakes(hub: Hub, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str) -> None:

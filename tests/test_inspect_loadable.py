@@ -90,7 +90,7 @@ def test_mlx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_gguf_is_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shapes.write(tmp_path / "model", {"gemma-4-E2B-Q4_K_M.gguf": b"GGUF"})
     assert run(["inspect", str(folder)]) == 4
-    assert "holds GGUF files (gemma-4-E2B-Q4_K_M.gguf) and no config.json" in capsys.readouterr().err
+    assert "has GGUF files (gemma-4-E2B-Q4_K_M.gguf) but no config.json" in capsys.readouterr().err
     (folder / "config.json").write_text(json.dumps(CONFIG))
     assert "gguf" in codes(folder, capsys, 3)
 

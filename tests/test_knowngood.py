@@ -258,14 +258,14 @@ def test_what_cannot_be_stopped_keeps_its_files(
             return State(status="running")
 
         def stop(self, _: Server) -> bool:
-            raise GemmaspecError("another gemmaspec is starting or stopping mine right now")
+            raise GemmaspecError("another gemmaspec process is starting or stopping mine")
 
     keep(1, monkeypatch)
     stacks.save(started(2))
     monkeypatch.setattr("gemmaspec.engine.choose.engine_named", lambda _: Busy())
     monkeypatch.setattr("gemmaspec.deploy.rollback.engine_named", lambda _: Busy())
     assert run(["rollback", "mine"]) == 1
-    assert "another gemmaspec is starting" in capsys.readouterr().err
+    assert "another gemmaspec process is starting" in capsys.readouterr().err
     assert stacks.find("mine") == started(2)
     assert not (stacks.stack_folder("mine") / "plan.json").exists()
 
@@ -307,7 +307,7 @@ def test_a_restart_that_cannot_be_rendered_stops_nothing(
     stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
     monkeypatch.setattr("gemmaspec.deploy.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
     assert run(["restart", "mine"]) == 2
-    assert "there is no profile file /nowhere/mine.yaml" in capsys.readouterr().err
+    assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
 
 
 def test_an_older_record_without_these_fields_is_still_read() -> None:

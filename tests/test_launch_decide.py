@@ -54,7 +54,7 @@ def test_a_hunk_is_found_inside_its_function_though_another_looks_alike() -> Non
 
 def test_without_a_scope_a_look_alike_makes_it_ambiguous() -> None:
     result = decide(TREE, replace(ONE, scope=""))
-    assert (result.state, result.detail) == ("ambiguous", "the old lines are 2 times in the file: lines 2, 6")
+    assert (result.state, result.detail) == ("ambiguous", "the old lines occur 2 times in the file: lines 2, 6")
 
 
 def test_it_is_found_at_any_distance() -> None:
@@ -102,7 +102,7 @@ def test_one_hunk_in_and_one_not_is_a_conflict_that_says_so() -> None:
     two = replace(ONE, scope="g")
     result = decide(TREE.replace("return 1", "return 2", 1), ONE, two)
     assert result.state == "conflict"
-    assert result.detail == "1 of 2 hunks are in the file already, the others are not"
+    assert result.detail == "the file already has 1 of 2 hunks, but not the others"
 
 
 def test_hunks_that_fall_on_the_same_lines_are_a_conflict() -> None:
@@ -110,14 +110,14 @@ def test_hunks_that_fall_on_the_same_lines_are_a_conflict() -> None:
     second = Hunk("", 2, ("b = 1", "c = 1"), ("b = 3", "c = 3"))
     result = decide("a = 1\nb = 1\nc = 1\n", first, second)
     assert result.state == "conflict"
-    assert "two hunks fall on the same lines" in result.detail
+    assert "two hunks overlap" in result.detail
 
 
 def test_a_result_that_python_does_not_compile_is_a_conflict() -> None:
     for new in ("    return (", "    nonlocal x", "return 1"):
         result = decide(TREE, replace(ONE, new=(new,)))
         assert result.state == "conflict"
-        assert result.detail.startswith("the patched file would not do: ")
+        assert result.detail.startswith("the patched file would be invalid: ")
         assert result.after is None
 
 
@@ -142,7 +142,7 @@ def test_a_missing_file_is_missing() -> None:
 
 
 def test_a_missing_function_is_a_conflict_that_says_so() -> None:
-    assert decide("x = 1\n", ONE).detail == "there is no f in the file"
+    assert decide("x = 1\n", ONE).detail == "the file does not define f"
 
 
 @pytest.mark.parametrize("source", [
@@ -283,7 +283,7 @@ def test_all_files_of_a_patch_must_agree() -> None:
     result = decided(patch(both), {PATH: TREE, "vllm/b.py": TREE.replace("1", "2", 1)})
     assert result.state == "conflict"
     assert [file.state for file in result.files] == ["applies", "conflict"]
-    assert "has the patch already, another file of the patch has not" in result.files[1].detail
+    assert "already has the patch, but another file of the patch does not" in result.files[1].detail
 
 
 # the second start, in general

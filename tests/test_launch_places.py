@@ -134,7 +134,7 @@ def test_a_rule_may_say_what_must_be_gone_and_holds_wherever_the_function_is_def
 def test_another_handler_is_not_the_place_when_the_true_one_was_edited() -> None:
     result = decided(EDITED.replace("    try:\n", DECOY + "    try:\n", 1))
     assert result.state == "conflict"
-    assert "what stands around them is not" in result.files[0].detail
+    assert "in a context that no known release has" in result.files[0].detail
 
 
 @pytest.mark.parametrize("between", ["", "    x = 0\n"])

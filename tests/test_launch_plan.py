@@ -95,7 +95,7 @@ BROKEN: dict[str, Change] = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_plan_with_something_wrong_is_refused(place: Place, what: str) -> None:
-    assert "is refused (invalid)" in refused(place, changed(BROKEN[what]))
+    assert "is invalid: " in refused(place, changed(BROKEN[what]))
 
 
 PATHS = [
@@ -125,7 +125,7 @@ def test_a_path_that_is_no_py_file_inside_vllm_is_refused(place: Place, path: st
     in_a_file = changed(of_file(path=path))
     in_a_rule = changed(of_patch(superseded=[{"path": path, "scope": "", "contains": "x"}]))
     for plan in (in_a_file, in_a_rule):
-        assert "is no .py file in vllm/" in refused(place, plan)
+        assert "is not the path of a .py file in vllm/" in refused(place, plan)
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -162,7 +162,7 @@ NO_PLANS = [
 
 @pytest.mark.parametrize("text", NO_PLANS, ids=lambda text: ascii(text[:20]))
 def test_what_is_no_plan_at_all_is_refused(place: Place, text: bytes) -> None:
-    assert "is refused (invalid)" in refused(place, text)
+    assert "is invalid: " in refused(place, text)
 
 
 def test_a_plan_that_cannot_be_read_is_refused(place: Place, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_an_optional_patch_that_does_not_fit_is_left_out_loudly(place: Place) ->
     done = place.launch(plan_of(patch_of("good"), {**CONFLICT, "required": False}))
     assert done.code == 0
     assert done.states == {"good": "applies", "bad": "conflict"}
-    assert "WARNING: the optional patch bad does not fit vllm 0.32.0 and is left out" in done.err
+    assert "WARNING: skipped the optional patch bad, which does not fit vllm 0.32.0" in done.err
     assert done.said["value"] == "patched"
 
 
@@ -169,7 +169,7 @@ def test_no_overlay_is_made_when_no_file_needs_a_patch(place: Place) -> None:
     assert done.report["overlay"] is None
     assert not (place.run_dir / "overlay").exists()
     assert done.said["pythonpath"] is None
-    assert "no overlay, starting vllm" in done.err
+    assert "no overlay, because no file needs a patch, starting vllm" in done.err
 
 
 def test_an_overlay_of_an_earlier_start_goes_away_when_none_is_needed(place: Place) -> None:
@@ -215,7 +215,7 @@ def test_without_vllm_the_start_ends_in_one_sentence(place: Place) -> None:
     place.package.rename(place.site / "elsewhere")
     done = place.launch(plan_of())
     assert done.code == 4
-    assert done.err == f"gemmaspec: there is no vllm in the Python that runs this: {place.python}\n"
+    assert done.err == f"gemmaspec: vllm is not installed in the Python that runs the launcher: {place.python}\n"
 
 
 def test_the_version_comes_from_the_distribution_when_the_package_does_not_say(place: Place) -> None:
@@ -232,7 +232,7 @@ def test_the_version_comes_from_the_distribution_when_the_package_does_not_say(p
 def test_a_program_that_cannot_be_run_is_one_clear_line(place: Place) -> None:
     done = place.launch(plan_of(), "no-such-program")
     assert done.code == 4
-    assert done.err.splitlines()[-1].startswith("gemmaspec: there is no program no-such-program beside ")
+    assert done.err.splitlines()[-1].startswith("gemmaspec: the program no-such-program is neither next to ")
     script = place.python.parent / "vllm"
     script.write_text("#!/no/such/interpreter\n")
     done = place.launch(plan_of())
@@ -356,7 +356,7 @@ def test_a_link_out_of_the_installed_package_is_refused(place: Place, tmp_path: 
     (place.package / "v1/core.py").symlink_to(outside)
     done = place.launch(plan_of())
     assert done.code == 2
-    assert "leads out of it" in done.err
+    assert "leaves the package" in done.err
 
 
 def test_an_environment_that_cannot_be_written_is_enough(place: Place, tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_command_is_needed(place: Place) -> None:
     for argv in (place.argv()[:-3], place.argv()[:-4]):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert "there is no command after --" in done.stderr
+        assert "the command after -- is missing" in done.stderr
 
 
 def test_the_overlay_is_built_in_well_under_a_second(place: Place) -> None:

@@ -34,6 +34,7 @@ ROOT = (
     "errors.py",
     "files.py",
     "finding.py",
+    "reasons.py",
     "redact.py",
     "sentences.py",
     "strict_yaml.py",

@@ -54,13 +54,13 @@ def test_any_revision_survives_being_written(asked: str) -> None:
     [
         ("schema: 1", "schema: 2", "x.lock:3: schema: "),
         ('engine: "docker"', 'engine: "podman"', "x.lock:5: engine: "),
-        ('engine: "docker"', 'engine: "process"', "the docker engine has an image"),
+        ('engine: "docker"', 'engine: "process"', "image is required for the docker engine"),
         (f'plan: "{SHA}"', 'plan: "sha256:abc"', "x.lock:6: plan: "),
         (f'  revision: "{COMMIT}"', '  revision: "main"', "x.lock:13: target.revision: "),
         (f'  revision: "{COMMIT}"', "  revision: ../../etc", "x.lock:13: target.revision: "),
         ('  torch: "2.13.0+cu130"\n', "", "versions.torch: is missing"),
         ("versions:", "version:", "version: unknown key"),
-        ("target:", "draft:", "is already given"),
+        ("target:", "draft:", "duplicate key"),
         ('name: "vllm/vllm-openai:cu130-nightly"', 'name: "--privileged"', "image.name"),
     ],
 )
@@ -81,7 +81,7 @@ def test_any_other_text_is_refused_in_words(text: str) -> None:
 
 def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
     (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
-    with pytest.raises(UsageError, match="image: is missing, and a container needs one"):
+    with pytest.raises(UsageError, match="image: is missing, but a container needs it"):
         resolve.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
@@ -183,7 +183,7 @@ def test_a_folder_s_digest_follows_its_files_and_tensors(tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"", b"1234", struct.pack("<Q", 2**63), struct.pack("<Q", 200 * 2**20)])
 def test_a_file_that_is_no_safetensors_is_told(tmp_path: Path, content: bytes) -> None:
     (model(tmp_path / "one") / "model.safetensors").write_bytes(content)
-    with pytest.raises(EnvironmentMissing, match="is no safetensors file"):
+    with pytest.raises(EnvironmentMissing, match="is not a safetensors file"):
         folder_digest(tmp_path / "one")
 
 
@@ -337,7 +337,7 @@ def test_an_environment_without_vllm_cannot_be_locked(
     file = profiles / "own.yaml"
     file.write_text(PROFILE % (sys.prefix, model(tmp_path / "weights")))
     assert run(["lock", str(file), "--engine", "process"]) == 4
-    assert "finds no vllm" in capsys.readouterr().err
+    assert "has no vllm" in capsys.readouterr().err
     assert not file.with_name("own.lock").exists()
 
 

@@ -189,9 +189,9 @@ def test_a_card_that_cannot_be_read_says_nothing(tmp_path: Path, card: bytes) ->
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("some/gated", "some/gated is gated, and this token has not been let in"),
-        ("some/private", "the Hub knows no model some/private, or it is private"),
-        ("some/missing", "the Hub knows no model some/missing"),
+        ("some/gated", "some/gated is gated, and this token has no access yet"),
+        ("some/private", "the model some/private does not exist on the Hub, or it is private"),
+        ("some/missing", "the model some/missing does not exist on the Hub"),
     ],
 )
 def test_models_that_cannot_be_read(
@@ -227,7 +227,7 @@ def test_a_connection_that_breaks_off_is_asked_again(hub: Hub) -> None:
 def test_a_connection_that_keeps_breaking_off_is_one_clear_error(hub: Hub) -> None:
     hub.add("some/model", small())
     hub.faults = [Fault("GET /storage/", times=99, break_after=100)]
-    with pytest.raises(EnvironmentMissing, match="the Hub cannot be asked about some/model"):
+    with pytest.raises(EnvironmentMissing, match="cannot query the Hub about some/model"):
         open_checkpoint("some/model")
 
 
@@ -246,7 +246,7 @@ def test_a_hub_that_is_not_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(EnvironmentMissing, match="the Hub cannot be asked about some/model: ConnectError"):
+    with pytest.raises(EnvironmentMissing, match="cannot query the Hub about some/model: connection refused"):
         open_checkpoint("some/model")
 
 
@@ -254,7 +254,7 @@ def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     hub.add("some/model", small())
-    with pytest.raises(EnvironmentMissing, match="some/model is not in the cache, and the Hub is not to be asked"):
+    with pytest.raises(EnvironmentMissing, match="some/model is not in the cache, and the Hub is disabled"):
         open_checkpoint("some/model", offline=True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentMissing, match="at v1 is not in the cache"):
@@ -279,15 +279,15 @@ def test_a_slow_hub_is_waited_for(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"config.json": b"[]"}, "config.json: a JSON object was expected"),
-        ({"config.json": Zeros(b"{", 5 * 2**20)}, "config.json: 5242880 bytes; at most"),
-        ({"hf_quant_config.json": b"{"}, "hf_quant_config.json: not readable as JSON"),
-        ({"model.safetensors": b""}, "model.safetensors: 0 bytes are too few"),
-        ({"model.safetensors": Zeros((100 * 2**20).to_bytes(8, "little"), 200 * 2**20)}, "the header claims 104857600 bytes; at most"),
+        ({"config.json": b"[]"}, "config.json: must be a JSON object"),
+        ({"config.json": Zeros(b"{", 5 * 2**20)}, "config.json: 5242880 bytes, more than the limit"),
+        ({"hf_quant_config.json": b"{"}, "hf_quant_config.json: invalid JSON"),
+        ({"model.safetensors": b""}, "model.safetensors: with 0 bytes it is too short"),
+        ({"model.safetensors": Zeros((100 * 2**20).to_bytes(8, "little"), 200 * 2**20)}, "the header claims 104857600 bytes, more than the limit"),
         ({"model.safetensors": (5000).to_bytes(8, "little") + b"{}"}, "the header claims 5000 bytes in a file of 10"),
-        ({"model.safetensors": None, "model.safetensors.index.json": b'{"weight_map": {"a": "../../x.safetensors"}}', "other.safetensors": b""}, "names a file outside the checkpoint"),
-        ({"model.safetensors": None, "model.safetensors.index.json": b'{"weight_map": {"a": 7}}', "other.safetensors": b""}, "a file's name is not a text"),
-        ({"tokenizer.json": None, "tokenizer_config.json": b"7"}, "tokenizer_config.json: a JSON object was expected"),
+        ({"model.safetensors": None, "model.safetensors.index.json": b'{"weight_map": {"a": "../../x.safetensors"}}', "other.safetensors": b""}, "contains the path of a file outside the checkpoint"),
+        ({"model.safetensors": None, "model.safetensors.index.json": b'{"weight_map": {"a": 7}}', "other.safetensors": b""}, "every file's name must be a text"),
+        ({"tokenizer.json": None, "tokenizer_config.json": b"7"}, "tokenizer_config.json: must be a JSON object"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("remote", [False, True])
@@ -305,7 +305,7 @@ def test_hostile_files_are_one_clear_error(
 
 
 def test_no_folder_no_config_no_permission(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentMissing, match="there is no folder"):
+    with pytest.raises(EnvironmentMissing, match=r"the folder .* does not exist"):
         open_checkpoint(str(tmp_path / "nothing"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(EnvironmentMissing, match=r"holds no config\.json"):
@@ -356,7 +356,7 @@ def test_too_many_headers_are_refused_before_they_are_read(hub: Hub) -> None:
     for number in range(1, 4):
         files[f"model-{number:05d}-of-00003.safetensors"] = Zeros(first, 40 * 2**20)
     hub.add("some/model", files)
-    with pytest.raises(CheckpointError, match="94371840 bytes of headers in 3 files; at most 67108864 are read"):
+    with pytest.raises(CheckpointError, match="94371840 bytes of headers in 3 files, more than the limit of 67108864"):
         open_checkpoint("some/model")
     assert hub.sent < 100_000
 
@@ -378,7 +378,7 @@ def test_the_words_of_a_tokenizer() -> None:
     assert words(b'{"model": {"vocab": {"x": 0, "y": 1}}}', "t") == {"x": 0, "y": 1}
     assert words(b'{"model": {"type": "Unigram", "vocab": [["x", -1.5], ["y", -2.0]]}}', "t") == {"x": 0, "y": 1}
     for wrong in (b"{}", b'{"model": 1}', b'{"model": {"vocab": 7}}', b'{"model": {"vocab": {}}}'):
-        with pytest.raises(CheckpointError, match="t: no vocabulary in it"):
+        with pytest.raises(CheckpointError, match="t: the vocabulary is missing"):
             words(wrong, "t")
 
 

@@ -46,7 +46,7 @@ def test_two_commands_and_one_port_never_cost_a_running_server(engine: str, tmp_
     with socket.create_server(("127.0.0.1", TAKEN)):
         taken = gemmaspec("up", first, "--set", f"serve.port={TAKEN}")
     assert taken.code == 4, taken.err
-    assert f"port {TAKEN} on 127.0.0.1 is taken by" in taken.err
+    assert f"port {TAKEN} on 127.0.0.1 is in use by" in taken.err
     assert _report() == before, "the server that ran before runs on"
     assert gemmaspec("up", first).code == 0
     assert gemmaspec("down", A).code == 0

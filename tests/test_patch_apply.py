@@ -79,7 +79,7 @@ def test_anything_but_an_overlay_is_not_touched(
         (out / "mine").write_text("mine") if kind == "folder" else None
     before = tree_of(tmp_path)
     assert apply(tree, out, "--patches", str(patches)) == 2
-    assert "is no overlay: it was not touched" in capsys.readouterr().err
+    assert "is not an overlay; it was left unchanged" in capsys.readouterr().err
     assert tree_of(tmp_path) == before
 
 
@@ -96,7 +96,7 @@ def test_one_conflict_and_nothing_is_written(
     before = tree_of(tmp_path)
     assert apply(tree, tmp_path / "out", "--patches", str(patches)) == 5
     said = capsys.readouterr().err
-    assert "another does not fit vllm 0.20.0: nothing was written" in said
+    assert "another does not fit vllm 0.20.0; nothing was written" in said
     assert "vllm/v1/deep/down.py:15: conflict: the old lines are not in value" in said
     assert tree_of(tmp_path) == before
 

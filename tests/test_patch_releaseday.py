@@ -112,7 +112,7 @@ def test_what_a_merge_would_carry_over_is_said(
 @pytest.mark.parametrize(
     ("gone", "outcome", "detail"),
     [
-        (["core.py"], "clean", "the code of vllm/v1/core.py is in vllm/v1/deep/down.py now"),
+        (["core.py"], "clean", "the code of vllm/v1/core.py is now in vllm/v1/deep/down.py"),
         (
             ["core.py", "deep/down.py"],
             "by hand",
@@ -205,7 +205,7 @@ def test_a_vllm_whose_names_cannot_be_read_is_still_judged_by_its_patches(
     assert run([*arguments, "--json"]) == 0
     names = json.loads(capsys.readouterr().out)["names"]
     assert not names["read"]
-    assert "vllm/entrypoints/cli/serve.py: there is no make_arg_parser" in names["why"]
+    assert "vllm/entrypoints/cli/serve.py: make_arg_parser is missing" in names["why"]
     assert run(arguments) == 0
     assert "flags, variables and keys were not compared" in capsys.readouterr().err
 

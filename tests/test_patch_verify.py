@@ -167,7 +167,7 @@ def test_a_patch_is_decided_on_what_it_needs(patches: Path, tmp_path: Path, caps
     assert document["results"][0]["state"] == "applies"
 
 
-@pytest.mark.parametrize(("need", "said"), [("nothing", "there is no patch nothing"), ("right-value", "needs itself")])
+@pytest.mark.parametrize(("need", "said"), [("nothing", "unknown patch nothing"), ("right-value", "needs itself")])
 def test_a_need_that_cannot_be_met_makes_the_patch_invalid(
     need: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,7 +202,7 @@ def test_trees_that_cannot_be_read_leave_the_others_and_exit_with_4(
         False,
         {"0.20.0": "applies", str(tmp_path / "none"): "unread"},
     )
-    assert "holds no vllm/ package" in document["results"][-1]["detail"]
+    assert "does not contain a vllm/ package" in document["results"][-1]["detail"]
     assert f"not read: tree {tmp_path / 'none'}" in said
 
 
@@ -233,7 +233,7 @@ def test_without_a_network_and_a_cache_it_is_one_sentence_and_exit_4(
     code, document, said = verify_json(capsys, "--patches", str(patches), "--all-releases")
     assert (code, document["ok"]) == (4, False)
     assert states(document) == {"all": "unread"}
-    assert "no released wheel of vllm was found" in said
+    assert "cannot find a released wheel of vllm" in said
 
 
 def test_without_trees_the_claimed_releases_are_meant_and_docker_need_not_be_there(
@@ -242,15 +242,15 @@ def test_without_trees_the_claimed_releases_are_meant_and_docker_need_not_be_the
     monkeypatch.setenv("DOCKER_HOST", f"unix://{root}/none.sock")
     code, document, said = verify_json(capsys, "--patches", str(patches))
     assert (code, list(states(document))) == (0, ["0.19.0", "0.20.0", "0.21.0"])
-    assert "images were not looked into: docker is not answering" in said
+    assert "did not inspect images: docker is not answering" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["right-valu", "--patches", "{patches}"], "did you mean right-value"),
-        (["--patches", "{patches}/none"], "there is no folder of patches"),
-        (["--patches", "{patches}", "--release", "newest"], "is not like 0.26.0"),
+        (["--patches", "{patches}/none"], "the patch folder"),
+        (["--patches", "{patches}", "--release", "newest"], "must be like 0.26.0"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(

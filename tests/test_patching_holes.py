@@ -100,7 +100,7 @@ def test_a_shipped_patch_says_what_goes_wrong_who_knows_and_why_a_range_ends(id_
 
 def test_a_range_that_ends_has_to_say_why(tmp_path: Path) -> None:
     folder = write_patch(tmp_path, low="0.19.0,<0.20")
-    with pytest.raises(PatchError, match="until: say why not"):
+    with pytest.raises(PatchError, match="until: must be set"):
         load_patch(folder)
     folder = write_patch(tmp_path / "more", low="0.19.0,<0.20", more="until: 0.20 closes it\n")
     assert load_patch(folder).text.until == "0.20 closes it"

@@ -108,25 +108,31 @@ def test_a_function_is_named_only_where_every_line_is_seen_to_be_in_it(
 
 KEPT = SOURCE.replace("vllm/v1/core.py", "vllm/x.py")
 REFUSED = {
-    "empty": ("", "pr.diff:1: no diff begins here"),
-    "html": ("<!DOCTYPE html>\n<html>\n", "pr.diff:1: no diff begins here: '<!DOCTYPE html>'"),
-    "a mail": ("From 0123 Mon Sep 17 00:00:00 2001\nSubject: x\n" + SOURCE, "pr.diff:1: no diff begins here"),
+    "empty": ("", "pr.diff:1: not the beginning of a diff"),
+    "html": ("<!DOCTYPE html>\n<html>\n", "pr.diff:1: not the beginning of a diff: '<!DOCTYPE html>'"),
+    "a mail": ("From 0123 Mon Sep 17 00:00:00 2001\nSubject: x\n" + SOURCE, "pr.diff:1: not the beginning of a diff"),
     "nothing of vllm": (
         TEST + DOCS,
-        "pr.diff: no .py file in vllm/ is edited in it, only tests/test_core.py, docs/x.md",
+        "pr.diff: the diff edits no .py file in vllm/, only tests/test_core.py, docs/x.md",
     ),
     "a path that climbs": (
         SOURCE.replace("vllm/v1/core.py", "vllm/../../etc/x.py"),
-        "pr.diff:1: the diff names 'vllm/../../etc/x.py'",
+        "pr.diff:1: the diff contains the path 'vllm/../../etc/x.py'",
     ),
-    "a path that climbs in what would be dropped": (DOCS.replace("docs/", "../") + SOURCE, "the diff names '../x.md'"),
-    "an absolute path": ("--- /etc/passwd\n+++ /etc/passwd\n@@ -1 +1 @@\n-a\n+b\n", "the diff names '/etc/passwd'"),
-    "a backslash": (SOURCE.replace("core.py", "..\\\\core.py"), "a path that leads elsewhere"),
+    "a path that climbs in what would be dropped": (
+        DOCS.replace("docs/", "../") + SOURCE,
+        "the diff contains the path '../x.md'",
+    ),
+    "an absolute path": (
+        "--- /etc/passwd\n+++ /etc/passwd\n@@ -1 +1 @@\n-a\n+b\n",
+        "the diff contains the path '/etc/passwd'",
+    ),
+    "a backslash": (SOURCE.replace("core.py", "..\\\\core.py"), "which leaves the folder or is quoted"),
     "a quoted path": (
         SOURCE.replace("a/vllm/v1/core.py b/vllm/v1/core.py", '"a/vllm/\\303.py" "b/vllm/\\303.py"'),
-        "a quoted or strange path",
+        "the path is quoted or unusual",
     ),
-    "a control character in a path": (DOCS.replace("docs/", "do\x1b[2Jcs/"), "a path that leads elsewhere"),
+    "a control character in a path": (DOCS.replace("docs/", "do\x1b[2Jcs/"), "which leaves the folder or is quoted"),
     "a new file": (
         SOURCE + KEPT.replace("index ", "new file mode 100644\nindex ", 1),
         "pr.diff:20: the diff adds a file",
@@ -139,25 +145,28 @@ REFUSED = {
         "pr.diff:2: the diff changes the mode",
     ),
     "binary": (BINARY.replace("csrc/y.bin", "vllm/y.py"), "is binary"),
-    "lines taken away alone": (hunk("", " a", "-b"), "pr.diff:3: the hunk adds no line"),
+    "lines taken away alone": (hunk("", " a", "-b"), "pr.diff:3: a deletion-only hunk"),
     "the newline at the end": (
         hunk("", " a", "+b").rstrip("\n") + "\n\\ No newline at end of file\n",
-        "newline at the end of the file",
+        "newline at the end of a file",
     ),
-    "a file twice": (SOURCE + SOURCE, "is edited twice; take one diff, not a series of commits"),
+    "a file twice": (SOURCE + SOURCE, "twice; use one diff, not a series of commits"),
     "a count that is too high": (
         SOURCE.replace("-30,3 +30,4", "-30,9 +30,9"),
-        "pr.diff:14: the hunk has other numbers of lines",
+        "pr.diff:14: the number of lines in the hunk differs",
     ),
-    "a count that is too low": (SOURCE.replace("-30,3 +30,4", "-30,2 +30,2"), "pr.diff:17: this line is in no hunk"),
+    "a count that is too low": (
+        SOURCE.replace("-30,3 +30,4", "-30,2 +30,2"),
+        "pr.diff:17: this line is outside all hunks",
+    ),
     "CRLF": (SOURCE.replace("\n", "\r\n"), "CRLF"),
     "no prefix": (
         hunk("", " a", "+b").replace("a/vllm", "vllm").replace("b/vllm", "vllm"),
-        "a path must be written plainly",
+        "a path must have the form",
     ),
     "overlapping hunks": (SOURCE.replace("-30,3 +30,4", "-12,3 +12,4"), "pr.diff:14: this hunk overlaps"),
-    "a context diff": ("*** a/vllm/m.py\n--- b/vllm/m.py\n***************\n", "pr.diff:1: no diff begins here"),
-    "names nothing": ("diff x\n", "pr.diff:1: names no file"),
+    "a context diff": ("*** a/vllm/m.py\n--- b/vllm/m.py\n***************\n", "pr.diff:1: not the beginning of a diff"),
+    "names nothing": ("diff x\n", "pr.diff:1: the header names no file"),
 }
 
 

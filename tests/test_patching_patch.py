@@ -61,7 +61,7 @@ def test_a_folder_is_read_with_its_diffs_and_scopes(folder: Path) -> None:
 
 
 REFUSED = [
-    ("id: some-fix", "id: other-fix", "id: other-fix is not the name of its folder, some-fix"),
+    ("id: some-fix", "id: other-fix", "id: other-fix does not match the name of the folder, some-fix"),
     ("id: some-fix", "id: ../x", "id: does not match ^"),
     ("title: A title", "titel: A title", "titel: unknown key; did you mean title?"),
     ("title: A title", "title: ''", "title: is empty"),
@@ -70,16 +70,16 @@ REFUSED = [
     ("[draft_model]", "[]", "required_by.methods: is empty"),
     ('versions: ">=0.19.0"', 'versions: "0.19"', "variants.0.versions: '0.19' is not like >=0.19.0,<0.33"),
     ('">=0.19.0"', '">=0.19.0,<0.33"', "the last range must be open"),
-    ('">=0.19.0"', '">=0.19.0,<0.19"', "overlaps the range before it or is empty"),
+    ('">=0.19.0"', '">=0.19.0,<0.19"', "overlaps the previous range or is empty"),
     ("0.19.diff", "../0.19.diff", "variants.0.diff: does not match ^"),
-    ("0.19.diff", "gone.diff", "0.19.diff is not named in it"),
+    ("0.19.diff", "gone.diff", "it does not name 0.19.diff"),
     (
         "{vllm/m.py: [f]}",
         "{vllm/m.py: [f, g]}",
-        "has hunks {'vllm/m.py': 1}, its scopes are {'vllm/m.py': 2}",
+        "has hunks {'vllm/m.py': 1}, but the scopes are {'vllm/m.py': 2}",
     ),
-    ("{vllm/m.py: [f]}", "{vllm/n.py: [f]}", "its scopes are {'vllm/n.py': 1}"),
-    ("{path: vllm/m.py,", "{path: /etc/m.py,", "superseded.0.path: '/etc/m.py' is no .py file in vllm/"),
+    ("{vllm/m.py: [f]}", "{vllm/n.py: [f]}", "the scopes are {'vllm/n.py': 1}"),
+    ("{path: vllm/m.py,", "{path: /etc/m.py,", "superseded.0.path: '/etc/m.py' is not the path of a .py file in vllm/"),
     ('"https://example.org/1"', '"javascript:x"', "upstream.0.url: does not match ^"),
     ('"2026-11-20"', '"yesterday"', "upstream.0.seen: does not match ^"),
     ("hole: What goes wrong", "hole: [", "patch.yaml"),
@@ -112,7 +112,7 @@ def test_ranges_must_not_overlap(folder: Path) -> None:
 
 def test_a_diff_that_is_refused_is_named_by_file_and_line(folder: Path) -> None:
     (folder / "0.19.diff").write_text(DIFF + "garbage\n")
-    with pytest.raises(PatchError, match=rf"^{folder}/0\.19\.diff:6: this line is in no hunk"):
+    with pytest.raises(PatchError, match=rf"^{folder}/0\.19\.diff:6: this line is outside all hunks"):
         load_patch(folder)
 
 
@@ -153,7 +153,7 @@ def test_an_unreviewed_patch_may_have_texts_that_are_yet_to_be_written(folder: P
     (folder / "patch.yaml").write_text(text + "reviewed: false\n")
     assert not load_patch(folder).text.reviewed
     (folder / "patch.yaml").write_text(text + "reviewed: true\n")
-    with pytest.raises(PatchError, match="hole: is not written yet"):
+    with pytest.raises(PatchError, match="hole: not written yet"):
         load_patch(folder)
 
 
@@ -164,7 +164,7 @@ def test_a_profile_can_have_an_unreviewed_patch_as_an_optional_one_alone(folder:
     chosen = profile.patches.model_copy(update={"required": [], "optional": ["some-fix"]})
     assert profile_plan(profile.model_copy(update={"patches": chosen}), patches)["patches"][0]["id"] == "some-fix"
     required = profile.patches.model_copy(update={"required": ["some-fix"], "optional": []})
-    with pytest.raises(PatchError, match="which is unreviewed: it can only be optional"):
+    with pytest.raises(PatchError, match="but unreviewed patches can only be optional"):
         profile_plan(profile.model_copy(update={"patches": required}), patches)
 
 

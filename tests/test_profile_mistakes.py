@@ -32,24 +32,24 @@ def refused(folder: Path, text: str | bytes, *sets: str) -> str:
     [
         pytest.param("serve:\n\tport: 8001\n", "mine.yaml:5: the line begins with a tab; YAML indents with spaces", id="tab"),
         pytest.param("serve:\n  port: 1\n\tdtype: auto\n", "mine.yaml:6: the line begins with a tab", id="tab after spaces"),
-        pytest.param("serve:\n  port: 8001\n   dtype: auto\n", "mine.yaml:6: indented deeper than the line above", id="one blank too many"),
-        pytest.param("serve:\n   port: 8001\n  dtype: auto\n", "mine.yaml:6: indented otherwise than the keys around it", id="one blank too few"),
-        pytest.param("summary: Gemma: the best\n", "mine.yaml:4: the value has a colon of its own; put it in quotes: summary: 'Gemma: the best'", id="a: b: c"),
-        pytest.param("summary:x\nimage: y\n", "mine.yaml:4: 'summary:x' is not `key: value`; a blank follows the colon", id="no blank"),
+        pytest.param("serve:\n  port: 8001\n   dtype: auto\n", "mine.yaml:6: indented more than the line above", id="one blank too many"),
+        pytest.param("serve:\n   port: 8001\n  dtype: auto\n", "mine.yaml:6: indented differently from the keys around it", id="one blank too few"),
+        pytest.param("summary: Gemma: the best\n", "mine.yaml:4: the value contains a colon; put it in quotes: summary: 'Gemma: the best'", id="a: b: c"),
+        pytest.param("summary:x\nimage: y\n", "mine.yaml:4: 'summary:x' is not `key: value`; put a space after the colon", id="no blank"),
         pytest.param("summary: @home\n", "a value cannot begin with '@'; put it in quotes", id="reserved character"),
         pytest.param("summary: 'mine\nimage: x\n", "mine.yaml:4: the quote that opens in this line is not closed", id="open quote"),
         pytest.param("serve: {port: 8001\nimage: x\n", "mine.yaml:4: the { that opens in this line is not closed", id="open brace"),
         pytest.param("serve: {enforce_eager: on}\n", "serve.enforce_eager: must be true or false, got 'on'; write true", id="on"),
         pytest.param("serve: {enforce_eager: yes}\n", "got 'yes'; write true", id="yes"),
         pytest.param("serve: {enforce_eager: no}\n", "got 'no'; write false", id="no"),
-        pytest.param("env: {BAR: true}\n", "env.BAR: must be text, and true is not; write 'true' in quotes", id="env bool"),
-        pytest.param("serve: {gpu_memory_utilization: 80}\n", "is a share between 0 and 1, got 80; did you mean 0.80?", id="80"),
+        pytest.param("env: {BAR: true}\n", "env.BAR: must be text, but true is not; write 'true' in quotes", id="env bool"),
+        pytest.param("serve: {gpu_memory_utilization: 80}\n", "must be a share between 0 and 1, got 80; did you mean 0.80?", id="80"),
         pytest.param("serve: {gpu_memory_utilization: 80%}\n", "must be a number, got '80%'; did you mean 0.80?", id="80%"),
-        pytest.param("serve: {host: 127.0.0.1}\n", "serve.host: unknown key; here it is called serve.bind", id="host"),
-        pytest.param("serve: {api_key: x}\n", "here it is called pass_env (VLLM_API_KEY)", id="api key"),
+        pytest.param("serve: {host: 127.0.0.1}\n", "serve.host: unknown key; the right name is serve.bind", id="host"),
+        pytest.param("serve: {api_key: x}\n", "the right name is pass_env (VLLM_API_KEY)", id="api key"),
         pytest.param("port: 8001\n", "port: unknown key; did you mean serve.port?", id="a key of another section"),
-        pytest.param("serve: {frobnicate: 1}\n", "any other flag of vllm serve goes into serve.extra_args: [--frobnicate, …]", id="unknown flag"),
-        pytest.param("serve:\n  <<: x\n", "merge keys (<<) are not used; extends: NAME takes over another profile", id="merge key"),
+        pytest.param("serve: {frobnicate: 1}\n", "add other flags of vllm serve to serve.extra_args: [--frobnicate, …]", id="unknown flag"),
+        pytest.param("serve:\n  <<: x\n", "merge keys (<<) are not supported; use extends: NAME to inherit from another profile", id="merge key"),
         pytest.param("patches: {required: draft-text-only}\n", "patches.required: must be a list: [draft-text-only]", id="no list"),
         pytest.param("serve: fast\n", "serve: must be a map with keys such as bind, port, served_model_name, got 'fast'", id="no map"),
         pytest.param("speculative: {method: eagle_3}\n", "did you mean eagle3?", id="method"),
@@ -57,7 +57,7 @@ def refused(folder: Path, text: str | bytes, *sets: str) -> str:
         pytest.param(f"serve:\n  p{CHARACTERS['nbsp']}ort: 1\n", "mine.yaml:5: the key 'p\\xa0ort' holds a no-break space (U+00A0)", id="no-break space in a key"),
         pytest.param(f"serve:\n{CHARACTERS['nbsp']} port: 1\n", "holds a no-break space (U+00A0)", id="no-break space to indent"),
         pytest.param(f"summary: a{CHARACTERS['nbsp']}b\n", "mine.yaml:4: the value holds a no-break space (U+00A0)", id="no-break space in a value"),
-        pytest.param(f"summary: {CHARACTERS['left']}a{CHARACTERS['right']}\n", "begins with \u201c (U+201C), which is no quote to YAML", id="smart quotes"),
+        pytest.param(f"summary: {CHARACTERS['left']}a{CHARACTERS['right']}\n", "begins with \u201c (U+201C), which is not a quote in YAML", id="smart quotes"),
     ],
 )  # fmt: skip
 def test_each_mistake_gets_the_sentence_that_helps(tmp_path: Path, text: str, said: str) -> None:
@@ -97,7 +97,7 @@ def test_what_the_users_file_makes_wrong_is_blamed_on_it(tmp_path: Path, own: st
     message = refused(tmp_path, f"{OWN}{own}\n")
     assert blamed in message
     assert all(line.startswith("mine.yaml:") for line in message.splitlines())
-    assert "speculative.draft_tensor_parallel_size: null takes it away" in message
+    assert "speculative.draft_tensor_parallel_size: null to remove it" in message
 
 
 @pytest.mark.parametrize("parent", ["tiny-cpuu", "tiny-cpu.yaml", "./tiny-cpu.yaml"])
@@ -108,7 +108,7 @@ def test_a_parent_that_is_misspelt_is_named(tmp_path: Path, parent: str) -> None
 def test_a_circle_shows_its_chain(tmp_path: Path) -> None:
     (tmp_path / "_b.yaml").write_text("extends: _c\n")
     (tmp_path / "_c.yaml").write_text("extends: _b\n")
-    assert "goes in circles: mine → _b → _c → _b" in refused(tmp_path, "extends: _b\nname: mine\n")
+    assert "is circular: mine → _b → _c → _b" in refused(tmp_path, "extends: _b\nname: mine\n")
 
 
 def linted(folder: Path, text: str) -> list[str]:

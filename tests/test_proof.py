@@ -69,13 +69,13 @@ def test_a_hole_that_is_open_and_then_closed_is_proven(tmp_path: Path, released:
     ("probe", "expected", "detail"),
     [
         ('def probe(): return False, "fine"', "not-open", "the probe passes on the stock tree: fine"),
-        ('def probe(): return True, "ValueError"', "not-closed", "the hole is still open"),
+        ('def probe(): return True, "ValueError"', "not-closed", "the bug remains"),
         ('def probe(): raise KeyError("gone")', "broken-probe", "on the stock tree: KeyError: 'gone'"),
         ("import no_such_module", "broken-probe", "ModuleNotFoundError"),
         ("def look(): pass", "broken-probe", "KeyError: 'probe'"),
         ("def probe(): raise SystemExit(0)", "broken-probe", "SystemExit"),
-        ("import os\nos._exit(0)", "broken-probe", "ended by itself, wait status 0"),
-        ("import os\nos.abort()", "broken-probe", "ended by itself, wait status"),
+        ("import os\nos._exit(0)", "broken-probe", "died with wait status 0"),
+        ("import os\nos.abort()", "broken-probe", "died with wait status"),
         (GOOD.replace("def probe():", 'def probe():\n    print("noise", flush=True)'), "proven", ""),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_the_probe_sees_has_to_be_the_error_that_patch_yaml_names(
     named = patch_with(tmp_path / "named", GOOD, more='errors: ["dies with ValueError: …ock"]\n')
     assert outcome(named, probes).holds
     other = patch_with(tmp_path / "other", GOOD, more='errors: ["KeyError: stock"]\n')
-    assert "another error than patch.yaml names" in outcome(other, probes).detail
+    assert "an error that patch.yaml does not list" in outcome(other, probes).detail
 
 
 def test_text_and_omissions_are_compared_literally() -> None:
@@ -121,7 +121,7 @@ def test_a_release_that_is_not_claimed_is_left_out(tmp_path: Path, released: Pat
 
 def test_a_patch_without_a_probe_is_refused(tmp_path: Path, released: Path, probes: Probes) -> None:
     patch = load_patch(fake.write_patch(tmp_path))
-    with pytest.raises(PatchError, match=r"there is no probe\.py"):
+    with pytest.raises(PatchError, match=r"probe\.py is missing"):
         outcome(patch, probes)
 
 

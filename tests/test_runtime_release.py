@@ -85,5 +85,5 @@ def test_the_wanted_python_is_taken_where_the_wheel_allows_it(wanted: str, suppo
 
 def test_a_python_that_the_profile_names_is_never_replaced() -> None:
     release = Release(version="0.19.1", requires_python=">=3.10,<3.14", requires=())
-    with pytest.raises(EnvironmentMissing, match=r"vLLM 0\.19\.1 needs Python .*the profile says 3\.14"):
+    with pytest.raises(EnvironmentMissing, match=r"vLLM 0\.19\.1 needs Python .*but the profile sets 3\.14"):
         choose_python("3.14", release, fixed=True)

@@ -53,12 +53,12 @@ def test_a_cuda_runtime_takes_the_main_distribution() -> None:
         ({"vllm": "0.32.0 @ http://evil/x.whl"}, "is not a released version"),
         ({"python": "/bin/sh"}, "is not a version such as 3.12"),
         ({"python": "2.7"}, "is not a version such as 3.12"),
-        ({"device": "tpu"}, "it is cpu or cuda"),
+        ({"device": "tpu"}, "must be cpu or cuda"),
         ({"packages": {"-r/etc/passwd": ">=1"}}, "is not a package name"),
         ({"packages": {"torch @ http://evil/t.whl": ">=1"}}, "is not a package name"),
         ({"packages": {"torch": ">=1\n--index-url=http://evil"}}, "is not a package name"),
         ({"packages": {"torch": "; import os"}}, "is not a package name"),
-        ({"packages": {"torch": ""}}, "an empty specifier would take any release"),
+        ({"packages": {"torch": ""}}, "an empty specifier would allow any release"),
     ],
 )
 def test_a_value_that_is_more_than_a_version_is_refused(spec: dict[str, object], said: str) -> None:

@@ -30,7 +30,7 @@ def test_a_build_without_a_version_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentMissing, match="holds no vllm/ package"):
+    with pytest.raises(EnvironmentMissing, match="does not contain a vllm/ package"):
         open_folder(tmp_path, lambda _: WANTED)
 
 
@@ -38,7 +38,7 @@ def test_whoever_names_the_package_itself_is_told_the_folder_above(tmp_path: Pat
     fake.write_tree(tmp_path)
     with pytest.raises(EnvironmentMissing) as error:
         open_folder(tmp_path / "vllm", lambda _: WANTED)
-    assert error.value.hint == f"name the folder above it: {tmp_path}"
+    assert error.value.hint == f"name its parent folder: {tmp_path}"
 
 
 def test_a_link_that_stays_inside_is_followed(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_link_that_leads_out_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a = 1\n")
     (tmp_path / "tree/vllm/v1/core.py").unlink()
     (tmp_path / "tree/vllm/v1/core.py").symlink_to("../../../secret")
-    with pytest.raises(EnvironmentMissing, match=r"vllm/v1/core\.py is a link that leads out"):
+    with pytest.raises(EnvironmentMissing, match=r"vllm/v1/core\.py is a link that leaves"):
         open_folder(tmp_path / "tree", lambda _: WANTED)
 
 
@@ -68,7 +68,7 @@ def test_a_fifo_does_not_hold_anything_up(tmp_path: Path) -> None:
     fake.write_tree(tmp_path)
     (tmp_path / "vllm/v1/core.py").unlink()
     os.mkfifo(tmp_path / "vllm/v1/core.py")
-    with pytest.raises(EnvironmentMissing, match="is no plain file"):
+    with pytest.raises(EnvironmentMissing, match="must be a regular file"):
         open_folder(tmp_path, lambda _: WANTED)
 
 

@@ -34,7 +34,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def test_an_interpreter_without_vllm_is_told(python: Path) -> None:
-    with pytest.raises(EnvironmentMissing, match="finds no vllm"):
+    with pytest.raises(EnvironmentMissing, match="has no vllm"):
         interpreter_versions(python)
 
 

@@ -117,7 +117,7 @@ def test_another_server_that_shares_the_port_is_seen(fake: Fake) -> None:
             _, err = starting.communicate(timeout=90)
             stranger.kill()
     assert starting.returncode == 6, err
-    assert "is shared with" in err
+    assert "also listens on port" in err
     assert f"pid {stranger.pid}" in err
     assert servers() == []
 
@@ -135,7 +135,7 @@ def test_a_taken_port_leaves_the_running_server(fake: Fake) -> None:
     with socket.create_server(("127.0.0.1", taken)):
         done = fake.run("up", "pa", "--set", f"serve.port={taken}")
     assert done.code == 4, done.err
-    assert f"port {taken} on 127.0.0.1 is taken by" in done.err
+    assert f"port {taken} on 127.0.0.1 is in use by" in done.err
     assert servers("pa") == [before]
     assert (claims.claimed_by(port), claims.claimed_by(taken)) == ("pa", None)
     assert fake.run("restart", "pa").code == 0

@@ -125,7 +125,7 @@ def test_what_cannot_be_stopped_keeps_its_files_and_its_record(machine: FakeMach
     up()
     before, plan = stacks.find("mine"), (stacks.stack_folder("mine") / "plan.json").read_bytes()
     machine.calls.clear()
-    machine.fails["stop"] = GemmaspecError("killed, but still there: pid 7")
+    machine.fails["stop"] = GemmaspecError("could not kill pid 7")
     assert up(*OTHER) == 1
     assert machine.calls == ["process preflight mine:8601", "process stop mine:8601"]
     assert stacks.find("mine") == before

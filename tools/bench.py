@@ -1,4 +1,4 @@
-"""`make bench`: how fast gemmaspec is, as ratios of two things timed in one run. Prints Markdown rows."""
+"""Measure gemmaspec's own speed (`make bench`): ratios of two times from one run, printed as Markdown rows."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ IMAGE = "gemmaspec/vllm-cpu:0.32.0"
 PORT = 8378
 PYTHON = sys.executable
 PAIRS = 2
-"""How often `up` is timed against `docker run`; each takes about half a minute."""
+"""Number of comparisons of `up` with `docker run`; each takes about half a minute."""
 
 
 def median(run: Callable[[], float], *, times: int) -> float:
-    """The median of several timed runs, after one that does not count."""
+    """Return the median of several timed runs, after a warm-up run."""
     run()
     return statistics.median(run() for _ in range(times))
 
 
 def seconds(command: Sequence[str], **options: object) -> float:
-    """Wall seconds of one whole process."""
+    """Return the wall-clock seconds of one whole process."""
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
     return time.perf_counter() - began
 
 
 def cli() -> Iterator[tuple[str, str, str]]:
-    """How long the command line takes to start."""
+    """Yield the start-up times of the command line."""
     with tempfile.TemporaryDirectory() as folder:
         base = median(lambda: seconds([PYTHON, "-c", "import typer"]), times=9)
         version = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "--version"]), times=9)
@@ -54,14 +54,14 @@ def cli() -> Iterator[tuple[str, str, str]]:
 
 
 def fit() -> Iterator[tuple[str, str, str]]:
-    """How long the question takes whether the tiny pair fits, with nothing but what is on this machine."""
+    """Yield the time of `fit` for the tiny pair, with local files only."""
     environment = {**os.environ, "GEMMASPEC_STATE": str(STATE), "HF_HUB_OFFLINE": "1"}
     value = median(lambda: seconds([PYTHON, "-m", "gemmaspec", "fit", "tiny-cpu"], env=environment), times=9)
     yield row("`gemmaspec fit tiny-cpu`, whole command", value, 0.5, "median of 9, without network", unit="s")
 
 
 def overlay() -> Iterator[tuple[str, str, str]]:
-    """The launcher against a start-up script that edits files and runs pip, in one container."""
+    """Yield the launcher against a start-up script that edits files and runs pip, in one container."""
     rendered = STATE / "bench"
     subprocess.run(
         [PYTHON, "-m", "gemmaspec", "render", "tiny-cpu", "--out", str(rendered)], check=True, capture_output=True
@@ -79,18 +79,18 @@ def overlay() -> Iterator[tuple[str, str, str]]:
         1 / 20,
         detail,
     )
-    yield row("overlay alone, milliseconds", found["overlay_ms"], 50, "as the report has it", unit="ms")
+    yield row("overlay alone, milliseconds", found["overlay_ms"], 50, "from the report", unit="ms")
 
 
 def pip_folder() -> Path:
-    """This environment's pip: the image has none, and the script that is compared needs one."""
+    """Return the folder of this environment's pip, because the image has none and the compared script needs it."""
     import pip
 
     return Path(pip.__file__).parent
 
 
 def starts() -> Iterator[tuple[str, str, str]]:
-    """`up` to ready against a plain `docker run` of the same server, and a second start."""
+    """Yield the time of `up` until ready, compared with a plain `docker run` of the same server."""
     environment = {**os.environ, "GEMMASPEC_STATE": str(STATE)}
     up = [PYTHON, "-m", "gemmaspec", "up", "tiny-cpu", "--engine", "docker", "--json", "--set", f"serve.port={PORT}"]
     down = [PYTHON, "-m", "gemmaspec", "down", "tiny-cpu"]
@@ -111,7 +111,7 @@ def starts() -> Iterator[tuple[str, str, str]]:
 
 
 def plain_docker_run(environment: dict[str, str]) -> float:
-    """The same stack by `docker run`: until its first chat answer. The stack is the one `up` left behind."""
+    """Return the time of `docker run` until the first chat answer, with the stack that `up` rendered."""
     stack = STATE / "stacks" / "tiny-cpu"
     config = subprocess.run(
         ["docker", "compose", "-f", str(stack / "compose.yaml"), "config", "--format", "json"],
@@ -149,7 +149,7 @@ def plain_docker_run(environment: dict[str, str]) -> float:
 
 
 def first_answer() -> None:
-    """Ask until a chat request is answered."""
+    """Send chat requests until one is answered."""
     import httpx
 
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Count from 1 to 20."}], "max_tokens": 48}
@@ -163,12 +163,12 @@ def first_answer() -> None:
 
 
 def row(what: str, value: float, limit: float, detail: str, *, unit: str = "") -> tuple[str, str, str]:
-    """One line of the table."""
+    """Return one line of the table."""
     return what, f"{value:.3g}{' ' + unit if unit else ''}", f"{detail}; at most {limit:.3g}"
 
 
 def ms(value: float) -> str:
-    """Seconds as text in milliseconds."""
+    """Return seconds as text in milliseconds."""
     return f"{value * 1000:.0f} ms"
 
 
@@ -178,7 +178,7 @@ SUITES = {"cli": cli, "overlay": overlay, "starts": starts, "fit": fit, **bench_
 def main() -> int:
     """Run the chosen suites."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="all when none is given")
+    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="default: all")
     chosen = parser.parse_args().suites or list(SUITES)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}\n")

@@ -1,11 +1,12 @@
-"""Decide thousands of hostile trees, and count what is decided wrongly: the number must be 0.
+"""Decide thousands of hostile trees and count wrong decisions, of which there must be none.
 
     .venv/bin/python tools/bench_hostile.py            # 4,200 cases
     .venv/bin/python tools/bench_hostile.py 600 --seed 7
 
-The trees are files of six released wheels, changed at random (tests/hostile_trees.py says how, and knows what is true
-of each). Wrong is a patch at a wrong place or twice, one that is called applied, superseded or not needed when it is
-not, and a half patched tree that would start. Exit code 1 when there is one.
+The trees are files of six released wheels, changed at random (tests/hostile_trees.py makes the changes and knows the
+truth
+about each). A decision is wrong if a patch is applied at a wrong place or twice, is wrongly called applied, superseded
+or not needed, or if a half-patched tree would start. Exit code 1 if there is a wrong decision.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STOCK: dict[str, Mapping[str, bytes]] = {}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Decide them all on every core; print the counts, and each wrong case with how to make it again."""
+    """Decide all cases on every core; print the counts, and how to reproduce each wrong case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="?", type=int, default=CASES)
     parser.add_argument("--seed", type=int, default=0)
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def decide(job: tuple[int, str, str, int]) -> tuple[str, str, str, str]:
-    """What is true of a case, what was decided, what is wrong, and which case it was."""
+    """Return the truth about a case, the decision, the error and the description of the case."""
     number, release, id_, seed = job
     case = make_case(number, release, PATCHES[id_], STOCK[release], seed=seed)
     state, fault = judged(case, PATCHES[id_])

@@ -1,7 +1,7 @@
-"""Runs in the CPU image, for tools/bench.py: the launcher, and what a start-up script does instead.
+"""Measure the launcher and an equivalent start-up script in the CPU image, for tools/bench.py.
 
-The script has the two text edits and the pip check of 000_02f1d0e8dbef3f4f.txt, on copies of the two files,
-without network: transformers is there, so pip only has to find that out.
+The script makes the two text edits and the pip check of mikeytag's model card, on copies of the two files and without
+the network: transformers is installed, so pip only has to detect that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROUNDS = 5
 PIP = {"PYTHONPATH": "/opt/pip", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-"""The pip that was mounted, allowed to look at Debian's own Python."""
+"""The mounted pip, with permission to inspect Debian's own Python."""
 FILES = ("v1/core/kv_cache_utils.py", "v1/worker/utils.py")
 EDIT = """
 from pathlib import Path
@@ -35,7 +35,7 @@ for name in sys.argv[1:]:
 
 
 def launcher(folder: str) -> float:
-    """The whole launcher, from its start until it becomes another program."""
+    """Return the time of the launcher, from its start until it becomes another program."""
     options = ["--plan", "/gemmaspec/plan.json", "--run-dir", f"{folder}/run", "--cache-dir", f"{folder}/cache"]
     began = time.perf_counter()
     subprocess.run([sys.executable, "/gemmaspec/launch.py", *options, "--", "true"], check=True, capture_output=True)
@@ -43,7 +43,7 @@ def launcher(folder: str) -> float:
 
 
 def script(files: list[str]) -> float:
-    """pip, then Python with the edits, as a shell script would run them."""
+    """Return the time of pip and of Python with the edits, run as by a shell script."""
     pip = [sys.executable, "-m", "pip", "install", "-q", "transformers>=5.5.0"]
     began = time.perf_counter()
     subprocess.run(pip, check=True, capture_output=True, env={**os.environ, **PIP})
@@ -52,7 +52,7 @@ def script(files: list[str]) -> float:
 
 
 def main() -> None:
-    """Alternate the two and print medians as one line of JSON."""
+    """Run both alternately and print the medians as one line of JSON."""
     (package,) = importlib.util.find_spec("vllm").submodule_search_locations  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory() as folder:
         copies = [shutil.copy(Path(package) / name, Path(folder) / name.replace("/", "-")) for name in FILES]

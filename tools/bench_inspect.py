@@ -1,5 +1,5 @@
-"""What `gemmaspec inspect` reads of a checkpoint on the Hub: bytes that a stand-in for the Hub sends for headers of
-the published shapes. The Hub itself sends more information about a model, some ten kilobytes."""
+"""Measure what `gemmaspec inspect` reads of a remote checkpoint: the bytes that a fake of the Hub sends for headers of
+the published shapes. The Hub itself sends some ten kilobytes of further information about a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 2.0
 
 
 def published(size: str, *, packed: bool) -> dict[str, Body]:
-    """A checkpoint of a published size, in BF16 or NVFP4."""
+    """Return a checkpoint of a published size, in BF16 or NVFP4."""
     config = shapes.config(size)
     tensors = shapes.tensors(config)
     stored = shapes.nvfp4(tensors) if packed else tensors
@@ -28,14 +28,14 @@ def published(size: str, *, packed: bool) -> dict[str, Body]:
 
 
 def single_experts() -> dict[str, Body]:
-    """The 26B-A4B with each of its 128 experts stored by itself, as NVFP4."""
+    """Return the 26B-A4B with its 128 experts stored one by one in NVFP4."""
     config = shapes.config("26B-A4B")
     stored = shapes.single_experts(shapes.tensors(config))
     return shapes.model(config, stored, tokens=shapes.tokenizer(), separate=shapes.modelopt())
 
 
 def inspect() -> Iterator[tuple[str, str, str]]:
-    """Bytes and time of the whole command."""
+    """Yield the bytes and the time of the whole command."""
     with serve() as hub, tempfile.TemporaryDirectory() as home:
         for size in shapes.TEXTS:
             for packed in (False, True):
@@ -43,11 +43,11 @@ def inspect() -> Iterator[tuple[str, str, str]]:
                 hub.add(f"some/{size}-{kind}", published(size, packed=packed))
                 yield measured(hub, Path(home), f"some/{size}-{kind}", f"at most {LIMIT} MB")
         hub.add("some/26B-A4B-experts", single_experts())
-        yield measured(hub, Path(home), "some/26B-A4B-experts", "each expert's scales apart; over 2 MB")
+        yield measured(hub, Path(home), "some/26B-A4B-experts", "scales of each expert separate; over 2 MB")
 
 
 def measured(hub: Hub, home: Path, name: str, wanted: str) -> tuple[str, str, str]:
-    """One row of the table."""
+    """Return one row of the table."""
     hub.forget()
     began = time.perf_counter()
     command = [sys.executable, "-m", "gemmaspec", "inspect", name]

@@ -1,6 +1,6 @@
-"""The patch engine's part of `make bench`: bytes and seconds of `patch verify`, and applying against `git apply`.
+"""Measure the patch engine for `make bench`: bytes and seconds of `patch verify`, and applying against `git apply`.
 
-Every figure is a ratio of two things measured in one run, or a bound in the words of the bound.
+Every figure is a ratio of two measurements from one run, or is printed with its limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ print(json.dumps({
 
 
 def verifying() -> Iterator[Row]:
-    """`patch verify --all-releases` with an empty cache, then from the cache. Needs the network."""
+    """Yield the cost of `patch verify --all-releases` with an empty cache, then from the cache. Needs the network."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "XDG_CACHE_HOME": cache}
         cold = _verify(environment)
@@ -59,7 +59,7 @@ def _verify(environment: Mapping[str, str]) -> dict[str, Any]:
     done = subprocess.run([PYTHON, "-c", MEASURED], check=True, capture_output=True, text=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout)
     if found["unread"]:
-        raise SystemExit(f"{found['unread']} releases could not be read: nothing was measured")
+        raise SystemExit(f"cannot measure: {found['unread']} releases are unreadable")
     return found
 
 
@@ -71,7 +71,7 @@ def _command(environment: Mapping[str, str]) -> float:
 
 
 def applying() -> Iterator[Row]:
-    """All patches of a profile on a real release's files: decided and written, against `git apply`."""
+    """Yield the time to decide and write a profile's patches on a release's files, compared with `git apply`."""
     plan = launcher.parse_plan(profile_plan(load_profile(PROFILE).profile, Shelf((data.PATCHES,))))
     files = read_from_wheel("vllm", RELEASE, needed_paths(plan.patches, RELEASE))
     diff = _diff(files, launcher.decide_plan(plan, RELEASE, files.get)[1])
@@ -85,7 +85,7 @@ def applying() -> Iterator[Row]:
 
 
 def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
-    """The same edits as git writes them, made for this very release: git finds ours only at their own line."""
+    """Return the same edits as a git diff for this release, because git finds the patch's own only at their lines."""
     lines: list[str] = []
     for path, patched in after.items():
         sides = (text.decode().splitlines(keepends=True) for text in (before[path], patched))
@@ -94,7 +94,7 @@ def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
 
 
 def _one_round(folder: Path, plan: launcher.Plan, files: Mapping[str, bytes], diff: bytes) -> tuple[float, float]:
-    """Seconds of the launcher's deciding and writing, and of `git apply`, each on its own copy of the files."""
+    """Return the seconds of the launcher and of `git apply`, each on its own copy of the files."""
     for side in ("ours", "git"):
         for path, content in files.items():
             (folder / side / path).parent.mkdir(parents=True, exist_ok=True)

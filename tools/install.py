@@ -3,8 +3,8 @@
     .venv/bin/python tools/install.py          # the group dev of pyproject.toml
     .venv/bin/python tools/install.py docs     # another group
 
-uv installs in seconds what pip needs a minute for, whatever pip's age; the indexes asked are those of pip's settings.
-Runs before anything is installed, so it imports nothing but the standard library.
+uv installs in seconds what takes pip a minute, whatever pip's age; it uses the indexes in pip's settings. This script
+runs before anything is installed, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
 def main() -> int:
-    """Install; returns the exit code of the step that failed."""
+    """Install, and return the exit code of the step that failed."""
     translate = runpy.run_path(str(ROOT / "gemmaspec" / "runtime" / "pip_settings.py"))["translate"]
     install = [
         sys.executable,
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's settings by name; the environment goes before [install], which goes before [global]."""
+    """Return pip's settings by name; the environment overrides [install], which overrides [global]."""
     listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=True).stdout
     found: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listed.splitlines():

@@ -1,12 +1,12 @@
-"""What vLLM takes of a GPU, start by start: loading, profiling, KV cache, CUDA graphs.
+"""Measure how much GPU memory vLLM uses in each start: loading, profiling, KV cache, CUDA graphs.
 
     python3 measure_memory.py RUNS.json OUT --seconds N
 
 RUNS.json is a list of `{name, args, env}`: the arguments of `vllm.LLM` and variables of the environment. Every run is
-a process of its own, forked after vLLM is imported and before CUDA is touched, with the engine inside it. OUT gets
-`NAME.log`, what vLLM logged, and `NAME.json`, what vLLM's own objects held; runs whose JSON is there are left out, and
-none is begun after N seconds. The most that the whole GPU had in use is read from NVML every 10 ms: nothing else may
-run on it. Written for vLLM 0.26.0.
+its own process, forked after vLLM is imported and before CUDA is used, with the engine inside it. OUT gets `NAME.log`,
+vLLM's log, and `NAME.json`, the sizes of vLLM's own objects; runs whose JSON exists are skipped, and no run starts
+after N seconds. The peak of the whole GPU is read from NVML every 10 ms, so nothing else may run on it. Written for
+vLLM 0.26.0.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking CUDA itself would spoil the fork
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # querying CUDA itself would break the fork
 PATIENCE = 420  # seconds for one run
 
 Numbers = dict[str, Any]
 
 
 def allocator() -> Numbers:
-    """Bytes that torch holds and held at most since the peak was last reset, and what the GPU has left."""
+    """Return torch's current and peak bytes since the last reset, and the GPU's free bytes."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -45,7 +45,7 @@ def allocator() -> Numbers:
 
 
 class Watcher(threading.Thread):
-    """Reads what the whole GPU has in use, by itself."""
+    """Reads the memory use of the whole GPU in a thread."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -68,7 +68,7 @@ WATCHER = Watcher()
 
 
 def around(owner: type, method: str, notes: Numbers, label: str) -> None:
-    """Note the allocator before and after a method, with a peak of its own, and how long it took."""
+    """Record the allocator before and after a method, with its own peak, and its duration."""
     import torch
 
     original: Callable[..., Any] = getattr(owner, method)
@@ -106,7 +106,7 @@ def watch(notes: Numbers) -> None:
 
 
 def parts(model: Any) -> Numbers:
-    """Bytes of parameters and buffers by module, three names deep; a shared tensor counts where it comes first."""
+    """Return bytes of parameters and buffers by module, three names deep; a shared tensor counts once."""
     seen: set[int] = set()
     sizes: Numbers = {}
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
@@ -120,7 +120,7 @@ def parts(model: Any) -> Numbers:
 
 
 def groups(kv: Any) -> list[Numbers]:
-    """The KV cache groups: which kinds of layers, how many, bytes of a block."""
+    """Return the KV cache groups: which kinds of layers, how many, bytes of a block."""
     found = []
     for group in kv.kv_cache_groups:
         specs = getattr(group.kv_cache_spec, "kv_cache_specs", None) or {"": group.kv_cache_spec}
@@ -138,7 +138,7 @@ def groups(kv: Any) -> list[Numbers]:
 
 
 def engine_numbers(core: Any) -> Numbers:
-    """What the worker and the scheduler hold after the start."""
+    """Return the sizes in the worker and the scheduler after the start."""
     worker = core.model_executor.driver_worker.worker
     kv, config = core.scheduler.kv_cache_config, core.vllm_config
     drafter = getattr(worker.model_runner, "drafter", None)
@@ -170,7 +170,7 @@ def engine_numbers(core: Any) -> Numbers:
 
 
 def serve_once(llm: Any, core: Any) -> Numbers:
-    """As many long prompts at once as the settings take; what the allocator needed for it."""
+    """Run as many long prompts at once as the settings allow; return what the allocator needed."""
     import torch
     from vllm import SamplingParams
 
@@ -212,7 +212,7 @@ def measure(run: Numbers) -> Numbers:
 
 
 def child(run: Numbers, out: Path) -> None:
-    """One run, in the forked process, which ends here."""
+    """Do one run in the forked process, and exit."""
     log = os.open(out / f"{run['name']}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -229,7 +229,7 @@ def child(run: Numbers, out: Path) -> None:
 
 
 def wait(pid: int, patience: float) -> str:
-    """How the process ended; it is killed when it takes longer."""
+    """Return how the process ended; kill it if it takes longer."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -242,7 +242,7 @@ def wait(pid: int, patience: float) -> str:
 
 
 def import_everything() -> None:
-    """Import what every run needs, so that each fork finds it there."""
+    """Import what every run needs, so that each fork already has it."""
     import vllm.model_executor.models.gemma4_mm
     import vllm.v1.engine.core
     import vllm.v1.spec_decode.draft_model
@@ -266,7 +266,7 @@ def main() -> None:
         if (options.out / f"{run['name']}.json").exists():
             continue
         if left < run.get("expect", 20):
-            print(f"{run['name']}: left out, {left:.0f} s left", flush=True)
+            print(f"{run['name']}: skipped, {left:.0f} s left", flush=True)
             continue
         started = time.monotonic()
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""Ask released vLLMs themselves: flags, defaults by machine, and whether they accept a command line. `make oracle`.
+"""Query vLLM releases themselves: flags, defaults by machine, and whether they accept a command line (`make oracle`).
 
     .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
                                                                   defaults into gemmaspec/releases/data/defaults.json
@@ -6,8 +6,8 @@
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release's sdist is fetched once, and its parser and create_engine_config() are imported on the CPU by
-tools/oracle_engine.py: compiled modules are empty, the platform is pretended. Its Python is the managed runtime of
-tiny-cpu (`make runtime`), with the transformers that runs Gemma 4 under that release in front. No GPU, no weights.
+tools/oracle_engine.py: compiled modules are empty and the platform is a fake. Its Python is the managed runtime of
+tiny-cpu (`make runtime`), preceded by the transformers that runs Gemma 4 with that release. No GPU, no weights.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXTRAS: Final = (
     *("prometheus-fastapi-instrumentator", "blake3", "py-cpuinfo", "cbor2", "setproctitle", "python-json-logger"),
     *("cloudpickle", "tiktoken", "mcp", "llguidance", "ijson", "model-hosting-container-standards", "pybase64"),
 )
-"""What some release imports, and the runtime of another has not."""
+"""Packages that some releases import and the runtime of another lacks."""
 TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", "5.8.1"))
 """The transformers for a release; None: the runtime's own."""
 _MASK: Final = 4
@@ -139,7 +139,7 @@ def _answers(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def source(release: str) -> Path:
-    """vLLM's Python files of a release, out of its sdist."""
+    """Return the folder with a release's Python files, from its sdist."""
     out = _folder("src") / release
     if (out / ".complete").exists():
         return out
@@ -162,7 +162,7 @@ def source(release: str) -> Path:
 
 
 def model_folders() -> Path:
-    """config.json of the published sizes and heads, with the tiny pair's tokenizer and processor."""
+    """Return folders with config.json of the published sizes and heads, and the tiny pair's tokenizer and processor."""
     out, tiny = _folder("models"), state_dir() / "tiny" / "tiny-target"
     wanted: dict[str, dict[str, Any]] = {}
     for size in SIZES:
@@ -216,7 +216,7 @@ def _installed(name: str, wanted: Sequence[str]) -> Path:
 
 
 def defaults_of(oracle: Oracle, machines: Iterable[str] = GPUS) -> dict[str, dict[str, int | None]]:
-    """Machine → tokens and sequences of a 31B and an E2B, as the engine resolves them."""
+    """Return machine → tokens and sequences of a 31B and an E2B, as the engine resolves them."""
     return {machine: _resolved(oracle, machine) for machine in machines}
 
 
@@ -232,9 +232,9 @@ def _resolved(oracle: Oracle, machine: str) -> dict[str, int | None]:
 
 
 def ask_about(wanted: Iterable[str], *, processors: bool) -> int:
-    """Ask each release about flags, keys, variables and defaults; returns how many differ from the tables.
+    """Ask each release about flags, keys, variables and defaults; return how many differ from the tables.
 
-    Defaults are kept in data/defaults.json. `processors`: those of a server on the CPU too, which takes a process more.
+    Defaults are stored in data/defaults.json. `processors`: include a server on the CPU, which takes another process.
     """
     wrong = 0
     for release in wanted:
@@ -263,7 +263,7 @@ def _keep(release: str, defaults: Mapping[str, Mapping[str, int | None]]) -> Non
 
 
 def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
-    """What the parser, SpeculativeConfig and envs of a release have, and the table has not, or otherwise."""
+    """Yield the differences between a release's parser, SpeculativeConfig and envs, and the table."""
     for name, flag in answer["flags"].items():
         known = facts.flags.get(name)
         if known is None:
@@ -291,12 +291,12 @@ def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what is asked; returns the exit code."""
+    """Run the subcommand and return the exit code."""
     parser = argparse.ArgumentParser(prog="oracle.py")
     commands = parser.add_subparsers(dest="command", required=True)
     tables = commands.add_parser("tables")
     tables.add_argument("releases", nargs="*")
-    tables.add_argument("--cpu", action="store_true", help="defaults of a server on the CPU as well")
+    tables.add_argument("--cpu", action="store_true", help="also the defaults of a server on the CPU")
     ask = commands.add_parser("ask")
     ask.add_argument("release")
     ask.add_argument("machine", choices=(*GPUS, "cpu"))

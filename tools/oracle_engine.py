@@ -1,11 +1,11 @@
-"""Answer what one vLLM says to a command line, on a pretended machine. Runs in a Python that has vLLM's dependencies.
+"""Return one vLLM's answer to a command line, on a fake machine. Needs a Python with vLLM's dependencies.
 
     python oracle_engine.py MACHINE < questions > answers
 
-vLLM's own sources come first on PYTHONPATH, without their compiled modules: those are replaced by empty ones, and the
-platform is vLLM's own CUDA or CPU platform with the answers of a named machine put in its mouth. A question is a line
-of JSON, {"argv": [...], "env": {...}} or {"flags": true}; so is an answer. Every question is answered in a process
-that is forked after vLLM was imported, so that none leaves anything behind. Standard library and vLLM only.
+vLLM's own sources come first on PYTHONPATH. Empty modules replace the compiled ones, and the platform is vLLM's own
+CUDA or CPU platform with the properties of a named machine. A question is a line of JSON, {"argv": [...], "env": {...}}
+or {"flags": true}; so is an answer. A process forked after vLLM's import answers each question, so that none leaves
+traces. Only the standard library and vLLM are used.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ RESOLVED = (
     ("speculative_config", "num_speculative_tokens"),
     ("speculative_config", "draft_tensor_parallel_size"),
 )
-"""Fields of VllmConfig whose value is told when a command line is accepted."""
+"""Fields of VllmConfig to report for an accepted command line."""
 
 
 class _Empty(types.ModuleType):
-    """A compiled module of which nothing is there but its name."""
+    """A fake of a compiled module, which has only a name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -83,11 +83,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 facts: dict[str, Any] = {}
-"""Of the machine that this process takes itself for."""
+"""The properties of the fake machine of this process."""
 
 
 def pretend(machine: str) -> None:
-    """Make this process take itself for a machine. Comes before anything of vLLM is imported."""
+    """Give this process the properties of a machine. Call this before importing anything of vLLM."""
     facts.update(MACHINES[machine])
     sys.meta_path.insert(0, _Finder())
     _pretend_version("cpu" if facts["capability"] is None else "")
@@ -143,7 +143,7 @@ def _pretend_torch() -> None:
     real = namespace.__getattr__
 
     def operator(self: Any, name: str) -> Any:
-        """Questions such as cutlass_scaled_mm_supports_fp8 are answered with yes; kernels stay missing."""
+        """Answer questions such as cutlass_scaled_mm_supports_fp8 with yes; kernels stay missing."""
         if "_supports_" in name:
             return lambda *args, **kwargs: True
         return real(self, name)
@@ -152,7 +152,7 @@ def _pretend_torch() -> None:
 
 
 def _cuda() -> Any:
-    """vLLM's own CUDA platform, with what it asks the driver for answered here."""
+    """Return vLLM's own CUDA platform, with the driver's answers replaced."""
     from vllm.platforms.cuda import CudaPlatformBase
     from vllm.platforms.interface import DeviceCapability
 
@@ -178,7 +178,7 @@ def _cuda() -> Any:
 
 
 def _falls_back() -> bool:
-    """Whether this release reads the memory elsewhere where NVML cannot tell it."""
+    """Return whether this release reads the memory elsewhere if NVML does not report it."""
     import inspect
 
     from vllm.platforms import cuda
@@ -187,7 +187,7 @@ def _falls_back() -> bool:
 
 
 def imported() -> None:
-    """Import what every question needs, and what vLLM would start processes for."""
+    """Import what every question needs, and modules for which vLLM would start processes."""
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda function: function()
@@ -196,7 +196,7 @@ def imported() -> None:
 
 
 def parser() -> Any:
-    """The parser that `vllm serve` makes."""
+    """Return the parser of `vllm serve`."""
     serve = importlib.import_module("vllm.entrypoints.cli.serve")
     argparse_utils = importlib.import_module(serve.FlexibleArgumentParser.__module__)
     commands = argparse_utils.FlexibleArgumentParser(prog="vllm").add_subparsers()
@@ -204,7 +204,7 @@ def parser() -> Any:
 
 
 def flags() -> dict[str, Any]:
-    """Every option of the parser with all its spellings; hidden ones as well."""
+    """Return every option of the parser with all its spellings; including undocumented ones."""
     made = parser()
     spelled: dict[int, list[str]] = {}
     for spelling, action in made._option_string_actions.items():
@@ -227,7 +227,7 @@ def flags() -> dict[str, Any]:
 
 
 def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
-    """Accepted, with what was resolved, or refused in vLLM's own words."""
+    """Return that a command line is accepted, with the resolved values, or vLLM's own error."""
     os.environ.update(env)
     stderr = io.StringIO()
     try:
@@ -239,7 +239,7 @@ def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
             config = _engine_args().from_cli_args(args).create_engine_config(_usage())
     except SystemExit:
         return {"accepted": False, "stage": "parser", "why": stderr.getvalue().strip().splitlines()[-1:] or [""]}
-    except BaseException as error:  # whatever vLLM raises is its answer
+    except BaseException as error:  # any exception of vLLM is its answer
         return {"accepted": False, "stage": "engine", "type": type(error).__name__, "why": [str(error)[-2000:]]}
     return {"accepted": True, "resolved": _resolved(config)}
 
@@ -265,7 +265,7 @@ def _resolved(config: Any) -> dict[str, Any]:
 
 
 def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
-    """One answer, computed in a child so that nothing of it stays. A question may name another GPU machine."""
+    """Return one answer, computed in a child process. A question may name another GPU machine."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -287,7 +287,7 @@ def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until there are no more questions."""
+    """Answer questions until stdin ends."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM's log goes to stderr
     pretend(sys.argv[1])

@@ -1,7 +1,7 @@
-"""Lint against the engine: random profiles, one to three changes from a sane base, judged by both.
+"""Compare lint with the engine on random profiles with one to three changes from a valid base.
 
-Used by oracle.py. What only one of the two refuses is printed, with its changes and the words; what is known and why
-is EXPECTED.
+Used by oracle.py. It prints profiles that only one of the two rejects, with the changes and the message; EXPECTED lists
+the known differences and their reasons.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ _LEFT_OUT: Final = re.compile(
     r"|ec-transfer-config|kv-events-config|.*-config|otlp.*|collect.*|profiler.*|middleware|root-path|.*-path|log-.*"
     r"|config-format|quantization.*|skip-tokenizer-init|tokenizer-mode|renderer.*|api-server-count|.*dir|.*file)"
 )
-"""Flags whose value is a file, an address or another model: what they say is of that, not of the profile."""
+"""Flags whose value is a file, an address or another model, so that an error is about that and not the profile."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One profile: a base, a machine, and what was changed."""
+    """One profile: a base, a machine and the changes."""
 
     base: tuple[str, str | None, str | None]
     machine: str
@@ -159,7 +159,7 @@ class Trial:
 
 
 def changes(facts: Facts) -> list[str]:
-    """Every kind of change that a release offers, as --set takes it; a word with -- becomes an extra argument."""
+    """Return every kind of change for a release, as for --set; a word with -- becomes an extra argument."""
     found = [f"serve.{key}={value}" for key, values in _TYPED.items() for value in values]
     found += [f"speculative.{key}={value}" for key, values in _SPECULATIVE.items() for value in values]
     for name, flag in sorted(facts.flags.items()):
@@ -242,7 +242,7 @@ class Compared:
 
 
 def compare(wanted: Sequence[str], number: int, seed: int) -> int:
-    """Judge `number` profiles of each release by both; returns how many disagree without being expected to."""
+    """Judge `number` profiles of each release by both; return the number of unexpected differences."""
     total = 0
     for release in wanted:
         with Oracle(release, "gb10") as oracle:
@@ -278,7 +278,7 @@ def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> Com
 
 
 def _opened(folder: Path) -> Checkpoint:
-    """A folder's configuration; its weights are nowhere, and no rule asks for them."""
+    """Return a folder's configuration without weights, which no rule needs."""
     return replace(open_checkpoint(str(folder)), missing_files=())
 
 
@@ -292,7 +292,7 @@ def _trial(chosen: random.Random, kinds: Sequence[str]) -> Trial:
 def _judged(
     trial: Trial, folder: Path, models: Path, opened: Mapping[str, Checkpoint], oracle: Oracle, release: str
 ) -> tuple[str, str] | None:
-    """Which of the two refuse it and in what words; None where it is no valid profile that has a command line."""
+    """Return which of the two reject it, and the message; None if it is not a valid profile."""
     target, draft, _ = trial.base
     try:
         loaded = _loaded(trial, folder, models)

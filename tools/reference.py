@@ -1,9 +1,9 @@
-"""Write the parts of README.md and docs/ that are made from the code; `make reference` runs this.
+"""Write the generated parts of README.md and docs/ (`make reference`).
 
     .venv/bin/python tools/reference.py            # write them again
     .venv/bin/python tools/reference.py --check    # name the files that are out of date; exit code 1 if any is
 
-A part stands between `<!-- NAME: made from the code -->` and `<!-- end -->`. PARTS says which names there are.
+A part is between `<!-- NAME: made from the code -->` and `<!-- end -->`. PARTS lists the names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     stale = [(file, made) for file in documents() if (made := with_parts(text := file.read_text())) != text]
     if "--check" in arguments:
         for file, _ in stale:
-            print(f"{file.relative_to(ROOT)} is not what the code says: make reference", file=sys.stderr)
+            print(f"{file.relative_to(ROOT)} is out of date; run: make reference", file=sys.stderr)
         return 1 if stale else 0
     for file, made in stale:
         file.write_text(made)
@@ -48,12 +48,12 @@ def main(arguments: list[str]) -> int:
 
 
 def documents() -> list[Path]:
-    """Return the files that may hold a part."""
+    """Return the files that may contain a generated part."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def with_parts(text: str) -> str:
-    """Return `text` with its parts made anew. Raises KeyError for a name that PARTS does not have."""
+    """Return `text` with its parts generated again. Raise KeyError for an unknown name."""
     return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]().strip()}\n\n{found[3]}", text)
 
 
@@ -65,9 +65,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def code(text: object) -> str:
-    """Return text in code marks; nothing for nothing.
+    """Return text in code marks; empty text stays empty.
 
-    A bar would end a table's cell, and not everybody takes the backslash away that keeps it: such text is HTML.
+    Text with a bar becomes HTML, because a bar would end a table's cell and not every renderer supports escaping it.
     """
     if "|" in str(text):
         return (
@@ -89,7 +89,7 @@ def commands() -> str:
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its whole name, in the order of the help text."""
+    """Yield every command without subcommands, by its full name, in the order of the help text."""
     if not (inner := getattr(command, "commands", None)):
         yield path, command
         return
@@ -116,7 +116,7 @@ def _command(path: str, command: Any) -> str:
 
 
 def _examples(epilog: str) -> str:
-    """Return the examples without the mark that keeps click from filling their lines."""
+    """Return the examples without the marker that keeps click from rewrapping them."""
     return inspect.cleandoc(epilog.replace("\b", ""))
 
 
@@ -155,7 +155,7 @@ def profile_keys() -> str:
 
 
 def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys below a key: of a map, or of each item of a list."""
+    """Return the keys below a key: of a map, or of each item of a list."""
     for one in (schema, *schema.get("anyOf", ()), schema.get("items") or {}):
         if one.get("properties"):
             return dict(one["properties"])
@@ -175,7 +175,7 @@ def _default(schema: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """What a key takes, in words."""
+    """Return the allowed values of a key in words."""
     if values := [value for value in schema.get("enum", ()) if value is not None]:
         return ", ".join(code(value) for value in values)
     if "const" in schema:
@@ -201,14 +201,14 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 
 def shipped_profiles() -> str:
-    """Return the shipped profiles with what was published about each."""
+    """Return the shipped profiles with their published figures."""
     profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
     rows = [(code(one.name), one.machine, one.target.model, _draft(one), *_published(one)) for one in profiles]
     return table(("profile", "machine", "target", "draft", "tokens/s", "source"), rows)
 
 
 FIRST: Final = "spark-31b-mtp"
-"""The profile to take first: the fastest published one for the 31B on a DGX Spark."""
+"""The recommended profile: the fastest published one for the 31B on a DGX Spark."""
 
 
 def profiles_in_short() -> str:
@@ -265,7 +265,7 @@ def lint_codes() -> str:
 
 
 def patches() -> str:
-    """Return every shipped patch: what it fixes, for which releases, who needs it."""
+    """Return every shipped patch: the bug, the releases, and who needs it."""
     return "\n\n".join(_patch(one) for one in Shelf((data.PATCHES,)).values())
 
 
@@ -298,14 +298,14 @@ def failures() -> str:
 
 
 def failure_texts() -> str:
-    """Return the text by which each known failure is recognised."""
+    """Return the pattern of each known failure."""
     return table(
         ("failure", "the log has"), [(code(one.finding.code), code(one.pattern.pattern)) for one in known_failures()]
     )
 
 
 def bugs_of_vllm() -> str:
-    """Return the bugs of vLLM that have a patch: what the log says, what it is, what to do."""
+    """Return the bugs of vLLM that have a patch: the log's text, the cause and the fix."""
     link = "[`{0}`]({1}#{0})"
     rows = [
         (" or ".join(map(_quoted, bug.errors)), bug.symptom, f"{bug.fix()} {link.format(bug.patch, _PATCHES_PAGE)}")
@@ -322,16 +322,16 @@ _PATCHES_PAGE: Final = "../reference/patches.md"
 
 
 def phases() -> str:
-    """Return which line of the log begins which phase, and who prints it."""
+    """Return the log line that begins each phase, and its origin."""
     rows = [(mark.phase, code(mark.pattern.pattern), mark.source, mark.releases) for mark in MARKS]
     return table(("phase", "begins with a line that matches", "printed by", "vLLM"), rows)
 
 
 def exit_codes() -> str:
-    """Return the exit codes, as the tree at the head of errors.py has them."""
+    """Return the exit codes from the tree in errors.py's docstring."""
     found: dict[str, list[str]] = {"0": ["success"]}
     for name, number, text in _ERROR.findall(errors.__doc__ or ""):
-        assert getattr(errors, name).exit_code == int(number), f"errors.py draws {name} with another exit code"
+        assert getattr(errors, name).exit_code == int(number), f"errors.py lists another exit code for {name}"
         found.setdefault(number, []).append(text)
     return table(("code", "meaning"), [(number, "; ".join(texts)) for number, texts in found.items()])
 

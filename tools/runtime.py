@@ -1,8 +1,8 @@
-"""Build the managed runtime of the profile tiny-cpu ahead of time, so that no test's time limit pays for it.
+"""Build the managed runtime of the profile tiny-cpu in advance, so that it does not count towards a test's time limit.
 
     .venv/bin/python tools/runtime.py
 
-The last line of stdout is its interpreter. A finished runtime is left alone.
+The last line of stdout is its interpreter. A complete runtime is not built again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gemmaspec.runtime import ensure_runtime
 
 
 def main() -> int:
-    """Build it; returns the exit code."""
+    """Build it and return the exit code."""
     try:
         interpreter = ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=say)
     except GemmaspecError as error:
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Print progress to stderr."""
     sys.stderr.write(f"runtime: {text}\n")
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install Chromium from Debian's own sources, where it is missing: the tests open bench's report in it.
+# Install Chromium from Debian's own sources if it is missing; the tests open bench's report in it.
 #
 #   tools/setup-chromium.sh
 #
-# Exit code 4 when it cannot be installed here (not Debian, not root, no package source); the reason is said.
+# Exit with code 4 and print the reason if it cannot be installed (not Debian, not root, no package source).
 set -euo pipefail
 
 say() { printf 'setup-chromium: %s\n' "$*" >&2; }

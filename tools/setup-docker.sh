@@ -3,10 +3,10 @@
 #
 #   tools/setup-docker.sh
 #
-# Nothing is done where `docker info` answers and `docker compose` is version 2. On Debian as root, Docker comes from the
-# system's own sources, and Compose too where they have version 2; bookworm has not, so the one binary is taken out of
-# trixie's package, from the same mirror and with apt's signature check. A daemon is started if none answers.
-# Exit code 4 when Docker cannot be had here (not Debian, not root, no privileges for a daemon); the reason is said.
+# Do nothing if `docker info` answers and `docker compose` is version 2. On Debian as root, install Docker from the
+# system's own sources, and Compose too if they have version 2. bookworm does not, so take the one binary out of
+# trixie's package, from the same mirror and with apt's signature check. Start a daemon if none answers.
+# Exit with code 4 and print the reason if Docker is not available (not Debian, not root, no privileges for a daemon).
 #
 # DOCKER_HOST    a unix:// socket: the daemon is started there
 # DOCKERD_FLAGS  more flags for a daemon started here
@@ -59,11 +59,11 @@ install_compose() {
 compose_from_newer_debian() {
   local work uri binary
   work=$(mktemp -d)
-  # shellcheck disable=SC2064  # the folder of now
+  # shellcheck disable=SC2064  # expand the folder now
   trap "rm -rf '$work'" EXIT
   uri=$(debian_mirror)
   [ -n "$uri" ] || missing "no Debian mirror in apt's sources to take docker-compose from"
-  say "taking Compose v2 from $compose_suite"
+  say "extracting Compose v2 from $compose_suite"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/parts"
   printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' "$uri" "$compose_suite" \
     >"$work/sources.list"
@@ -81,7 +81,7 @@ candidate() {
   apt-cache policy docker-compose 2>/dev/null | sed -n 's/^ *Candidate: *//p'
 }
 
-# The first archive of apt's own sources that carries this system's release.
+# Print the first archive of apt's own sources that has this system's release.
 debian_mirror() {
   local codename
   # shellcheck disable=SC1091
@@ -124,7 +124,7 @@ $(tail -n 5 "$log" 2>/dev/null)"
 
 last_of() { "$@" 2>&1 | tail -n 1; }
 
-# Run a command; its output is shown only when it fails.
+# Run a command; show its output only if it fails.
 quietly() {
   local output
   output=$(DEBIAN_FRONTEND=noninteractive "$@" 2>&1) || missing "$* failed:

@@ -1,11 +1,11 @@
-"""List every string that can reach a person, for somebody to read from top to bottom: file:line, then the text.
+"""List every string that a person can read, as file:line and text, for proofreading.
 
     python tools/strings.py [FOLDER or FILE …]      # gemmaspec/ by default
     python tools/strings.py --docstrings gemmaspec/cli
 
-A string counts when it holds two words or more and is neither a docstring nor an attribute's description. Holes of an
-f-string are shown as {…}. Regular expressions, code that is written to a file and keys of formats stay in the list:
-a reader passes over them sooner than a rule would.
+A string is listed if it contains two or more words and is neither a docstring nor an attribute's description.
+Placeholders of an f-string are shown as {…}. Regular expressions, generated code and keys of formats are listed too,
+because a reader skips them more reliably than a rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TWO_WORDS = re.compile(r"[A-Za-z{}…]{2,}[,.:;]? +[A-Za-z{}…]{1,}")
 
 
 def texts(tree: ast.Module, *, docstrings: bool) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each string; of the descriptions alone with `docstrings`."""
+    """Yield the line and the text of each string; with `docstrings`, only of docstrings and descriptions."""
     described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -40,7 +40,7 @@ def main() -> None:
     """Print the list."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, default=[ROOT / "gemmaspec"])
-    parser.add_argument("--docstrings", action="store_true", help="the docstrings instead")
+    parser.add_argument("--docstrings", action="store_true", help="list docstrings instead")
     options = parser.parse_args()
     for path in options.paths:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:

@@ -1,4 +1,4 @@
-"""`patch apply`: the overlay that a start would build, somewhere to look at it."""
+"""`patch apply`: build the overlay of a start in another folder, to look at it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemmaspec.trees.folder import package_in, read_inside
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What was decided, and the patched files; `out` holds them beside links to all others."""
+    """The decisions and the patched files; `out` contains them and links to all other files."""
 
     out: Path
     vllm: str
@@ -32,10 +32,10 @@ class Applied:
 def apply(
     tree: Path, out: Path, *, patches: Sequence[str] = (), folders: Sequence[Path] = (), profile: str | None = None
 ) -> Applied:
-    """Patch a mirror of a folder's vllm/, by the launcher's own code; all or nothing.
+    """Patch a mirror of a folder's vllm/ with the launcher's own code; all or nothing.
 
-    Without patches, all of the folders. Raises PatchConflict when a required one does not fit, UsageError for
-    an `out` that is something else than an overlay, PatchError and EnvironmentMissing for what cannot be read.
+    Without `patches`, apply all patches of the folders. Raise PatchConflict if a required one does not fit,
+    UsageError if `out` exists and is not an overlay, PatchError and EnvironmentMissing for unreadable input.
     """
     package = package_in(tree)
     _check_out(out, package)
@@ -67,21 +67,19 @@ def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) 
 
 
 def _check_out(out: Path, package: Path) -> None:
-    """Only an overlay is ever replaced, and none is written into the package that it mirrors."""
+    """Raise UsageError unless `out` is new or an overlay, and outside the package that it mirrors."""
     place = out.absolute()
     if place.resolve().is_relative_to(package.resolve()):
-        raise UsageError(f"{out} is inside the vllm that is to be patched")
+        raise UsageError(f"{out} is inside the vllm package to patch")
     if place.is_symlink() or (place.exists() and not (place / launcher.OVERLAY_MARKER).is_file()):
-        raise UsageError(
-            f"{out} is there and is no overlay: it was not touched", hint="name a folder that is not there"
-        )
+        raise UsageError(f"{out} exists and is not an overlay; it was left unchanged", hint="name a new folder")
 
 
 def _stop_on_conflict(results: Sequence[launcher.PatchResult], version: str, tree: Path) -> None:
     unfit = [result for result in results if result.state not in launcher.FITS and result.patch.required]
     if not unfit:
         return
-    lines = [f"{', '.join(result.patch.id for result in unfit)} does not fit vllm {version}: nothing was written"]
+    lines = [f"{', '.join(result.patch.id for result in unfit)} does not fit vllm {version}; nothing was written"]
     for result in unfit:
         lines += [
             f"  {file.path}:{file.line or 1}: {file.state}: {file.detail}"
@@ -92,7 +90,7 @@ def _stop_on_conflict(results: Sequence[launcher.PatchResult], version: str, tre
 
 
 def _write(package: Path, out: Path, changed: dict[str, bytes]) -> None:
-    """Build beside `out`, then put it in its place."""
+    """Build the overlay next to `out`, then rename it into place."""
     place = out.absolute()
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:

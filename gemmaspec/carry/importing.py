@@ -1,4 +1,4 @@
-"""`patch import`: a diff from a pull request or a file, as a patch that nobody has reviewed."""
+"""`patch import`: a diff from a pull request or a file, as an unreviewed patch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.reader import Reader, open_reader
 
 FIRST_RELEASE: Final = "0.19.0"
-"""The first vLLM release with Gemma 4; what an import claims that was tried on none."""
+"""The first vLLM release with Gemma 4; the range of an import that was tested on no release begins here."""
 _PULL: Final = re.compile(r"(https?://github\.com/[^/]+/[^/]+/pull/(\d+))(?:\.diff|\.patch|/files|/changes)?/?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """An address or a file; the rest has defaults. `date` is written down as it is: no clock is asked."""
+    """An address or a file; the other fields have defaults. `date` is recorded as given, without a clock."""
 
     source: str
     id: str | None = None
@@ -40,7 +40,7 @@ class ImportRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Import:
-    """The patch, the files of the diff that are not in it, and the vLLM on which it was tried ("" for none)."""
+    """The patch, the files that were dropped from the diff, and the vLLM on which it was tested ("" for none)."""
 
     patch: Patch
     dropped: Sequence[str]
@@ -48,23 +48,23 @@ class Import:
 
 
 def import_diff(request: ImportRequest) -> Import:
-    """Make an unreviewed patch of a diff; the same bytes give the same patch.
+    """Make an unreviewed patch from a diff; the same bytes give the same patch.
 
-    Raises PatchError for a diff that is refused, PatchConflict when it does not fit the named vLLM, UsageError for a
-    bad id or one that is taken, EnvironmentMissing for what cannot be read.
+    Raise PatchError for an invalid diff, PatchConflict if it does not fit the named vLLM, UsageError for an invalid or
+    existing id, EnvironmentMissing for unreadable input.
     """
     id_, folder = request.id or _id_of(request.source), folder_for(request.folder)
     rebase_state.check_id(id_)
     refuse_existing(id_, folder)
     if request.date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", request.date):
-        raise UsageError(f"--date {request.date!r} is not like 2026-11-20")
+        raise UsageError(f"--date {request.date!r} must be like 2026-11-20")
     address = "://" in request.source
     data = fetch(_diff_address(request.source)) if address else _read(Path(request.source))
     name = request.source if address else Path(request.source).name
     try:
         incoming = reduce_diff(data.decode("utf-8"), name)
     except UnicodeDecodeError as error:
-        raise PatchError(f"{name}: not UTF-8 at byte {error.start}, so it is no diff of Python files") from None
+        raise PatchError(f"{name}: not a diff of Python files: invalid UTF-8 at byte {error.start}") from None
     origin = Imported(source=name, sha256=launcher.sha256(data), date=request.date)
     new = NewPatch(
         id=id_,
@@ -81,35 +81,35 @@ def import_diff(request: ImportRequest) -> Import:
 
 
 def _id_of(source: str) -> str:
-    """pr-41752 for a pull request on GitHub, else the last part of the name."""
+    """Return pr-41752 for a pull request on GitHub, else the last part of the name."""
     pull = _PULL.fullmatch(source)
     if pull:
         return f"pr-{pull[2]}"
     stem = re.split(r"[/?#]", source.rstrip("/"))[-1].removesuffix(".diff").removesuffix(".patch")
     id_ = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if not id_:
-        raise UsageError(f"{source}: no id can be made of that name", hint="--id what-the-patch-does")
+        raise UsageError(f"{source}: cannot make an id from this name", hint="--id what-the-patch-does")
     return id_
 
 
 def _diff_address(source: str) -> str:
-    """The diff of a pull request on GitHub, whichever of its pages was named; any other address as it is."""
+    """Return the address of a GitHub pull request's diff, given any of its pages; other addresses stay unchanged."""
     pull = _PULL.fullmatch(source)
     return f"{pull[1]}.diff" if pull else source
 
 
 def _read(file: Path) -> bytes:
     if not file.is_file():
-        raise UsageError(f"there is no file {file}")
+        raise UsageError(f"the file {file} does not exist")
     with file.open("rb") as opened:
         data = opened.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise UsageError(f"{file} is larger than {LARGEST} bytes, which no patch is")
+        raise UsageError(f"{file} is too large for a patch: more than {LARGEST} bytes")
     return data
 
 
 def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
-    """The patch with the least diffs that do the same to that vLLM, and its release as the first one claimed."""
+    """Return the patch with minimal diffs of the same effect on that vLLM, from its release on."""
     files = reader.files(file.path for file in incoming.files)
     pairs = {}
     for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
@@ -120,8 +120,8 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
             raise PatchConflict(
                 f"{new.id} does not apply to {reader.place}: {where}"
                 if found.state != "applied"
-                else f"{reader.place} has it already: {where}",
-                hint="name another release, or none: then it is taken as it is",
+                else f"{reader.place} already has it: {where}",
+                hint="name another release, or none to import the diff unchanged",
             )
         pairs[edit.path] = found.before, found.after
     diffs = diffs_of(pairs)
@@ -135,9 +135,9 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
 
 
 def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher.FileEdit:
-    """The edit of one file, each hunk in the scope in which it is found: the guessed one, or anywhere.
+    """Return the edit of one file, each hunk with the scope in which it is found: the guessed one, or any.
 
-    The context of a diff from elsewhere may begin inside a docstring, which a scope has to say.
+    The context of a foreign diff may begin inside a docstring; then the scope has to end in __doc__.
     """
     hunks = []
     for guess, one in zip(scopes, file.hunks, strict=True):

@@ -23,10 +23,10 @@ from gemmaspec.trees.verdicts import Judge
 
 
 def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False) -> list[Path]:
-    """Write known.json of the named patches, or all, where it is not what it would be; returns those files.
+    """Write known.json of the named patches, or of all, if it is out of date; return these files.
 
-    With `check` nothing is written. Raises PatchError for a refused patch, EnvironmentMissing for a release
-    that cannot be read.
+    With `check` nothing is written. Raise PatchError for an invalid patch, EnvironmentMissing for an unreadable
+    release.
     """
     patches = load_set(names, (folder,))
     for error in patches.refused.values():
@@ -53,7 +53,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
 
 
 def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
-    """The files of one release, before and after; what was known so far has no say in it."""
+    """Yield the files of one release, before and after, without using the existing known.json."""
     chain = tuple(_without_known(patch) for patch in judge.patches)
     verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
     alone = {file.path: file for file in verdict.files if verdict.state == "applies"}
@@ -64,18 +64,20 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
                 continue
             before = launcher.sha256(data)
             seen = FileHash(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
-            applies = edit.path in alone and alone[edit.path].before == before  # else what it needs changed it first
+            applies = (
+                edit.path in alone and alone[edit.path].before == before
+            )  # else a patch that it needs changed the file first
             yield _with_result(seen, edit, data) if applies else seen
 
 
 def _with_result(seen: FileHash, edit: launcher.FileEdit, data: bytes) -> FileHash:
-    """Where the hunks go and what comes out, which any Python that can run the release must be able to compile."""
+    """Return the places of the hunks and the result, which every Python that runs the release must compile."""
     source = launcher.Source(data)
     places = [(launcher.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
     after = source.replaced(places)
     if _oldest_grammar(after) > _oldest_grammar(data):
         raise PatchError(
-            f"{seen.path} of vllm {seen.vllm}: the {seen.variant} diff writes Python that is newer than the file's own"
+            f"{seen.path} of vllm {seen.vllm}: the {seen.variant} diff needs a newer Python than the file itself"
         )
     patched = launcher.Source(after)
     around = tuple(place_of(hunk, source, index, patched) for index, hunk in places)
@@ -84,7 +86,7 @@ def _with_result(seen: FileHash, edit: launcher.FileEdit, data: bytes) -> FileHa
 
 
 def _oldest_grammar(data: bytes) -> int:
-    """The oldest Python 3.x, from 3.10, whose grammar has this code."""
+    """Return the oldest Python 3.x, from 3.10 on, whose grammar accepts this code."""
     for minor in range(10, sys.version_info.minor):
         with contextlib.suppress(SyntaxError):
             ast.parse(data, feature_version=(3, minor))

@@ -1,7 +1,7 @@
-"""Three-way merges of a patch: from a release that it fits to a vLLM that it does not, wherever the code is now.
+"""Three-way merges of a patch, from a release that it fits to a vLLM that it does not fit, even if the code moved.
 
-base is the file of the release, ours is that file patched, theirs is the new vLLM's. What is merged is the function
-or class that a hunk is in; for a hunk without one, the whole file.
+`base` is the file of the release, `ours` the same file patched, `theirs` the file of the new vLLM. The unit of a merge
+is the function or class of a hunk, or the whole file for a hunk without one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gemmaspec.trees.successors import successors
 from gemmaspec.trees.verdicts import Judge
 
 _ALIKE: Final = 0.5
-"""How much of a function must be the same for one of that name elsewhere to be it, of several; 1 is all."""
+"""Minimum similarity to identify a moved function among several of the same name; 1 means identical."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """A release that the patch applies to: its files, those of the variant that does it before and after."""
+    """A release that the patch applies to: its files, and those of the fitting variant before and after."""
 
     version: str
     edits: tuple[launcher.FileEdit, ...]
@@ -39,7 +39,10 @@ class Base:
 
 
 def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
-    """The nearest release below a vLLM that the patch applies to, else the nearest above. Raises EnvironmentMissing."""
+    """Return the nearest older release that the patch applies to, else the nearest newer one.
+
+    Raise EnvironmentMissing if there is none.
+    """
     for version in _nearest_first(patch, vllm, listed):
         files = ReleaseReader(version, listed).files(judge.needed_paths(version))
         results, changed = launcher.decide_plan(
@@ -50,13 +53,13 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
             before = {file.path: file.before for file in results[-1].files if file.before is not None}
             return Base(version=version, edits=variant.files, before=before, after=changed)
     raise EnvironmentMissing(
-        f"{patch.id}: no published release of vllm is there that it applies to, so there is nothing to merge from",
+        f"{patch.id}: applies to no published vllm release; there is no merge base",
         hint=f"gemmaspec patch verify {patch.id}",
     )
 
 
 def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
-    """The published releases that the patch claims, but this one: those before it, then those after it."""
+    """Return the other published releases in the patch's ranges: older ones, then newer ones, nearest first."""
     claimed = [
         version
         for version in listed.releases()
@@ -75,10 +78,10 @@ def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
 def merges(
     judge: Judge, patch: Patch, base: Base, target: Reader, say: Say = lambda _: None, successor: str = ""
 ) -> list[Merge]:
-    """The patch carried to each file of a vLLM, conflicts included; the nearest release is `base`.
+    """Return the patch merged into each file of a vLLM, including conflicts; the nearest release is `base`.
 
-    `successor` is where a function went that nothing is called any more, as vllm/….py:Class.name. Raises PatchConflict
-    for code that is nowhere or in several places, EnvironmentMissing without git.
+    `successor` is the new place of a renamed function, as vllm/….py:Class.name. Raise PatchConflict if code is missing
+    or in several places, EnvironmentMissing without git.
     """
     return list(_Merger(judge, patch, base, target, say, successor).merges())
 
@@ -93,7 +96,7 @@ class _Merger:
         self._labels = f"patch {patch.id}", f"vllm {base.version}", str(target.place)
 
     def merges(self) -> Iterator[Merge]:
-        """Each file of the new vLLM that the patch edits. Raises PatchConflict for code that is nowhere."""
+        """Yield each file of the new vLLM that the patch edits. Raise PatchConflict for missing code."""
         homes: dict[str, dict[str, dict[str, str]]] = {}
         for edit in self._base.edits:
             for scope in _outermost(hunk.function for hunk in edit.hunks):
@@ -102,17 +105,17 @@ class _Merger:
         theirs = self._patched_by_needs(homes)
         for path, sources in homes.items():
             if len(sources) > 1:
-                raise PatchConflict(f"{' and '.join(sources)} have become one file, {path}", hint=self._by_hand())
+                raise PatchConflict(f"{' and '.join(sources)} were merged into one file, {path}", hint=self._by_hand())
             (source, scopes), *_ = sources.items()
             yield self._merged(path, source, scopes, theirs[path])
 
     def _merged(self, path: str, source: str, scopes: Mapping[str, str], theirs: bytes) -> Merge:
-        """`scopes` are the names of then, each with that of now."""
+        """Return the merge of one file; `scopes` maps old names to new ones."""
         base, ours = self._base.before[source], self._base.after[source]
         single = all(_once(data, scope) for data in (base, ours) for scope in scopes)
         whole = "" in scopes or not single or not all(_once(theirs, scope) for scope in scopes.values())
         if whole and path != source:
-            raise PatchConflict(f"{source}: its code is in {path} now, more than once", hint=self._by_hand())
+            raise PatchConflict(f"{source}: its code is now in {path}, more than once", hint=self._by_hand())
         merged, conflicts = theirs, 0
         for scope, name in [("", "")] if whole else sorted(scopes.items()):
             sides = [_cut(base, scope), _cut(ours, scope), _cut(theirs, name)]
@@ -123,39 +126,39 @@ class _Merger:
         return Merge(file=file, base=base, ours=ours, theirs=theirs, merged=merged)
 
     def _home(self, path: str, scope: str) -> tuple[str, str]:
-        """The file that has the scope now, and its name there."""
+        """Return the file that now contains the scope, and its name there."""
         data = self._target.files([path])[path]
         if data is not None and (not scope or defines(data, scope)):
             return path, scope
         if not scope:
-            raise PatchConflict(f"{path} is not in {self._target.place}", hint=self._by_hand())
-        self._say(f"{path}: {scope} is not there any more; looking for it in {self._target.place}")
+            raise PatchConflict(f"{path} is missing in {self._target.place}", hint=self._by_hand())
+        self._say(f"{path}: {scope} is missing; searching {self._target.place}")
         if self._successor:
             home, _, name = self._successor.partition(":")
             found_there = self._target.files([home])[home] if name else None
             if found_there is None or not defines(found_there, name):
-                raise PatchConflict(f"{self._target.place} has no {name or 'function'} in {home}")
-            self._say(f"{scope} is {name} in {home} now, as you say")
+                raise PatchConflict(f"{home} of {self._target.place} does not define {name or 'a function'}")
+            self._say(f"{scope} is now {name} in {home}, as given by --successor")
             return home, name
         found = find_scope(self._target, scope, path, self._say)
         if not found:
             raise self._renamed(path, scope)
         home = self._most_alike(found, path, scope)
-        self._say(f"{scope} is in {home} now")
+        self._say(f"{scope} is now in {home}")
         return home, scope
 
     def _renamed(self, path: str, scope: str) -> PatchConflict:
-        """What is said of code that nothing is called any more: the functions with nearly the same code."""
+        """Return the error for a name that no longer exists, with the functions that have similar code."""
         base, here = self._base.before[path], self._target.files([path])
         files = [{one: data for one, data in here.items() if data}, *rings(self._target, path, lambda _: None)]
         offers = next((offered for some in files if (offered := successors(base, scope, some))), [])
-        message = f"nothing in {self._target.place} is called {scope}, which was in {path}"
+        message = f"{self._target.place} no longer defines {scope}, which was in {path}"
         if not offers:
             return PatchConflict(message, hint=self._by_hand())
         best = offers[0]
         where = f"--to {self._target.place.ref}" if self._target.place.kind == "release" else "--tree …"
         return PatchConflict(
-            f"{message}; most like it: {', '.join(map(str, offers[:3]))}",
+            f"{message}; the most similar code: {', '.join(map(str, offers[:3]))}",
             hint=f"gemmaspec patch rebase {self._patch} {where} --successor {best.path}:{best.scope}",
         )
 
@@ -173,7 +176,7 @@ class _Merger:
         return best
 
     def _patched_by_needs(self, homes: Mapping[str, object]) -> Mapping[str, bytes]:
-        """The new vLLM's files as the patch would find them."""
+        """Return the new vLLM's files after the patches that this one needs."""
         paths = {*homes, *deciding.needed_paths(self._needs, self._target.vllm)}
         files = self._target.files(paths)
         plan = launcher.Plan(1, "", "", (), self._needs, "")
@@ -188,7 +191,7 @@ class _Merger:
 
 
 def _outermost(scopes: Iterator[str]) -> list[str]:
-    """The scopes that are in no other of them."""
+    """Return the scopes that are not inside another one."""
     found = list(dict.fromkeys(scopes))
     return [one for one in found if not any(_inside(one, other) for other in found)]
 
@@ -198,7 +201,7 @@ def _inside(scope: str, other: str) -> bool:
 
 
 def _once(data: bytes, scope: str) -> bool:
-    """Whether a file defines the scope once, and its text is there once, so that it can be cut out and put back."""
+    """Return whether a file has the scope and its text exactly once, so that the text can be replaced."""
     try:
         return len(launcher.Source(data).spans(scope)) == 1 and data.count(_cut(data, scope)) == 1
     except launcher.NOT_PYTHON:
@@ -206,7 +209,7 @@ def _once(data: bytes, scope: str) -> bool:
 
 
 def _cut(data: bytes, scope: str) -> bytes:
-    """The text of the first function or class of that name, decorators included; the whole file for ""."""
+    """Return the text of the first function or class of that name, including decorators; the whole file for ""."""
     if not scope:
         return data
     source = launcher.Source(data)

@@ -1,4 +1,4 @@
-"""A new patch folder, written whole or not at all."""
+"""A new patch folder, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemmaspec.patching.patch import Imported, Patch, load_patch
 
 @dataclass(frozen=True, kw_only=True)
 class NewPatch:
-    """What a new patch folder says; `floor` is the first release that it is for, `scopes` are by file."""
+    """The content of a new patch folder; `floor` is the first release of its range, `scopes` are by file."""
 
     id: str
     diff: str
@@ -26,26 +26,26 @@ class NewPatch:
 
 
 def folder_for(folder: Path | None) -> Path:
-    """Where new patches go: the folder given, else the user's own, else the shipped one of a checkout."""
+    """Return the folder for new patches: the given one, else the user's own, else the shipped one of a checkout."""
     if folder:
         return folder
     chosen = data.patch_folders()[-1]
     if chosen == data.PATCHES and data.PATCHES.is_relative_to(Path(data.__file__).parent):
         raise UsageError(
-            "patches that were installed with gemmaspec are not added to",
-            hint="say where: --patches DIR    # and set GEMMASPEC_PATCHES=DIR, so that it is found",
+            "cannot add patches to those installed with gemmaspec",
+            hint="name a folder: --patches DIR    # and set GEMMASPEC_PATCHES=DIR, so that gemmaspec finds the patch",
         )
     return chosen
 
 
 def refuse_existing(id_: str, folder: Path) -> None:
-    """UsageError when the folder has a patch of that id."""
+    """Raise UsageError if the folder already has a patch with this id."""
     if (folder / id_).exists():
-        raise UsageError(f"{folder / id_} is there already", hint=f"gemmaspec patch show {id_}")
+        raise UsageError(f"{folder / id_} already exists", hint=f"gemmaspec patch show {id_}")
 
 
 def write_patch(new: NewPatch, folder: Path) -> Patch:
-    """Write the folder, with a patch.yaml to be filled in; it has loaded before it is put in its place."""
+    """Write the folder with a patch.yaml to complete; it is loaded as a check before it is renamed into place."""
     refuse_existing(new.id, folder)
     name = rewrite.diff_name(new.floor, ())
     variant = rewrite.NewVariant(diff=name, floor=new.floor, scopes=new.scopes)

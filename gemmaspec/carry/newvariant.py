@@ -1,4 +1,4 @@
-"""A new variant of a patch: found out from two versions of its files, proven, and made into the files to write."""
+"""A new variant of a patch: derived from two versions of its files, proven, and turned into the files to write."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a variant is made from; `files` has the new vLLM's files as they are and as they are to be."""
+    """The input of a new variant; `files` maps a path to its (current, patched) contents in the new vLLM."""
 
     files: Mapping[str, tuple[bytes, bytes]]
     moved: Mapping[str, str]
-    """New path -> old path, for code that is in another file now."""
+    """New path -> old path, for code that moved to another file."""
     vllm: str
     base: str
-    """The release that the nearest diff was made for; "" when there is none."""
+    """The release of the nearest diff; "" if there is none."""
     floor: str
-    """The first release it is for; "" to find it out."""
+    """The first release of its range; "" to determine it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,10 @@ class WrittenVariant:
 
 
 def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
-    """The least diff of each file that was changed. PatchError for what no patch can say, or when none was."""
+    """Return the minimal diff of each changed file.
+
+    Raise PatchError for a change that a patch cannot express, or if nothing changed.
+    """
     changed = {path: pair for path, pair in files.items() if pair[0] != pair[1]}
     if not changed:
         raise PatchError(f"nothing was changed in {', '.join(files)}")
@@ -58,20 +61,20 @@ def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
 
 
 def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
-    """It applies, compiles, is then seen to be in, and comes out again. Raises PatchError."""
+    """Raise PatchError unless the diff applies, compiles, is detected as applied, and reverts cleanly."""
     done = launcher.decide_file(diff.edit, before)
     again = launcher.decide_file(diff.edit, after)
     hunks = tuple(dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks)
     back = launcher.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
     if (done.state, done.after, again.state, back.after) != ("applies", after, "applied", before):
         path, why = diff.edit.path, done.detail or again.detail or back.detail
-        raise PatchError(f"{path}: the new diff does not do what it should: {why}")
+        raise PatchError(f"{path}: the new diff failed its check: {why}")
 
 
 def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[], Listing], say: Say) -> WrittenVariant:
-    """Make the variant and prove it: on the new vLLM, and that no release is worse off than before.
+    """Make the variant, and prove that it fits the new vLLM and that no other release loses its patch.
 
-    Raises PatchError for a change that no patch can say, PatchConflict when another release would not fit any more.
+    Raise PatchError for a change that a patch cannot express, PatchConflict if another release would no longer fit.
     """
     diffs = diffs_of(wanted.files)
     edits = tuple(diff.edit for diff in diffs)
@@ -93,16 +96,16 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
 
 
 def release_number(vllm: str) -> str:
-    """The number of the release that a build is, or is on the way to. UsageError when it states none."""
+    """Return the release number of a release or pre-release build. Raise UsageError if it states none."""
     found = re.match(launcher.VERSION_NUMBER, vllm)
     if not found:
-        raise UsageError(f"this vLLM states no version ({vllm})", hint="say for which releases it is: --from 0.34.0")
+        raise UsageError(f"the version of this vLLM is unknown ({vllm})", hint="name the first release: --from 0.34.0")
     return found[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Release:
-    """Another release, with the verdict of the patch as it was."""
+    """Another release, with the verdict on the old patch."""
 
     version: str
     read: launcher.Read
@@ -112,13 +115,13 @@ class _Release:
 def _other_releases(
     judge: Judge, edits: Sequence[launcher.FileEdit], listing: Callable[[], Listing], say: Say
 ) -> Callable[[Callable[[str], bool]], Iterator[_Release]]:
-    """Reads the published releases that are chosen, from the newest; none, and said so, without a package index."""
+    """Return a function that yields the chosen published releases, newest first; none without a package index."""
 
     def chosen(wanted: Callable[[str], bool]) -> Iterator[_Release]:
         try:
             listed = listing()
         except EnvironmentMissing as error:
-            say(f"other releases were not looked at: {error.message}")
+            say(f"did not check other releases: {error.message}")
             return
         for version in reversed(listed.releases()):
             if launcher.PUBLISHED_RELEASE.fullmatch(version) and wanted(version):
@@ -137,9 +140,9 @@ def _floor(
     wanted: Wanted,
     others: Callable[[Callable[[str], bool]], Iterator[_Release]],
 ) -> str:
-    """The oldest release that the new diff fits, going down from the target as long as the old ones do not.
+    """Return the oldest release that the new diff fits, going down from the target until an old diff fits.
 
-    It stops at the base; where that is newer than the target, at the first release that the patch is for.
+    It stops at the base, or at the first release of the patch if the base is newer than the target.
     """
     floor = release_number(wanted.vllm)
     top, bottom = launcher.release_key(floor), launcher.release_key(wanted.base or floor)
@@ -156,24 +159,24 @@ def _floor(
 
 
 def in_a_gap(state: str, patch: launcher.Patch, vllm: str) -> bool:
-    """Whether no range holds a release, though a later one begins; a patch whose last range has ended is done."""
+    """Return whether a release is in no range, but a later range exists; after the last range the patch is done."""
     last = _lowest(patch.variants[-1])
     return state == "not-needed" and launcher.release_key(release_number(vllm)) < launcher.release_key(last)
 
 
 def _lowest(variant: launcher.Variant) -> str:
-    """The release that a range begins with."""
+    """Return the first release of a range."""
     return variant.specifier.partition(",")[0].removeprefix(">=")
 
 
 def plain(version: str) -> str:
-    """A release without .post1 or +cpu, as ranges have it."""
+    """Return a release without .post1 or +cpu, as in ranges."""
     found = re.match(launcher.VERSION_NUMBER, version)
     return found[0] if found else version
 
 
 def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, SupersededRule]:
-    """For code that moved, the superseded rules about it, again for its new file."""
+    """Return copies of the superseded rules for code that moved to a new file."""
     found: dict[int, SupersededRule] = {}
     for new, old in wanted.moved.items():
         for index, rule in enumerate(patch.text.superseded):
@@ -182,15 +185,17 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
                 continue
             compiled = launcher.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
             if launcher.closed_by(compiled, lambda path: wanted.files[path][0]):
-                say(f"superseded: not copied for {new}, where it would match the unpatched file: {rule.contains}")
+                say(
+                    f"superseded: did not copy a rule for {new}, because it matches the unpatched file: {rule.contains}"
+                )
             elif rule.scope and launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
                 found[index] = copy
-                say(f"superseded: copied for {new}")
+                say(f"superseded: copied a rule for {new}")
     return found
 
 
 def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
-    """The patch folder as it would be, read as any other."""
+    """Return the patch folder as it would be, loaded like any other."""
     with tempfile.TemporaryDirectory(prefix="gemmaspec-") as beside:
         folder = Path(beside) / patch.id
         shutil.copytree(patch.folder, folder)
@@ -200,20 +205,20 @@ def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
 
 
 def _check_target(new: Patch, wanted: Wanted) -> None:
-    """By its own range and rules the patch must now apply to the new vLLM, and then be seen as applied."""
+    """Raise PatchError unless the patch applies to the new vLLM by its own ranges and rules, and is then detected."""
     compiled = deciding.launcher_patch(new)
     for state, side in (("applies", 0), ("applied", 1)):
         files = {path: pair[side] for path, pair in wanted.files.items()}
         verdict = deciding.decide((compiled,), wanted.vllm, files.get)[-1]
         if verdict.state != state:
             details = "; ".join(file.detail for file in verdict.files)
-            raise PatchError(f"{new.id}: on vllm {wanted.vllm} it is {verdict.state}, not {state}: {details}")
+            raise PatchError(f"{new.id}: the state on vllm {wanted.vllm} is {verdict.state}, not {state}: {details}")
 
 
 def _check_others(
     judge: Judge, new: Patch, floor: str, others: Callable[[Callable[[str], bool]], Iterator[_Release]]
 ) -> None:
-    """No release that the patch fitted may be lost to the new range."""
+    """Raise PatchConflict if the new range takes a release away from a diff that fits it."""
     chain = (*judge.patches[:-1], deciding.launcher_patch(new))
     lost = [
         other.version
@@ -222,7 +227,7 @@ def _check_others(
     ]
     if lost:
         raise PatchConflict(
-            f"{new.id}: a variant from {floor} on would take away vllm {', '.join(lost)}, which the older diff fits; "
+            f"{new.id}: a variant from {floor} on would not fit vllm {', '.join(lost)}, which the older diff fits; "
             "nothing was written",
-            hint="give the releases that need another diff a range of their own in patch.yaml",
+            hint="add a separate range in patch.yaml for the releases that need another diff",
         )

@@ -1,4 +1,4 @@
-"""`patch export`: a patch as an ordinary diff for one vLLM, with three lines of context."""
+"""`patch export`: write a patch as an ordinary diff for one vLLM, with three lines of context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemmaspec.trees.reader import open_reader
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The diff, as bytes since vLLM's files need not be UTF-8; the vLLM that it is for, and what was decided."""
+    """The diff (bytes, because vLLM's files need not be UTF-8), its vLLM, and the decision."""
 
     patch: str
     vllm: str
@@ -28,10 +28,10 @@ class Exported:
 def export(
     id_: str, *, release: str | None = None, tree: Path | None = None, folders: tuple[Path, ...] = ()
 ) -> Exported:
-    """The diff that `git apply` and `patch -p1 -F0` take, for the files of one release or folder.
+    """Return a diff for `git apply` and `patch -p1 -F0`, for the files of one release or folder.
 
-    A patch that needs others is exported on top of them. Raises PatchConflict when it does not apply there, with the
-    reason; UsageError and EnvironmentMissing for a vLLM that is not named or cannot be read.
+    A patch that needs others is exported on top of them. Raise PatchConflict, with the reason, if it does not apply;
+    UsageError and EnvironmentMissing for a missing or unreadable vLLM.
     """
     patches = load_set((id_,), folders)
     for error in patches.refused.values():
@@ -44,8 +44,7 @@ def export(
     if result.state not in ("applies", "drifted"):
         detail = "; ".join(f"{one.path}:{one.line or 1}: {one.detail}" for one in result.files if one.detail)
         raise PatchConflict(
-            f"{id_} is {result.state} on {reader.place}, so there is nothing to export"
-            + (f": {detail}" * bool(detail)),
+            f"cannot export {id_}: its state on {reader.place} is {result.state}" + (f": {detail}" * bool(detail)),
             hint=f"gemmaspec patch verify {id_}",
         )
     texts = [_diff(one.path, one.before or b"", one.after or b"") for one in result.files]
@@ -53,7 +52,7 @@ def export(
 
 
 def _diff(path: str, before: bytes, after: bytes) -> bytes:
-    """A unified diff as git writes it, its lines ended by the newline alone."""
+    """Return a unified diff as git writes it, with lines that end only at a newline."""
     old, new = before.split(b"\n"), after.split(b"\n")
     names = (f"a/{path}".encode(), f"b/{path}".encode())
     lines = difflib.diff_bytes(difflib.unified_diff, _ended(old), _ended(new), *names, n=3, lineterm=b"\n")
@@ -61,12 +60,12 @@ def _diff(path: str, before: bytes, after: bytes) -> bytes:
 
 
 def _ended(lines: list[bytes]) -> list[bytes]:
-    """The lines with their newlines; the last one has none where the file does not end in one."""
+    """Return the lines with their newlines; the last one has none if the file does not end in one."""
     ended = [line + b"\n" for line in lines[:-1]]
     return ended if lines[-1] == b"" else [*ended, lines[-1]]
 
 
 def _complete(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines of a diff, with what a diff says of a file that does not end in a newline."""
+    """Yield the lines of a diff, with the note for a file without a final newline."""
     for line in lines:
         yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"

@@ -1,4 +1,4 @@
-"""The patches that a command is about: loaded, and those that are refused kept with the reason."""
+"""The patches of a command: loaded ones, and invalid ones with the reason."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from gemmaspec.trees.verdicts import Judge, judge
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSet:
-    """What was asked for; `every` also has the patches that those need."""
+    """The requested patches; `every` also contains the patches that they need."""
 
     every: Mapping[str, Patch]
     judges: Mapping[str, Judge]
     refused: Mapping[str, PatchError]
 
     def needed_paths(self, version: str) -> frozenset[str]:
-        """The files of a tree that deciding all of them would read."""
+        """Return the files of a tree that deciding all of them would read."""
         return frozenset(path for judge in self.judges.values() for path in judge.needed_paths(version))
 
     def claims(self, version: str) -> bool:
-        """Whether a release is in the range of one of them."""
+        """Return whether a release is in the range of one of them."""
         own = (judge.patches[-1] for judge in self.judges.values())
         return any(launcher.range_contains(variant.specifier, version) for patch in own for variant in patch.variants)
 
 
 def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
-    """The named patches of the folders, or all; the shipped and the user's own folders when none is given.
+    """Return the named patches of the folders, or all; default: the shipped and the user's own folders.
 
-    Raises UsageError for a folder or a patch that is not there.
+    Raise UsageError for a missing folder or an unknown patch.
     """
     found = _found(folders or data.patch_folders())
     for name in names:
@@ -56,7 +56,7 @@ def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
 def _found(folders: Sequence[Path]) -> dict[str, Patch | PatchError]:
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"there is no folder of patches {folder}")
+            raise UsageError(f"the patch folder {folder} does not exist")
     shelf = Shelf(folders)
     return {name: _load(shelf, name) for name in shelf}
 

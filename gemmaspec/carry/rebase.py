@@ -1,4 +1,4 @@
-"""`patch rebase` and `patch continue`: carry a patch to a vLLM that it does not fit, by three-way merges."""
+"""`patch rebase` and `patch continue`: carry a patch to a vLLM that it does not fit, with three-way merges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gemmaspec.trees.verdicts import Judge
 
 @dataclass(frozen=True, kw_only=True)
 class RebaseRequest:
-    """A patch, where it is to be carried (`to` or `tree`), and the first release that the new diff is for."""
+    """A patch, its target (`to` or `tree`), and the first release of the new diff."""
 
     patch: str
     to: str | None = None
@@ -35,12 +35,12 @@ class RebaseRequest:
     folders: tuple[Path, ...] = ()
     floor: str | None = None
     successor: str = ""
-    """Where a function went that has another name now, as vllm/….py:Class.name."""
+    """The new place of a renamed function, as vllm/….py:Class.name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rebased:
-    """What came out: it fitted (`verdict` says how), or a variant was written."""
+    """The result: the patch already fits (`verdict` says how), or a variant was written."""
 
     outcome: Literal["fits", "written"]
     patch: str
@@ -54,14 +54,14 @@ class Rebased:
 
 
 def rebase(request: RebaseRequest, say: Say = lambda _: None) -> Rebased:
-    """Carry a patch to another vLLM. A patch that fits it is left alone.
+    """Carry a patch to another vLLM. A patch that already fits stays unchanged.
 
-    Raises PatchConflict for a merge that needs a hand, with the folder to do it in; UsageError while another rebase
-    of the patch is under way; EnvironmentMissing for a vLLM that cannot be read, or without git.
+    Raise PatchConflict for a merge with conflicts, with the folder to resolve them in; UsageError while another rebase
+    of the patch is in progress; EnvironmentMissing for an unreadable vLLM, or without git.
     """
     rebase_state.refuse_second(request.patch)
     if request.floor and not re.fullmatch(launcher.VERSION_NUMBER, request.floor):
-        raise UsageError(f"--from {request.floor!r} is not like 0.34.0")
+        raise UsageError(f"--from {request.floor!r} must be a release like 0.34.0")
     judge, patch = _patch(request.patch, request.folders)
     listing = functools.cache(listing_of.published)
     target = open_reader(request.to, request.tree, listing)
@@ -76,13 +76,13 @@ def rebase(request: RebaseRequest, say: Say = lambda _: None) -> Rebased:
     state = _begin(judge, patch, target, request, listing(), say)
     conflicts = sum(file.conflicts for file in state.files)
     if conflicts:
-        where = f"{conflicts} place{'s' if conflicts > 1 else ''}"
-        raise rebase_state.conflict(state, f"{patch.id}: merging to {target.place} needs a hand in {where}")
+        count = f"{conflicts} conflict{'s' if conflicts > 1 else ''}"
+        raise rebase_state.conflict(state, f"{patch.id}: rebase onto {target.place}: {count} to resolve")
     return _finish(state, listing, say)
 
 
 def _begin(judge: Judge, patch: Patch, target: Reader, request: RebaseRequest, listed: Listing, say: Say) -> Carried:
-    """Merge, and keep it where it outlives this process."""
+    """Merge, and store the result where it outlives this process."""
     base = find_base(judge, patch, target.vllm, listed)
     say(f"merging from vllm {base.version}")
     merged = merges(judge, patch, base, target, say, request.successor)
@@ -101,9 +101,9 @@ def _begin(judge: Judge, patch: Patch, target: Reader, request: RebaseRequest, l
 
 
 def resume(id_: str, say: Say = lambda _: None) -> Rebased:
-    """Go on with a rebase: write the variant once the files hold no marker, compile, and do what they should.
+    """Continue a rebase: write the variant once the files have no conflict markers, compile and pass their checks.
 
-    Raises PatchConflict and PatchError for what is still to be done, UsageError when none is under way.
+    Raise PatchConflict and PatchError for remaining problems, UsageError if no rebase is in progress.
     """
     return _finish(rebase_state.load(id_), functools.cache(listing_of.published), say)
 
@@ -147,7 +147,7 @@ def _patch(id_: str, folders: tuple[Path, ...]) -> tuple[Judge, Patch]:
 
 
 def _edits(judge: Judge) -> Iterator[launcher.FileEdit]:
-    """Every edit of every variant: whichever the base turns out to use."""
+    """Yield every edit of every variant, because the base may use any of them."""
     return (edit for patch in judge.patches for variant in patch.variants for edit in variant.files)
 
 
@@ -155,6 +155,6 @@ def _refuse_unfit_needs(verdicts: tuple[Verdict, ...], target: Reader) -> None:
     for verdict in verdicts:
         if not verdict.fits:
             raise PatchConflict(
-                f"{verdict.patch}, which it needs, does not fit {target.place}",
+                f"the patch {verdict.patch}, which it needs, does not fit {target.place}",
                 hint=f"gemmaspec patch rebase {verdict.patch} --to …",
             )

@@ -1,10 +1,10 @@
-"""A rebase under way: a folder with the files to look at, which outlives the process that made it.
+"""A rebase in progress: a folder with the files to edit, which outlives the process that made it.
 
 STATE/rebase/ID/
-  state.json     what is carried where, and the sha256 of the new vLLM's files
-  vllm/…         the merged files, to be edited where there are conflict markers
+  state.json     the patch, its target, and the sha256 of the new vLLM's files
+  vllm/…         the merged files; edit them where they have conflict markers
   base/ ours/ theirs/    the old vLLM, the old vLLM patched, the new vLLM
-  write/         once it is proven: what is to be put into the patch folder
+  write/         the proven files for the patch folder
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WRITE: Final = "write"
 
 @dataclass(frozen=True)
 class CarriedFile:
-    """A file of the new vLLM, where its patched code was before, and the sha256 of it unpatched."""
+    """A file of the new vLLM, the old path of its patched code, and its sha256 without the patch."""
 
     path: str
     source: str
@@ -38,14 +38,14 @@ class CarriedFile:
     theirs: str
 
     def __post_init__(self) -> None:
-        """Both become paths on this machine."""
+        """Check both paths, because they become paths on this machine."""
         launcher.check_path(self.path)
         launcher.check_path(self.source)
 
 
 @dataclass(frozen=True)
 class Carried:
-    """state.json: the patch and its folder, from which release to which vLLM; `floor` is "" unless it was given."""
+    """The content of state.json: the patch, its folder, the base and the target; `floor` is "" unless given."""
 
     schema: int
     patch: str
@@ -59,7 +59,7 @@ class Carried:
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """The versions of one file that a merge is about."""
+    """The versions of one file in a merge."""
 
     file: CarriedFile
     base: bytes
@@ -69,28 +69,28 @@ class Merge:
 
 
 def place_of(id_: str) -> Path:
-    """The folder of a patch's rebase. UsageError for what is no patch id."""
+    """Return the folder of a patch's rebase. Raise UsageError for an invalid patch id."""
     check_id(id_)
     return state_dir() / "rebase" / id_
 
 
 def check_id(id_: str) -> None:
-    """UsageError for what is no patch id; it becomes the name of a folder."""
+    """Raise UsageError for an invalid patch id, because it becomes the name of a folder."""
     if not _ID.fullmatch(id_):
-        raise UsageError(f"{id_!r} is no patch id: small letters, digits and single hyphens")
+        raise UsageError(f"invalid patch id {id_!r}; use lower-case letters, digits and single hyphens")
 
 
 def refuse_second(id_: str) -> None:
-    """UsageError when a rebase of the patch is under way."""
+    """Raise UsageError if a rebase of the patch is already in progress."""
     if place_of(id_).exists():
         raise UsageError(
-            f"a rebase of {id_} is under way in {place_of(id_)}",
-            hint=f"gemmaspec patch continue {id_}    # or, to give it up: gemmaspec patch continue {id_} --abort",
+            f"a rebase of {id_} is in progress in {place_of(id_)}",
+            hint=f"gemmaspec patch continue {id_}    # or, to abort it: gemmaspec patch continue {id_} --abort",
         )
 
 
 def begin(state: Carried, merges: Sequence[Merge]) -> Path:
-    """Write the folder, whole or not at all."""
+    """Write the folder completely or not at all."""
     place = place_of(state.patch)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -111,22 +111,24 @@ def begin(state: Carried, merges: Sequence[Merge]) -> Path:
 
 
 def load(id_: str) -> Carried:
-    """The state of a patch's rebase. UsageError when there is none, PatchError when it is not as it was written."""
+    """Return the state of a patch's rebase. Raise UsageError if there is none, PatchError if it was edited."""
     place = place_of(id_)
     if not place.is_dir():
-        raise UsageError(f"no rebase of {id_} is under way", hint=f"gemmaspec patch rebase {id_} --to RELEASE")
+        raise UsageError(f"no rebase of {id_} is in progress", hint=f"gemmaspec patch rebase {id_} --to RELEASE")
     try:
         state: Carried = launcher.decode(Carried, json.loads((place / "state.json").read_bytes()), "state")
-        launcher.ensure(state.schema == 1 and state.patch == id_ and state.files, "it is about something else")
+        launcher.ensure(
+            state.schema == 1 and state.patch == id_ and state.files, "the file belongs to another patch or version"
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise PatchError(f"{place / 'state.json'}: {error}", hint=f"gemmaspec patch continue {id_} --abort") from None
     return state
 
 
 def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
-    """By path: the new vLLM's file, and the edited one.
+    """Return, by path, the new vLLM's file and the edited one.
 
-    Raises PatchConflict while there are markers in it, PatchError when a file is gone or was not to be edited.
+    Raise PatchConflict while a file has conflict markers, PatchError if a file is missing or theirs/ was edited.
     """
     place = place_of(state.patch)
     found: dict[str, tuple[bytes, bytes]] = {}
@@ -134,29 +136,29 @@ def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
         theirs, edited = read_inside(place / "theirs", file.path), read_inside(place, file.path)
         if theirs is None or edited is None or launcher.sha256(theirs) != file.theirs:
             raise PatchError(
-                f"{place}: {file.path} or theirs/{file.path} is gone, or the latter was edited",
+                f"{place}: {file.path} or theirs/{file.path} is missing, or the latter was edited",
                 hint=f"gemmaspec patch continue {state.patch} --abort",
             )
         marker = _MARKER.search(edited)
         if marker:
             line = edited.count(b"\n", 0, marker.start()) + 1
-            raise conflict(state, f"{place / file.path}:{line}: there is still a conflict marker")
+            raise conflict(state, f"{place / file.path}:{line}: unresolved conflict marker")
         found[file.path] = theirs, edited
     return found
 
 
 def conflict(state: Carried, why: str) -> GemmaspecError:
-    """The error that leaves the folder for a human."""
+    """Return the error that asks a person to edit the folder."""
     place, id_ = place_of(state.patch), state.patch
     paths = " ".join(str(place / file.path) for file in state.files)
     return PatchConflict(
         why,
-        hint=f"edit {paths}, then: gemmaspec patch continue {id_}    # or, to give it up: … {id_} --abort",
+        hint=f"edit {paths}, then: gemmaspec patch continue {id_}    # or, to abort it: … {id_} --abort",
     )
 
 
 def prepare_write(state: Carried, files: Mapping[str, str]) -> None:
-    """Note what is to be written into the patch folder, so that being killed while it is written does no harm."""
+    """Store the files for the patch folder, so that a killed write can be resumed."""
     place = place_of(state.patch)
     try:
         with tempfile.TemporaryDirectory(dir=place, prefix=".write-") as beside:
@@ -169,12 +171,12 @@ def prepare_write(state: Carried, files: Mapping[str, str]) -> None:
 
 
 def is_proven(id_: str) -> bool:
-    """Whether all that is left is to write."""
+    """Return whether only the write to the patch folder remains."""
     return (place_of(id_) / _WRITE).is_dir()
 
 
 def write(state: Carried) -> str:
-    """Put what was noted into the patch folder, patch.yaml last, and end the rebase; the name of the new diff."""
+    """Copy the stored files into the patch folder, patch.yaml last; end the rebase; return the name of the new diff."""
     files = sorted((place_of(state.patch) / _WRITE).iterdir(), key=lambda file: file.name == "patch.yaml")
     for file in files:
         write_whole(Path(state.folder) / file.name, file.read_bytes().decode("utf-8"))
@@ -183,14 +185,14 @@ def write(state: Carried) -> str:
 
 
 def end(id_: str) -> None:
-    """Remove the folder. UsageError when there is none."""
+    """Remove the folder. Raise UsageError if it is missing."""
     if not place_of(id_).is_dir():
-        raise UsageError(f"no rebase of {id_} is under way")
+        raise UsageError(f"no rebase of {id_} is in progress")
     remove(place_of(id_))
 
 
 def remove(place: Path) -> None:
-    """Remove a folder at once, as others see it."""
+    """Remove a folder atomically, as other processes see it."""
     try:
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".old-") as beside:
             place.rename(Path(beside) / place.name)
@@ -199,7 +201,9 @@ def remove(place: Path) -> None:
 
 
 def abort(id_: str) -> None:
-    """Give a rebase up. UsageError when its result is half written: then it can only be ended."""
+    """Abort a rebase. Raise UsageError if its result is half written, because then it can only be completed."""
     if is_proven(id_):
-        raise UsageError(f"{id_} is proven and is being written", hint=f"gemmaspec patch continue {id_}")
+        raise UsageError(
+            f"cannot abort the rebase of {id_}: its result is being written", hint=f"gemmaspec patch continue {id_}"
+        )
     end(id_)

@@ -1,4 +1,4 @@
-"""`patch release-day`: what a new vLLM does to the patches and to the shipped profiles."""
+"""`patch release-day`: check a new vLLM against the patches and the shipped profiles."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
 from gemmaspec.trees.verdicts import Judge
 
 Carried = Literal["clean", "by hand", "unknown"]
-"""How a patch that does not fit would come out of a three-way merge."""
+"""The expected result of a three-way merge for a patch that does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rebase:
-    """A merge that was tried: from which release, how it came out, and why."""
+    """A trial merge: its base release, the result and the reason."""
 
     base: str | None
     outcome: Carried
@@ -42,29 +42,29 @@ class Rebase:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileDay:
-    """Whether a profile would start, and what stops it, is left out or is new to it."""
+    """Whether a profile would start; what stops it, what is skipped, and what is new."""
 
     name: str
     starts: bool
     blocked_by: tuple[str, ...] = ()
-    """Patches, or what the plan is refused for."""
+    """Patches that conflict, or why the plan is invalid."""
     left_out: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """What `profile lint` finds on this vLLM and not on the one before it; an error of these stops it too."""
+    """New findings of `profile lint` since the release before; an error among them stops the start too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """Everything about one new vLLM."""
+    """All results for one new vLLM."""
 
     place: TreeSource
     vllm: str
     cells: tuple[PatchOnTree, ...]
     rebases: Mapping[str, Rebase]
-    """By id, for the patches that do not fit."""
+    """Trial merges by id, for the patches that do not fit."""
     profiles: tuple[ProfileDay, ...]
     names: Names | EnvironmentMissing
-    """Flags, variables and keys against the release before; why not, where they cannot be read."""
+    """Changes of flags, variables and keys since the release before, or why they are unknown."""
 
     @property
     def all_start(self) -> bool:
@@ -73,9 +73,9 @@ class Day:
 
 
 def release_day(release: str | None, *, tree: Path | None = None, folders: Sequence[Path] = ()) -> Day:
-    """Look at a release (the newest by default) or a folder. Nothing is written or started.
+    """Check a release (by default the newest) or a folder. Nothing is written or started.
 
-    Raises EnvironmentMissing for a vLLM that cannot be read, PatchError for a patch that is refused.
+    Raise EnvironmentMissing for an unreadable vLLM, PatchError for an invalid patch.
     """
     if release and tree:
         raise UsageError("name a release or --tree, not both")
@@ -100,7 +100,7 @@ def release_day(release: str | None, *, tree: Path | None = None, folders: Seque
 
 
 def _listing(*, needed: bool) -> Listing:
-    """The released wheels; without them, a folder can still be looked at."""
+    """Return the released wheels; a folder can be checked without them."""
     try:
         return listing_of.published(refresh=needed)
     except EnvironmentMissing:
@@ -113,7 +113,7 @@ def _release(release: str | None, listing: Listing, patches: PatchSet) -> Tree:
     final = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
     listing, chosen = listing_of.choose([release or final[-1]], listing)
     if len(chosen) != 1:
-        raise UsageError(f"one release is looked at, and {release!r} means {len(chosen)}")
+        raise UsageError(f"name one release; {release!r} means {len(chosen)}")
     (tree,) = Releases(listing).open(chosen, patches.needed_paths)
     if isinstance(tree, Unreadable):
         raise tree.error
@@ -130,7 +130,7 @@ def _names(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Pat
 def _profile_day(
     loaded: Loaded, tree: Tree, patches: Mapping[str, Patch], names: Names | EnvironmentMissing
 ) -> ProfileDay:
-    """The profile's plan, decided as its start would decide it, and what is wrong with it now."""
+    """Return the result for a profile: its plan, decided as at a start, and new problems."""
     profile = loaded.profile
     findings = names.findings[profile.name] if isinstance(names, Names) else ()
     try:
@@ -152,7 +152,7 @@ def _profile_day(
 
 
 def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Rebase:
-    """The merges that `patch rebase` would begin with; nothing is written."""
+    """Return the result of the merges that `patch rebase` would begin with; nothing is written."""
     base = None
     try:
         found = find_base(judge, patch, new.vllm, listing)
@@ -166,6 +166,6 @@ def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Re
     except GemmaspecError as error:
         return Rebase(base=base, outcome="unknown", detail=error.message)
     files = [merge.file for merge in merged]
-    moved = [f"the code of {file.source} is in {file.path} now" for file in files if file.path != file.source]
+    moved = [f"the code of {file.source} is now in {file.path}" for file in files if file.path != file.source]
     detail = [f"{merge.file.path}: {merge.file.conflicts} conflicts" for merge in torn]
     return Rebase(base=base, outcome="by hand" if torn else "clean", detail="; ".join(detail or moved))

@@ -1,4 +1,4 @@
-"""What a new vLLM does not know any more by name, and what the shipped profiles use of it."""
+"""Names that a new vLLM removed, and which of them the shipped profiles use."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ NAMES: Final = ("flags", "environment", "speculative", "reasoning_parsers", "too
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """One vLLM against the release before it."""
+    """One vLLM, compared with the release before it."""
 
     before: str
     gone: tuple[Change, ...]
-    """Names that the release before has; single values of a flag or key are not among them."""
+    """Names of the release before, without single values of a flag or key."""
     came: int
     findings: Mapping[str, tuple[Finding, ...]]
-    """By profile: what lint finds now, and not on the release before."""
+    """New findings of lint since the release before, by profile."""
 
 
 def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names:
-    """Raises EnvironmentMissing when the vLLM cannot be read. A release of the table is not read again."""
+    """Compare the names. A release of the table is not read again. Raise EnvironmentMissing for an unreadable vLLM."""
     before = _before(reader.vllm)
     old, new = _known(before), _found(reader)
     facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
@@ -56,12 +56,12 @@ def _found(reader: Reader) -> Extracted:
 
 def _known(release: str) -> Extracted:
     found = extracted_for(release)
-    assert found, f"{release} is one of the table"
+    assert found, f"{release} is in the table"
     return found
 
 
 def _version(vllm: str) -> str:
-    """A version that rules can be asked about: a build that states none counts as the newest release."""
+    """Return a version for the rules; a build without a version counts as the newest release."""
     try:
         return str(Version(vllm))
     except InvalidVersion:
@@ -69,7 +69,7 @@ def _version(vllm: str) -> str:
 
 
 def _before(vllm: str) -> str:
-    """The release of the table before a vLLM; the oldest one for that itself."""
+    """Return the last release of the table before a vLLM, or the oldest one."""
     release = nearest(vllm)
     if vllm != release or release == releases()[0]:
         return release
@@ -77,7 +77,7 @@ def _before(vllm: str) -> str:
 
 
 def _new(loaded: Loaded, old: Facts, new: Facts, patches: Mapping[str, Patch]) -> tuple[Finding, ...]:
-    """Findings of the new vLLM without those of the old; notes are left out."""
+    """Return the findings of the new vLLM that the old one does not have, without notes."""
     known = {(one.code, one.key) for one in check(loaded, patches=patches, asked=old, notes=False)}
     found = check(loaded, patches=patches, asked=new, notes=False)
     return tuple(one for one in found if (one.code, one.key) not in known)

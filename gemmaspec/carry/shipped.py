@@ -1,4 +1,4 @@
-"""The shipped profiles, as far as patches and images of theirs are concerned."""
+"""Patches and images used by the shipped profiles."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gemmaspec.profile.model import Profile
 
 @cache
 def shipped() -> Sequence[Loaded]:
-    """Every shipped profile that can be run, by name, with the places of its values."""
+    """Return every shipped profile that can be run, by name, with the places of its values."""
     return tuple(load_profile(str(file)) for file in profile_names((data.PROFILES,)).values())
 
 
 def shipped_profiles() -> Sequence[Profile]:
-    """The same without the places."""
+    """Return every shipped profile, without the places of its values."""
     return tuple(loaded.profile for loaded in shipped())
 
 
@@ -35,7 +35,7 @@ class Uses:
 
 
 def uses(patch: str) -> Uses:
-    """Which shipped profiles list a patch, and how."""
+    """Return which shipped profiles list a patch, and how."""
     profiles = shipped_profiles()
     return Uses(
         required=tuple(one.name for one in profiles if patch in one.patches.required),
@@ -44,9 +44,9 @@ def uses(patch: str) -> Uses:
 
 
 def is_required(patch: str, *, asked_for: bool = False) -> bool:
-    """Whether a conflict of the patch counts: a profile at hand requires it, shipped or the user's own.
+    """Return whether a conflict of the patch counts, because a shipped or own profile requires it.
 
-    A patch that no profile lists at all counts when the command asks for it.
+    A patch that no profile lists counts if the command names it.
     """
     lists = [profile.patches for profile in at_hand()]
     listed = any(patch in one.optional for one in lists)
@@ -54,7 +54,7 @@ def is_required(patch: str, *, asked_for: bool = False) -> bool:
 
 
 def at_hand() -> Sequence[Profile]:
-    """Every profile that can be run, the user's own too. One that is not valid is left out: lint speaks of it."""
+    """Return every profile that can be run, including the user's own; invalid ones are skipped, lint reports them."""
     files = profile_names(profile_folders()).values()
     return _loaded(tuple((file, file.stat().st_mtime_ns) for file in files if file.is_file()))
 
@@ -69,5 +69,5 @@ def _loaded(files: tuple[tuple[Path, int], ...]) -> Sequence[Profile]:
 
 
 def shipped_images() -> dict[str, str]:
-    """The images of the shipped profiles, each with the interpreter that its profile names."""
+    """Return the images of the shipped profiles, each with its profile's interpreter."""
     return {one.image: one.container.python for one in shipped_profiles() if one.image}

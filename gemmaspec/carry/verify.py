@@ -1,4 +1,4 @@
-"""`patch verify`: what every patch would do on every tree that was asked for."""
+"""`patch verify`: decide every requested patch on every requested tree."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
-    """Which patches on which trees; without any tree, every claimed release and the shipped images that are here."""
+    """Which patches on which trees; by default every release in their ranges and the local shipped images."""
 
     patches: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     releases: tuple[str, ...] = ()
-    """As `trees.listing.choose` reads them."""
+    """In the syntax of `trees.listing.choose`."""
     all_releases: bool = False
     images: tuple[str, ...] = ()
     trees: tuple[Path, ...] = ()
     running: tuple[str, ...] = ()
     strict: bool = False
-    """Whether a drifted patch is a difference."""
+    """Whether a drifted patch counts as a difference."""
     refresh: bool = False
-    """Ask the package index even if it was asked today."""
+    """Query the package index even if it was already queried today."""
 
     @property
     def names_no_tree(self) -> bool:
-        """Whether the choice of trees is ours."""
+        """Whether the request leaves the choice of trees to gemmaspec."""
         return not (self.releases or self.all_releases or self.images or self.trees or self.running)
 
 
@@ -64,7 +64,7 @@ class PatchOnTree:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """Cells tree by tree, in the order in which trees were asked for; what could not be read; what it cost."""
+    """Cells by tree, in the requested order; unreadable trees; the cost."""
 
     cells: list[PatchOnTree] = field(default_factory=list)
     unread: list[Unreadable] = field(default_factory=list)
@@ -84,9 +84,9 @@ class Outcome:
 
 
 def verify(request: VerifyRequest, progress: Callable[[TreeSource], None] = lambda _: None) -> Outcome:
-    """Decide everything that was asked for; `progress` hears of each tree once it is done.
+    """Decide all requested patches on all trees; `progress` is called after each tree.
 
-    What cannot be read is in the outcome; raises UsageError for a request that makes no sense.
+    The outcome lists unreadable trees. Raise UsageError for a contradictory request.
     """
     patches, outcome = load_set(request.patches, request.folders), Outcome()
     for tree in _trees(request, patches, outcome):
@@ -102,14 +102,14 @@ def verify(request: VerifyRequest, progress: Callable[[TreeSource], None] = lamb
 
 
 def _asked_for(request: VerifyRequest, patches: PatchSet) -> frozenset[str]:
-    """The patches that the command names, itself or by a folder of the user's."""
+    """Return the patches that the command names, directly or by the user's folder."""
     own = frozenset(one.id for one in patches.every.values() if one.folder.parent != data.PATCHES)
     refused = frozenset(patches.refused)
     return frozenset(request.patches) | (own | refused if request.folders else frozenset())
 
 
 def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[PatchOnTree]:
-    """Every patch of the set on one tree, by id; those that were asked for count though no profile lists them."""
+    """Return every patch of the set on one tree, by id; `asked_for` ones count even if no profile lists them."""
     verdicts = [judge.decide(tree) for judge in patches.judges.values()]
     verdicts += [_invalid(name, str(error)) for name, error in patches.refused.items()]
     verdicts.sort(key=lambda verdict: verdict.patch)
@@ -157,14 +157,14 @@ def _released(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> It
     expected = next(waiting, None)
     for tree in trees:
         decided[tree.place.ref] = tree
-        while expected in decided:  # in order, each as soon as those before it are there
+        while expected in decided:  # in order, each as soon as the ones before it are done
             yield decided.pop(expected)
             expected = next(waiting, None)
     outcome.bytes_received, outcome.bytes_of_wheels = releases.bytes_received, releases.bytes_of_wheels
 
 
 def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[str]]:
-    """The releases that are meant, from the oldest to the newest."""
+    """Return the requested releases, from the oldest to the newest."""
     if not (request.releases or request.all_releases or request.names_no_tree):
         return Listing(wheels={}), []
     listing = listing_of.published(refresh=request.refresh)
@@ -179,7 +179,7 @@ def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[
 
 
 def _images(request: VerifyRequest, outcome: Outcome) -> Mapping[str, str]:
-    """The images to look into, each with the interpreter that is known to run its vLLM."""
+    """Return the images to inspect, each with the interpreter that runs its vLLM."""
     shipped = shipped_images() if request.images or request.names_no_tree else {}
     if not request.names_no_tree:
         return {ref: shipped.get(ref, "") for ref in request.images}
@@ -188,7 +188,7 @@ def _images(request: VerifyRequest, outcome: Outcome) -> Mapping[str, str]:
     try:
         present = image.present(shipped)
     except EnvironmentMissing as error:
-        outcome.notes.append(f"images were not looked into: {error.message}")
+        outcome.notes.append(f"did not inspect images: {error.message}")
         return {}
     return {ref: shipped[ref] for ref in present}
 
@@ -203,7 +203,7 @@ def _image(ref: str, python: str, patches: PatchSet) -> Tree | Unreadable:
 
 
 def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
-    """What a running server has of the patches in its own plan, against its report."""
+    """Add the patches of a running server's own plan, from its report."""
     from gemmaspec.trees import provenance
 
     place = TreeSource(kind="running", ref=name)
@@ -213,7 +213,7 @@ def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
         report = engine.report(started.server)
         if report is None:
             raise EnvironmentMissing(
-                f"{name} is not running, or has not written its report yet", hint=f"gemmaspec status {name}"
+                f"{name} is not running or has not written its report yet", hint=f"gemmaspec status {name}"
             )
         findings = provenance.compare(started.server, engine, report)
         verdicts = provenance.verdicts(report, findings)

@@ -1,9 +1,9 @@
-"""`patch new` and `patch commit`: a copy of vLLM's files to edit, and the patch that the edit makes.
+"""`patch new` and `patch commit`: a workspace with copies of vLLM's files, and the patch made from the edits.
 
 STATE/new/ID/
-  state.json     of which vLLM the files are, and the sha256 of each
-  vllm/…         to be edited
-  pristine/      as they were
+  state.json     the vLLM that the files come from, and the sha256 of each
+  vllm/…         the files to edit
+  pristine/      the files before any edit
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from gemmaspec.trees.reader import Reader, is_source, open_reader
 
 
 @dataclass(frozen=True)
-class ScratchFile:
-    """A file of the copy, and its sha256 before any edit."""
+class WorkspaceFile:
+    """A file of the workspace, and its sha256 before any edit."""
 
     path: str
     sha256: str
 
     def __post_init__(self) -> None:
-        """It becomes a path on this machine."""
+        """Check the path, because it becomes a path on this machine."""
         launcher.check_path(self.path)
 
 
 @dataclass(frozen=True)
-class Scratch:
+class Workspace:
     """state.json."""
 
     schema: int
     patch: str
     vllm: str
     place: str
-    files: tuple[ScratchFile, ...]
+    files: tuple[WorkspaceFile, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A patch that was written, or an older one with one more variant; `unchanged` files are not in it."""
+    """A new patch, or an existing one with a new variant; `unchanged` files are not part of it."""
 
     patch: Patch
     diff: str
@@ -62,26 +62,28 @@ class Committed:
     unchanged: Sequence[str]
 
 
-def open_scratch(
+def open_workspace(
     id_: str, paths: Sequence[str], *, release: str | None = None, tree: Path | None = None
 ) -> Sequence[Path]:
-    """Copy files of one vLLM, pristine, to be edited; a second call adds files. The places of the copies.
+    """Copy pristine files of one vLLM into a workspace and return their paths; a second call adds files.
 
-    Raises UsageError for a file that no patch can edit or another vLLM than before, EnvironmentMissing for one
-    that the vLLM does not have.
+    Raise UsageError for a file that no patch can edit, or for another vLLM than before; EnvironmentMissing for a file
+    that the vLLM lacks.
     """
     place = place_of(id_)
     for path in paths:
         if not is_source(path):
-            raise UsageError(f"--file {path!r} is no .py file in vllm/", hint="--file vllm/v1/core/kv_cache_utils.py")
+            raise UsageError(
+                f"--file {path!r} is not a .py file in vllm/", hint="--file vllm/v1/core/kv_cache_utils.py"
+            )
     reader = open_reader(release, tree, functools.cache(listing_of.published))
-    before = load(id_) if place.exists() else Scratch(1, id_, reader.vllm, str(reader.place), ())
+    before = load(id_) if place.exists() else Workspace(1, id_, reader.vllm, str(reader.place), ())
     if before.place != str(reader.place) or not paths:
-        why = f"{id_} is being made from {before.place}" if paths else "name the files to edit"
+        why = f"the workspace of {id_} contains files of {before.place}" if paths else "name the files to edit"
         raise UsageError(why, hint=f"--file vllm/….py; to begin again: rm -r {place}")
     new = [path for path in dict.fromkeys(paths) if path not in {file.path for file in before.files}]
     found = _pristine(reader, new)
-    files = (*before.files, *(ScratchFile(path, launcher.sha256(data)) for path, data in found.items()))
+    files = (*before.files, *(WorkspaceFile(path, launcher.sha256(data)) for path, data in found.items()))
     _copy(place, found, dataclasses.replace(before, files=files))
     return [place / path for path in paths]
 
@@ -90,12 +92,12 @@ def _pristine(reader: Reader, paths: Sequence[str]) -> dict[str, bytes]:
     found = {path: data for path, data in reader.files(paths).items() if data is not None}
     for path in paths:
         if path not in found:
-            raise EnvironmentMissing(f"{reader.place} has no {path}")
+            raise EnvironmentMissing(f"{path} is missing in {reader.place}")
     return found
 
 
-def _copy(place: Path, files: Mapping[str, bytes], state: Scratch) -> None:
-    """The copies, then the state, which alone says that they are there."""
+def _copy(place: Path, files: Mapping[str, bytes], state: Workspace) -> None:
+    """Write the copies, then the state, which marks them as complete."""
     try:
         for path, data in files.items():
             for file in (place / "pristine" / path, place / path):
@@ -107,9 +109,9 @@ def _copy(place: Path, files: Mapping[str, bytes], state: Scratch) -> None:
 
 
 def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -> Committed:
-    """Make the edits a patch: least diffs, and a patch.yaml to be filled in, or one more variant of an older patch.
+    """Turn the edits into a new patch with a patch.yaml to complete, or into a new variant of an existing patch.
 
-    Raises PatchError for an edit that no patch can say, UsageError when nothing was opened or edited.
+    Raise PatchError for an edit that a patch cannot express, UsageError without a workspace or an edit.
     """
     state = load(id_)
     pairs = _pairs(state)
@@ -137,8 +139,8 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
     return Committed(patch=patch, diff=diff, versions=versions, unchanged=unchanged)
 
 
-def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folder: Path, say: Say) -> Rebased:
-    """A variant made by hand, of a patch that is there: a rebase whose merge is done."""
+def _add_variant(state: Workspace, pairs: Mapping[str, tuple[bytes, bytes]], folder: Path, say: Say) -> Rebased:
+    """Add a hand-made variant to an existing patch; this is a rebase whose merge is done."""
     rebase_state.refuse_second(state.patch)
     merges = [
         Merge(
@@ -165,39 +167,39 @@ def _add_variant(state: Scratch, pairs: Mapping[str, tuple[bytes, bytes]], folde
         return resume(state.patch, say)
     except GemmaspecError as error:
         rebase_state.abort(state.patch)
-        raise type(error)(error.message, hint="edit it again, then commit again") from None
+        raise type(error)(error.message, hint="edit the file again, then commit again") from None
 
 
-def _pairs(state: Scratch) -> dict[str, tuple[bytes, bytes]]:
-    """Each file as it was and as it is now."""
+def _pairs(state: Workspace) -> dict[str, tuple[bytes, bytes]]:
+    """Return each file before and after the edits."""
     place, found = place_of(state.patch), {}
     for file in state.files:
         old, new = read_inside(place / "pristine", file.path), read_inside(place, file.path)
         if old is None or new is None or launcher.sha256(old) != file.sha256:
             raise PatchError(
-                f"{place}: {file.path} or pristine/{file.path} is gone, or the latter was edited",
-                hint=f"rm -r {place}    # and begin again: gemmaspec patch new {state.patch} …",
+                f"{place}: {file.path} or pristine/{file.path} is missing, or the latter was edited",
+                hint=f"rm -r {place}    # and start again: gemmaspec patch new {state.patch} …",
             )
         found[file.path] = old, new
     return found
 
 
 def place_of(id_: str) -> Path:
-    """The folder of a patch that is being made. UsageError for what is no patch id."""
+    """Return the workspace of a new patch. Raise UsageError for an invalid patch id."""
     rebase_state.check_id(id_)
     return state_dir() / "new" / id_
 
 
-def load(id_: str) -> Scratch:
-    """Its state. UsageError when there is none, PatchError when it is not as it was written."""
+def load(id_: str) -> Workspace:
+    """Return the state of a workspace. Raise UsageError if there is none, PatchError if the state was edited."""
     file = place_of(id_) / "state.json"
     if not file.parent.is_dir():
         raise UsageError(
-            f"no patch {id_} is being made", hint=f"gemmaspec patch new {id_} --release … --file vllm/….py"
+            f"there is no workspace for a patch {id_}", hint=f"gemmaspec patch new {id_} --release … --file vllm/….py"
         )
     try:
-        state: Scratch = launcher.decode(Scratch, json.loads(file.read_bytes()), "state")
-        launcher.ensure(state.schema == 1 and state.patch == id_, "it is about something else")
+        state: Workspace = launcher.decode(Workspace, json.loads(file.read_bytes()), "state")
+        launcher.ensure(state.schema == 1 and state.patch == id_, "the file belongs to another patch or version")
     except (OSError, ValueError, RecursionError) as error:
         raise PatchError(f"{file}: {error}", hint=f"rm -r {file.parent}") from None
     return state

@@ -1,1 +1,4 @@
-"""Checkpoint files to facts: config.json, tokenizer and safetensors headers. Pure, hostile input. Start at model.py."""
+"""Facts from checkpoint files: config.json, tokenizer and safetensors headers.
+
+Pure; input is hostile. Start at model.py.
+"""

@@ -12,7 +12,7 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._
 
 
 def base_models(card: str) -> tuple[str, ...]:
-    """`base_model` of a README.md; empty where it has no head, or one that cannot be read."""
+    """Return `base_model` of a README.md; empty if its head is missing or unreadable."""
     match = re.match(r"---\r?\n(.*?)\r?\n---", card, re.DOTALL)
     if not match:
         return ()
@@ -24,6 +24,6 @@ def base_models(card: str) -> tuple[str, ...]:
 
 
 def hub_ids(value: object) -> tuple[str, ...]:
-    """One id or a list of them; what is none is left out."""
+    """Return the Hub ids in one id or a list of them; invalid ones are skipped."""
     many = value if isinstance(value, list) else [value]
     return tuple(one for one in many[:16] if isinstance(one, str) and _HUB_ID.fullmatch(one))

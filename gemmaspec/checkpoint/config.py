@@ -1,4 +1,4 @@
-"""config.json: what the checkpoint is, which decoder it has, and, for a draft, which target it was made for."""
+"""config.json: the kind of checkpoint, its decoder, and, for a draft, the target that it was made for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOKEN_IDS: Final = ("bos", "eos", "pad", "boi", "eoi", "boa", "eoa", "image", "
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """config.json, understood."""
+    """The facts in config.json."""
 
     architecture: str
     model_type: str
@@ -38,7 +38,7 @@ class Described:
 
 
 def describe(config: Fields) -> Described:
-    """Read a config.json. Raises CheckpointError for what is neither a Gemma 4 nor a draft for one."""
+    """Read a config.json. Raise CheckpointError unless it describes a Gemma 4 or a draft for one."""
     architecture = next(iter(config.texts("architectures")), "")
     model_type = config.text("model_type", "")
     text = config.section("text_config") or config.section("transformer_layer_config") or config
@@ -60,13 +60,13 @@ def _text(config: Fields, text: Fields, architecture: str, model_type: str) -> T
     if text.text("model_type", model_type).startswith("gemma4") or architecture.startswith("Gemma4"):
         return gemma_text(text, tied=tied)
     if _method(config, architecture, model_type) is None:
-        found = architecture or model_type or "nothing that names itself"
+        found = architecture or model_type or "an unnamed architecture"
         raise CheckpointError(f"{config.where}: {found} is neither a Gemma 4 nor a draft for one")
     return plain_text(text, tied=config.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
 
 
 def _modalities(config: Fields, architecture: str) -> frozenset[str]:
-    """What vLLM serves of it: a tower counts when the architecture has a place for it."""
+    """Return the modalities that vLLM serves; an encoder counts only if the architecture uses it."""
     if "ForConditionalGeneration" not in architecture:
         return frozenset({"text"})
     seen = {"image", "video"} if "vision_config" in config else set()
@@ -75,7 +75,7 @@ def _modalities(config: Fields, architecture: str) -> frozenset[str]:
 
 
 def _method(config: Fields, architecture: str, model_type: str) -> str | None:
-    """`method` of vLLM's speculative config for a checkpoint that can only draft; None for a whole model."""
+    """Return `method` of vLLM's speculative config for a checkpoint that can only draft; None for a whole model."""
     named = config.text("speculators_model_type", "")
     if named:
         return _SPECULATORS.get(named, named)
@@ -111,9 +111,10 @@ def _speculator(config: Fields, text: Fields, architecture: str, model_type: str
 
 
 def _scored_tokens(config: Fields, text: Fields) -> int | None:
-    """Gemma4AssistantMaskedEmbedder of transformers, Gemma4MTPMaskedEmbedder of vLLM, and their defaults.
+    """Return how many tokens the draft scores, as transformers' Gemma4AssistantMaskedEmbedder computes it.
 
-    Raises CheckpointError for centroids that the vocabulary cannot be divided among.
+    vLLM's Gemma4MTPMaskedEmbedder has the same defaults. Raise CheckpointError if the centroids do not divide the
+    vocabulary evenly.
     """
     if not config.flag("use_ordered_embeddings"):
         return None
@@ -121,7 +122,9 @@ def _scored_tokens(config: Fields, text: Fields) -> int | None:
     nearest = config.count("centroid_intermediate_top_k", 32, least=1)
     words = text.count("vocab_size", 262_144, least=1)
     if words % centroids or nearest > centroids:
-        raise CheckpointError(f"{config.where}: {words} words cannot be scored by {nearest} of {centroids} centroids")
+        raise CheckpointError(
+            f"{config.where}: a vocabulary of {words} tokens does not fit {nearest} of {centroids} centroids"
+        )
     return nearest * (words // centroids)
 
 
@@ -131,7 +134,7 @@ def _promised_tokens(own: Fields) -> int | None:
 
 
 def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
-    """The control tokens' ids; of several ends of sequence, the first."""
+    """Return the ids of the control tokens; the first one if there are several ends of sequence."""
     found: dict[str, int] = {}
     for name in _TOKEN_IDS:
         for fields in (config, text):

@@ -1,4 +1,4 @@
-"""JSON that nobody vouches for: every value is asked for with a type and a range."""
+"""Typed, range-checked access to untrusted JSON."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, Final
 from gemmaspec.errors import CheckpointError
 
 MOST_ITEMS: Final = 65_536
-"""Longest list that is read from a checkpoint's JSON."""
+"""Maximum length of a list in a checkpoint's JSON."""
 _LARGEST: Final = 2**40
 
 
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
     """Parse one JSON object.
 
-    Raises CheckpointError beginning with `where` for anything else, keys given twice and deep nesting included.
+    Raise CheckpointError, beginning with `where`, for anything else, including duplicate keys and deep nesting.
     """
     try:
         content = json.loads(raw, object_pairs_hook=_once)
     except RecursionError:
         raise CheckpointError(f"{where}: nested too deeply") from None
-    except ValueError as error:  # not JSON, not UTF-8, a key twice, a number of thousands of digits
-        raise CheckpointError(f"{where}: not readable as JSON: {printable(str(error))}") from None
+    except ValueError as error:  # not JSON, not UTF-8, a duplicate key, a number with thousands of digits
+        raise CheckpointError(f"{where}: invalid JSON: {printable(str(error))}") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{where}: a JSON object was expected, not {_kind(content)}")
+        raise CheckpointError(f"{where}: must be a JSON object, got {_kind(content)}")
     return content
 
 
 def printable(text: str, width: int = 200) -> str:
-    """Text of a stranger, safe for a terminal."""
+    """Return untrusted text made safe for a terminal."""
     clean = "".join(char if char.isprintable() else "?" for char in text)
     return clean if len(clean) <= width else clean[: width - 1] + "…"
 
 
 class Fields:
-    """One JSON object and where it was found; a value of the wrong type or size raises CheckpointError."""
+    """One JSON object and its place; reading a value of the wrong type or size raises CheckpointError."""
 
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
         self.content = content
@@ -46,7 +46,7 @@ class Fields:
         return self.content.get(name) is not None
 
     def count(self, name: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number; `default` where it is missing or null."""
+        """Return a whole number; `default` if it is missing or null."""
         value = self.content.get(name)
         if value is None and default is not None:
             return default
@@ -57,11 +57,11 @@ class Fields:
         return value
 
     def maybe_count(self, name: str) -> int | None:
-        """A whole number, or None where it is missing or null."""
+        """Return a whole number; None if it is missing or null."""
         return self.count(name) if name in self else None
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false; `default` where it is missing or null."""
+        """Return true or false; `default` if it is missing or null."""
         value = self.content.get(name)
         if value is None:
             return default
@@ -70,7 +70,7 @@ class Fields:
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A printable string of at most 400 characters."""
+        """Return a printable string of at most 400 characters."""
         value = self.content.get(name)
         if value is None and default is not None:
             return default
@@ -79,11 +79,11 @@ class Fields:
         return value
 
     def maybe_text(self, name: str) -> str | None:
-        """A printable string, or None where it is missing or null."""
+        """Return a printable string; None if it is missing or null."""
         return self.text(name) if name in self else None
 
     def section(self, name: str) -> Fields | None:
-        """An object inside this one; None where it is missing or null."""
+        """Return an object inside this one; None if it is missing or null."""
         value = self.content.get(name)
         if value is None:
             return None
@@ -92,7 +92,7 @@ class Fields:
         return Fields(value, f"{self.where}: {name}" if ":" not in self.where else f"{self.where}.{name}")
 
     def items(self, name: str) -> list[Any]:
-        """A list of bounded length; empty where it is missing or null."""
+        """Return a list of bounded length; empty if it is missing or null."""
         value = self.content.get(name)
         if value is None:
             return []
@@ -101,14 +101,14 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of printable strings."""
+        """Return a list of printable strings."""
         value = self.items(name)
         if not all(isinstance(item, str) and len(item) <= 400 and item.isprintable() for item in value):
             raise self._wrong(name, "a list of short texts", value)
         return tuple(value)
 
     def counts(self, name: str) -> tuple[int, ...]:
-        """A list of whole numbers."""
+        """Return a list of whole numbers."""
         value = self.items(name)
         if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _LARGEST for item in value):
             raise self._wrong(name, "a list of whole numbers", value)
@@ -116,13 +116,13 @@ class Fields:
 
     def _wrong(self, name: str, wanted: str, value: object) -> CheckpointError:
         found = "missing" if value is None else printable(json.dumps(value, default=str)[:300], 60)
-        return CheckpointError(f"{self.where}: {name} should be {wanted}, and is {found}")
+        return CheckpointError(f"{self.where}: {name} must be {wanted}, got {found}")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
-        raise ValueError("a key is given twice")
+        raise ValueError("a key occurs twice")
     return content
 
 

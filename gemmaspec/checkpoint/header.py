@@ -1,7 +1,7 @@
-"""The header of a safetensors file: 8 bytes of length, then JSON with every tensor's type, shape and place.
+"""The header of a safetensors file: 8 bytes of length, then JSON with every tensor's type, shape and offsets.
 
-Format: https://huggingface.co/docs/safetensors#format. The same rules as the format's own reader: the header is an
-object, tensors follow each other without a gap, and the last one ends where the file does.
+Format: https://huggingface.co/docs/safetensors#format. The rules are those of the format's own reader: the header is an
+object, tensors follow each other without gaps, and the last one ends at the end of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gemmaspec.errors import CheckpointError
 
 PREFIX: Final = 8
 LONGEST: Final = 32 * 2**20
-"""Bytes of header that are read at most. A mixture of 128 experts that stores each one's scales apart needs 7 MB."""
+"""Maximum bytes of a header. A mixture of 128 experts that stores each expert's scales separately needs 7 MB."""
 BITS: Final = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -31,19 +31,22 @@ _DTYPE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,15}")
 
 
 def header_length(prefix: bytes, *, file_size: int, where: str) -> int:
-    """Bytes of JSON that follow the prefix. Raises CheckpointError when that cannot be."""
+    """Return the number of bytes of JSON after the prefix. Raise CheckpointError if it is impossible."""
     if len(prefix) < PREFIX:
-        raise CheckpointError(f"{where}: {len(prefix)} bytes are too few for a safetensors file")
+        raise CheckpointError(f"{where}: with {len(prefix)} bytes it is too short for a safetensors file")
     length = int.from_bytes(prefix[:PREFIX], "little")
     if length > LONGEST:
-        raise CheckpointError(f"{where}: the header claims {length} bytes; at most {LONGEST} are read")
+        raise CheckpointError(f"{where}: the header claims {length} bytes, more than the limit of {LONGEST}")
     if length < 2 or PREFIX + length > file_size:
         raise CheckpointError(f"{where}: the header claims {length} bytes in a file of {file_size}")
     return length
 
 
 def parse_header(raw: bytes, *, file_size: int, where: str) -> tuple[Tensor, ...]:
-    """The tensors of one file, in the order in which they are stored. Raises CheckpointError."""
+    """Return the tensors of one file, in the order in which they are stored.
+
+    Raise CheckpointError for an invalid header.
+    """
     content = load_object(raw, where)
     content.pop("__metadata__", None)
     placed = sorted((_placed(name, entry, where) for name, entry in content.items()), key=lambda one: one[0])
@@ -52,21 +55,21 @@ def parse_header(raw: bytes, *, file_size: int, where: str) -> tuple[Tensor, ...
 
 
 def _placed(name: str, entry: Any, where: str) -> tuple[int, Tensor]:
-    """Where a tensor begins, and the tensor."""
+    """Return where a tensor begins, and the tensor."""
     where = f"{where}: {printable(name, 120)}"
     if not name.isprintable() or len(name) > 512:
-        raise CheckpointError(f"{where}: not the name of a tensor")
+        raise CheckpointError(f"{where}: invalid name of a tensor")
     if not isinstance(entry, dict):
-        raise CheckpointError(f"{where}: not described by an object")
+        raise CheckpointError(f"{where}: must be an object")
     dtype = entry.get("dtype")
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise CheckpointError(f"{where}: dtype is not one of safetensors")
+        raise CheckpointError(f"{where}: dtype is not a type of safetensors")
     shape = _numbers(entry.get("shape"), most=8)
     offsets = _numbers(entry.get("data_offsets"), most=2)
     if shape is None:
         raise CheckpointError(f"{where}: shape is not a list of sizes")
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(f"{where}: data_offsets are not a beginning and an end")
+        raise CheckpointError(f"{where}: data_offsets must be two numbers, the beginning and the end")
     nbytes = offsets[1] - offsets[0]
     if dtype in BITS and math.prod(shape) * BITS[dtype] != nbytes * 8:
         raise CheckpointError(f"{where}: {dtype} of shape {list(shape)} does not take {nbytes} bytes")
@@ -81,14 +84,16 @@ def _numbers(value: Any, *, most: int) -> tuple[int, ...] | None:
 
 
 def _check_places(placed: list[tuple[int, Tensor]], *, size: int, where: str) -> None:
-    """Without a gap, without an overlap, to the end of the file."""
+    """Raise CheckpointError unless the tensors cover the file without gaps and overlaps."""
     for (start, tensor), expected in zip(placed, _ends(placed), strict=False):
         if start != expected:
-            raise CheckpointError(f"{where}: {tensor.name} begins at {start}, and the tensor before ends at {expected}")
+            raise CheckpointError(
+                f"{where}: {tensor.name} begins at {start}, but the previous tensor ends at {expected}"
+            )
     end = sum(tensor.nbytes for _, tensor in placed)
     if end != size:
-        why = "it is incomplete" if end > size else f"{size - end} bytes at its end belong to no tensor"
-        raise CheckpointError(f"{where}: tensors take {end} bytes, and the file has {size} for them: {why}")
+        why = "it is incomplete" if end > size else f"the last {size - end} bytes belong to no tensor"
+        raise CheckpointError(f"{where}: the tensors need {end} bytes, but the file has {size} for them: {why}")
 
 
 def _ends(placed: list[tuple[int, Tensor]]) -> Iterator[int]:

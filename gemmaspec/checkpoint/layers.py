@@ -1,8 +1,8 @@
-"""The decoder's layers, from a text configuration in any form that transformers has written.
+"""The decoder's layers, from a text configuration in any form that a transformers release writes.
 
-Gemma 4 (models/gemma4/configuration_gemma4.py): up to transformers 5.15 full-attention layers are told apart by
+Gemma 4 (models/gemma4/configuration_gemma4.py): up to transformers 5.15 full-attention layers differ by
 `global_head_dim` and `num_global_key_value_heads`; from 5.16 on by `per_layer_config`, layer by layer, with the rest in
-the plain attributes. Other families are read only as drafts (EAGLE-3, DFlash), with the attributes that they share.
+the plain attributes. Other families are read only as drafts (EAGLE-3, DFlash), with their common attributes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _PATTERN: Final = 6
 
 
 def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextModel:
-    """The decoder of a Gemma 4 checkpoint; what is missing has transformers' default.
+    """Return the decoder of a Gemma 4 checkpoint; missing values have transformers' defaults.
 
-    `reads_target` for a Gemma 4 assistant, whose layers all read the target's cache. Raises CheckpointError.
+    `reads_target` for a Gemma 4 assistant, whose layers all read the target's cache. Raise CheckpointError for
+    impossible values.
     """
     total = _layer_count(text, 30)
     kinds = _gemma_kinds(text, total)
     shared = total if reads_target else text.count("num_kv_shared_layers", 0)
     if shared > total:
-        raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, and there are {total} layers")
+        raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, but there are only {total} layers")
     moe = text.flag("enable_moe_block")
     defaults = _UNIFIED if "unified" in text.text("model_type", "") else _OTHERS
     per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
@@ -52,7 +53,10 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
 
 
 def plain_text(text: Fields, *, tied: bool) -> TextModel:
-    """The decoder of another family: one head size, a window where `layer_types` says so. Raises CheckpointError."""
+    """Return the decoder of another family: one head size, with windows as in `layer_types`.
+
+    Raise CheckpointError if invalid.
+    """
     total = _layer_count(text, None)
     heads, hidden = text.count("num_attention_heads", least=1), text.count("hidden_size", least=1)
     named = text.texts("layer_types")
@@ -78,12 +82,12 @@ def plain_text(text: Fields, *, tied: bool) -> TextModel:
 def _layer_count(text: Fields, default: int | None) -> int:
     total = text.count("num_hidden_layers", default, least=1)
     if total > 1024:
-        raise CheckpointError(f"{text.where}: num_hidden_layers is {total}; at most 1024 are read")
+        raise CheckpointError(f"{text.where}: num_hidden_layers is {total}, more than the limit of 1024")
     return total
 
 
 def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
-    """Kind of each layer; the last has full attention whatever the file says, as in transformers and vLLM."""
+    """Return the kind of each layer. The last always has full attention, as in transformers and vLLM."""
     names = list(text.texts("layer_types"))
     if not names:
         names = [
@@ -93,12 +97,12 @@ def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
         raise CheckpointError(f"{text.where}: layer_types has {len(names)} entries for {total} layers")
     unknown = next((name for name in names if name not in _KINDS), None)
     if unknown:
-        raise CheckpointError(f"{text.where}: layer_types names {unknown!r}, which Gemma 4 does not have")
+        raise CheckpointError(f"{text.where}: layer_types contains {unknown!r}, which Gemma 4 does not have")
     return [*(_KINDS[name] for name in names[:-1]), "full"]
 
 
 def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Layer:
-    """One layer; `own` is what it has otherwise than the rest."""
+    """Return one layer; `own` holds the values in which it differs from the rest."""
     heads_in_common = text.flag("attention_k_eq_v")
     head_dim, kv_heads = text.count("head_dim", 256, least=1), text.count("num_key_value_heads", 4, least=1)
     if kind == "full" and "per_layer_config" not in text:
@@ -115,18 +119,18 @@ def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Lay
 
 
 def _overrides(text: Fields, total: int) -> dict[int, Fields]:
-    """What `per_layer_config` says of single layers; its keys are numbers as text, with zeros before them or not."""
+    """Return the values of single layers in `per_layer_config`. Its keys are numbers, with or without leading zeros."""
     table = text.section("per_layer_config")
     if table is None:
         return {}
     wrong = next((key for key in table.content if not key.isdecimal() or len(key) > 6 or int(key) >= total), None)
     if wrong is not None:
-        raise CheckpointError(f"{table.where}: {printable(wrong, 40)!r} is none of the {total} layers")
+        raise CheckpointError(f"{table.where}: {printable(wrong, 40)!r} is not one of the {total} layers")
     return {int(key): layer for key in table.content if (layer := table.section(key))}
 
 
 def _with_sharing(layers: list[Layer], shared: int, *, reads_target: bool) -> tuple[Layer, ...]:
-    """The last `shared` layers read the cache of the last layer of their kind before them."""
+    """Return the layers; the last `shared` ones read the cache of the last layer of their kind before them."""
     from dataclasses import replace
 
     if reads_target:

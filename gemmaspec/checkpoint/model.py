@@ -1,4 +1,7 @@
-"""A checkpoint as its own files describe it: layers, quantization, tensors. Plain data, read elsewhere."""
+"""A checkpoint as its own files describe it: layers, quantization, tensors.
+
+Plain data; other modules read the files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ LayerKind = Literal["sliding", "full"]
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One decoder layer, as far as attention and its cache go."""
+    """One decoder layer: its attention and KV cache."""
 
     kind: LayerKind
     heads: int
@@ -22,11 +25,11 @@ class Layer:
     window: int | None = None
     """Tokens that a sliding layer sees; None for full attention."""
     keys_are_values: bool = False
-    """`attention_k_eq_v`: no value projection is stored, the keys serve as values too."""
+    """`attention_k_eq_v`: no value projection is stored, because the keys serve as values too."""
     shares_with: int | None = None
-    """Index of the earlier layer whose cache this one reads; it has none of its own."""
+    """Index of the earlier layer whose cache this one reads instead of its own."""
     shares_target: bool = False
-    """It reads the target's cache and has none of its own: every layer of a Gemma 4 assistant."""
+    """Whether it reads the target's cache instead of its own, as every layer of a Gemma 4 assistant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +54,19 @@ class TextModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Speculator:
-    """What a checkpoint that only drafts says of the target it was made for."""
+    """What a checkpoint that only drafts states about its target."""
 
     method: str
     """`method` of vLLM's speculative config: mtp, eagle3, dflash, dspark."""
     target_hidden_size: int | None = None
     draft_vocab_size: int | None = None
-    """Tokens it can propose, when that is fewer than the target knows."""
+    """Number of tokens that it can propose, if fewer than the target's vocabulary."""
     target_layers: tuple[int, ...] = ()
     """Target layers whose hidden states it reads."""
     scored_tokens: int | None = None
-    """Rows of its output head that it reads for one token; None for all of them. Assistants of E2B and E4B group the
-    vocabulary by centroids and score the nearest groups only."""
+    """Rows of its output head that it reads for one token; None means all. Assistants of E2B and E4B group the
+    vocabulary
+    by centroids and score only the nearest groups."""
     num_speculative_tokens: int | None = None
     verifier: str | None = None
     """The target that it names."""
@@ -72,25 +76,25 @@ class Speculator:
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One stored tensor, as its safetensors header has it."""
+    """One stored tensor, as its safetensors header describes it."""
 
     name: str
     dtype: str
-    """In safetensors' words: BF16, F8_E4M3, U8 …"""
+    """safetensors' name of the type: BF16, F8_E4M3, U8 …"""
     shape: tuple[int, ...]
     nbytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """What the checkpoint says of itself (quantization_config, hf_quant_config.json)."""
+    """The checkpoint's own declaration (quantization_config, hf_quant_config.json)."""
 
     method: str
-    """`modelopt`, `compressed-tensors`, `fp8` …: what `--quantization` would be called."""
+    """`modelopt`, `compressed-tensors`, `fp8` …: the value for `--quantization`."""
     algorithm: str | None = None
-    """NVFP4, NVFP4_AWQ, FP8, W4A16_NVFP4 …, in the declaring tool's words."""
+    """NVFP4, NVFP4_AWQ, FP8, W4A16_NVFP4 …: the declaring tool's name."""
     kv_cache: str | None = None
-    """The declared KV cache format, such as FP8; its scales then lie among the tensors."""
+    """The declared KV cache format, such as FP8; the tensors then include its scales."""
     group_size: int | None = None
     excluded: tuple[str, ...] = ()
     """Module patterns that stay unquantized."""
@@ -98,17 +102,17 @@ class Quantization:
     """Module → algorithm of a MIXED_PRECISION checkpoint."""
     declared_in: str = "config.json"
     contradicted_by: str | None = None
-    """The algorithm that hf_quant_config.json names, where config.json names another."""
+    """The algorithm in hf_quant_config.json, if config.json names another."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Everything that can be told without reading a weight."""
+    """Everything that is known without reading a weight."""
 
     ref: str
-    """Hugging Face id or folder, as asked for."""
+    """Hugging Face id or folder, as requested."""
     revision: str | None
-    """Commit hash where it is known; None for a folder."""
+    """Commit hash if known; None for a folder."""
     architecture: str
     """First of `architectures`, such as Gemma4ForConditionalGeneration."""
     model_type: str
@@ -116,41 +120,41 @@ class Checkpoint:
     """The declared dtype: bfloat16 …"""
     text: TextModel
     modalities: frozenset[str]
-    """Of text, image, audio, video: what the stored towers can take."""
+    """Which of text, image, audio and video the stored encoders accept."""
     quantization: Quantization | None
     tensors: tuple[Tensor, ...] = ()
     special_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Token → id of the control tokens, from the tokenizer's files; empty when they were not read."""
+    """Token → id of the control tokens, from the tokenizer's files; empty if they were not read."""
     tokenizer_digest: str | None = None
-    """sha256 of tokenizer.json as a file, which the Hub's listing tells without a download."""
+    """sha256 of the file tokenizer.json, which the Hub lists without a download."""
     has_chat_template: bool | None = None
-    """Base checkpoints of Gemma 4 have none; None when not looked for."""
+    """Whether it has a chat template (base checkpoints of Gemma 4 do not); None if not checked."""
     base_models: tuple[str, ...] = ()
     """`base_model` of the model card."""
     speculator: Speculator | None = None
     """Set for a checkpoint that can only draft."""
     missing_files: tuple[str, ...] = ()
-    """Weight files that its own naming or index promises and that are not there."""
+    """Missing weight files, according to its file names or its index."""
     unindexed_files: tuple[str, ...] = ()
-    """Weight files that are there, and that its index does not name."""
+    """Weight files that its index does not name."""
     other_weights: tuple[str, ...] = ()
-    """Weight files in another format than safetensors: .bin, .gguf. They are not read."""
+    """Weight files in another format than safetensors: .bin, .gguf. gemmaspec does not read them."""
     has_tokenizer: bool | None = None
-    """Whether a file holds a tokenizer; None when not looked for."""
+    """Whether it has the file of a tokenizer; None if not checked."""
     source: Literal["folder", "cache", "hub", "shipped"] = "folder"
-    """Where it was read; shipped: nobody could be asked, and gemmaspec brings the shapes itself."""
+    """Where it was read; `shipped` means the shapes that ship with gemmaspec, used if nothing else is available."""
     bytes_read: int = 0
-    """How much of its files was read to tell all this."""
+    """Number of bytes of its files that were read."""
     config: Mapping[str, object] = field(default_factory=dict)
-    """config.json as it was read, for what has no field here."""
+    """The content of config.json, for values without a field here."""
 
     @property
     def attends_both_ways(self) -> bool:
-        """Whether tokens of an image see those after them, as in 31B and 26B-A4B."""
+        """Whether tokens of an image attend to later ones, as in 31B and 26B-A4B."""
         text = self.config.get("text_config")
         return isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all stored tensors."""
+        """Total size of the stored tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)

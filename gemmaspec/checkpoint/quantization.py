@@ -1,7 +1,8 @@
-"""How a checkpoint says that it is quantized: `quantization_config` in config.json, or hf_quant_config.json.
+"""How a checkpoint declares its quantization: `quantization_config` in config.json, or hf_quant_config.json.
 
-Read as vLLM reads them (vllm/model_executor/layers/quantization/modelopt.py, compressed_tensors, fp8.py; 0.32.0): the
-entry in config.json wins, the separate file is ModelOpt's older way.
+They are read as vLLM reads them (vllm/model_executor/layers/quantization/modelopt.py, compressed_tensors, fp8.py;
+0.32.0): the
+entry in config.json wins; the separate file is ModelOpt's older format.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WEIGHT_ONLY: Final = "W4A16_NVFP4"
 
 
 def declared(config: Fields, separate: Fields | None) -> Quantization | None:
-    """What the checkpoint declares; None when it declares nothing. Raises CheckpointError for wrong types."""
+    """Return the checkpoint's declaration; None if it has none. Raise CheckpointError for wrong types."""
     text = config.section("text_config")
     own = config.section("quantization_config") or (text and text.section("quantization_config"))
     own = own or config.section("compression_config")  # compressed-tensors' older name for it
@@ -31,7 +32,7 @@ def declared(config: Fields, separate: Fields | None) -> Quantization | None:
 
 
 def _in_config(own: Fields) -> Quantization:
-    """`quantization_config`; vLLM knows ModelOpt by its producer too (_normalize_quantization_config, all releases)."""
+    """Read `quantization_config`. Like vLLM, also detect ModelOpt by its producer (_normalize_quantization_config)."""
     producer = own.section("producer")
     if producer and producer.text("name", "") == "modelopt":
         return _modelopt(own, "config.json")
@@ -49,7 +50,7 @@ def _in_config(own: Fields) -> Quantization:
 
 
 def _modelopt(fields: Fields, file: str) -> Quantization:
-    """ModelOpt's two forms: everything under `quantization`, or beside each other as compressed-tensors has it."""
+    """Read ModelOpt's two forms: everything under `quantization`, or flat as in compressed-tensors."""
     inner = fields.section("quantization") or fields
     kv_cache = inner.maybe_text("kv_cache_quant_algo") or _kv_scheme(inner)
     return Quantization(
@@ -95,7 +96,7 @@ def _groups(fields: Fields) -> list[Fields]:
 
 
 def _scheme(group: Fields) -> str:
-    """A group's weights and activations in ModelOpt's words, as far as they have one."""
+    """Return ModelOpt's name for a group's weights and activations, if it has one."""
     weights, inputs = group.section("weights"), group.section("input_activations")
     if weights is None:
         return "unknown"

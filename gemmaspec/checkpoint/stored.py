@@ -1,8 +1,8 @@
-"""What the tensors themselves say: bytes and parameters by part, and the format that each module is stored in.
+"""Facts from the tensors themselves: bytes and parameters by part, and each module's storage format.
 
-NVFP4 shows as three of safetensors' types: U8 holds two 4-bit weights a byte, F8_E4M3 one scale for 16 of them, and
-what stayed unquantized is BF16. A listing of tensor types, such as the Hub's, therefore does not say what a
-checkpoint is.
+NVFP4 appears as three of safetensors' types: U8 holds two 4-bit weights per byte, F8_E4M3 one scale per 16 weights,
+and unquantized modules are BF16. A list of tensor types, such as the Hub's, therefore does not identify the format of
+a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS: Final = {
     "embeddings": ("embed_tokens",),
     "decoder layers": ("layers", "midlayer"),
 }
-"""Part → parts of a tensor's name, asked in this order: the towers have layers too."""
+"""Part → parts of a tensor's name, checked in this order because the encoders have layers too."""
 SCALES: Final = frozenset(
     {
         *("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale"),
@@ -32,7 +32,7 @@ SCALES: Final = frozenset(
         *("scales", "biases", "qzeros", "g_idx"),
     }
 )
-"""Last words of names that belong to a quantized weight and are no parameters themselves."""
+"""Endings of names that belong to a quantized weight and are not parameters themselves."""
 _WEIGHTS: Final = ("weight", "weight_packed", "qweight")
 
 
@@ -49,24 +49,24 @@ class ModelPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """How the modules are stored."""
+    """The storage formats of the modules."""
 
     formats: Mapping[str, tuple[str, ...]]
-    """NVFP4, FP8, BF16 … → names of the modules, linear ones and embeddings (not norms)."""
+    """NVFP4, FP8, BF16 … → names of the modules, for linear modules and embeddings (not norms)."""
     pre_quant_scales: int
-    """Modules with a factor for each input channel: NVFP4_AWQ."""
+    """Modules with a factor per input channel: NVFP4_AWQ."""
     input_scales: int
-    """Quantized modules that bring a scale for their activations."""
+    """Quantized modules with a scale for their activations."""
     kv_scales: int
     """k_scale and v_scale tensors."""
 
     def count(self, *formats: str) -> int:
-        """Modules stored in any of these formats."""
+        """Return the number of modules stored in any of these formats."""
         return sum(len(self.formats.get(one, ())) for one in formats)
 
 
 def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
-    """Bytes and parameters by part, in the order of PARTS, what fits nowhere last."""
+    """Return bytes and parameters by part, in the order of PARTS, with the rest last."""
     found: dict[str, list[Tensor]] = defaultdict(list)
     tensors = tuple(tensors)
     packed = _packed_modules(tensors)
@@ -77,13 +77,13 @@ def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
 
 
 def part_of(name: str) -> str:
-    """The part that a tensor belongs to, by its name."""
+    """Return the part that a tensor belongs to, by its name."""
     words = name.split(".")
     return next((part for part, marks in PARTS.items() if any(mark in words for mark in marks)), "other")
 
 
 def stored(tensors: Iterable[Tensor]) -> Stored:
-    """The format of each module, and the scales that are there."""
+    """Return the format of each module, and the existing scales."""
     modules: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for tensor in tensors:
         module, _, leaf = tensor.name.rpartition(".")
@@ -103,7 +103,7 @@ def stored(tensors: Iterable[Tensor]) -> Stored:
 
 
 def parameters(tensors: Iterable[Tensor]) -> int:
-    """Parameters of a model: packed weights counted as what they hold, scales not at all."""
+    """Return the number of parameters of a model; packed weights are counted unpacked, and scales not at all."""
     tensors = tuple(tensors)
     packed = _packed_modules(tensors)
     return sum(_parameters(tensor, packed) for tensor in tensors)
@@ -122,9 +122,9 @@ def _part(name: str, tensors: list[Tensor], packed: Mapping[str, int]) -> ModelP
 
 
 def _packed_modules(tensors: tuple[Tensor, ...]) -> dict[str, int]:
-    """Weight tensor → parameters in one of its elements: two 4-bit weights in a U8, eight in an I32.
+    """Return weight tensor → parameters per element: two 4-bit weights in a U8, eight in an I32.
 
-    AutoAWQ and GPTQ call theirs qweight, beside qzeros and scales; MLX packs into U32, with scales and biases.
+    AutoAWQ and GPTQ store qweight, qzeros and scales; MLX packs into U32, with scales and biases.
     """
     names = {tensor.name for tensor in tensors}
     packed = {}
@@ -144,7 +144,7 @@ def _parameters(tensor: Tensor, packed: Mapping[str, int]) -> int:
 
 
 def _format(leaves: Mapping[str, Tensor]) -> str | None:
-    """The format of one module; None for one without a matrix (norms, scalars)."""
+    """Return the format of one module; None for one without a matrix (norms, scalars)."""
     weight = next((leaves[leaf] for leaf in _WEIGHTS if leaf in leaves), None)
     if weight is None or len(weight.shape) < 2:
         return None

@@ -1,7 +1,7 @@
-"""What the tokenizer's files say, as far as two checkpoints have to agree.
+"""The facts in a tokenizer's files on which two checkpoints must agree.
 
-tokenizer.json of a Gemma 4 has about 32 MB. Its control tokens stand at its beginning (`added_tokens`, before
-`model`), so that a first piece is enough for them; whether two whole files are the same is told by their sha256.
+tokenizer.json of a Gemma 4 has about 32 MB. Its control tokens are at the beginning (`added_tokens`, before `model`),
+so the first part of the file suffices for them. sha256 shows whether two whole files are the same.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gemmaspec.checkpoint.fields import Fields, load_object
 from gemmaspec.errors import CheckpointError
 
 FIRST_PIECE: Final = 64 * 1024
-"""Bytes of tokenizer.json that are read for its control tokens."""
+"""Bytes of tokenizer.json to read for its control tokens."""
 
 
 def added_tokens(piece: bytes) -> dict[str, int]:
-    """Control token → id, from the beginning of a tokenizer.json; as many as it holds whole."""
+    """Return control token → id from the beginning of a tokenizer.json, for every complete entry."""
     text = piece.decode("utf-8", errors="replace")
     start = text.find('"added_tokens"')
     start = text.find("[", start) if start >= 0 else -1
@@ -27,9 +27,9 @@ def added_tokens(piece: bytes) -> dict[str, int]:
 
 
 def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
-    """Control token → id from tokenizer_config.json: its own table, else its names with the ids of config.json.
+    """Return control token → id from tokenizer_config.json: its own table, else its names with the ids of config.json.
 
-    A name whose token is not told stands for itself.
+    A name without a token stands for itself.
     """
     table = config.section("added_tokens_decoder")
     if table:
@@ -39,13 +39,13 @@ def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def words(raw: bytes, where: str) -> dict[str, int]:
-    """Every token of a whole tokenizer.json → its number. Raises CheckpointError."""
+    """Return token → id for a whole tokenizer.json. Raise CheckpointError if it is invalid."""
     model = load_object(raw, where).get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, list):  # a Unigram model has pairs of token and score
         vocabulary = {str(entry[0]): at for at, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
     if not isinstance(vocabulary, dict) or not vocabulary:
-        raise CheckpointError(f"{where}: no vocabulary in it")
+        raise CheckpointError(f"{where}: the vocabulary is missing")
     return vocabulary
 
 
@@ -57,7 +57,7 @@ def _whole_entries(text: str, at: int) -> Iterator[dict[str, Any]]:
             return
         try:
             entry, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):  # cut off in the middle, or not JSON
+        except (ValueError, RecursionError):  # truncated, or not JSON
             return
         yield entry
 

@@ -92,7 +92,7 @@ def new(
     """
     from gemmaspec.carry import workspace
 
-    places = workspace.open_scratch(patch, file or (), release=release, tree=tree)
+    places = workspace.open_workspace(patch, file or (), release=release, tree=tree)
     if json:
         output.json_data({"ok": True, "patch": patch, "files": [str(place) for place in places]})
         return

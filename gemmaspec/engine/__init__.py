@@ -1,1 +1,1 @@
-"""Docker and process: start, stop, state, logs. Touches the world. Start at server.py, the protocol of both."""
+"""The engines docker and process: start, stop, state, logs. Touches the world. Start at server.py, their protocol."""

@@ -1,4 +1,4 @@
-"""Which engine runs a stack when the user does not say."""
+"""Choose the engine of a stack if the user does not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gemmaspec.profile.runs import can_be_process
 def choose_engine(
     forced: EngineName | None, *, runs_on: EngineName | None = None, profile: Profile | None = None
 ) -> tuple[Engine, str]:
-    """Return the engine and, in one sentence, why: docker when its daemon answers, else a process.
+    """Return the engine and the reason in one sentence: docker if its daemon answers, else process.
 
-    A stack that runs stays on the engine that it `runs_on`, unless one is forced. Raises EnvironmentMissing when
-    docker is forced, or is all that can run `profile`, and does not answer.
+    A running stack stays on the engine that it `runs_on`, unless another is forced. Raise EnvironmentMissing if docker
+    is forced, or the only engine for `profile`, and does not answer.
     """
     if runs_on and not forced:
-        return engine_named(runs_on), f"{runs_on}: it runs there now (--engine changes that)"
+        return engine_named(runs_on), f"{runs_on}: the server already runs there (override with --engine)"
     if forced == "process":
-        return ProcessEngine(), "process: chosen by you"
+        return ProcessEngine(), "process: chosen with --engine"
     from gemmaspec.engine.docker import DockerEngine
 
     docker = DockerEngine()
@@ -30,15 +30,15 @@ def choose_engine(
         if forced == "docker":
             raise
         if profile and not can_be_process(profile):
-            why = f"{profile.name} can only run in docker, because it names no vLLM for a process (runtime.vllm)"
+            why = f"{profile.name} can only run in docker, because it sets no runtime.vllm for a process"
             raise EnvironmentMissing(f"{missing.message}; {why}", hint=missing.hint) from None
         return ProcessEngine(), f"process: {missing.message}"
-    why = "chosen by you" if forced else "its daemon answers"
+    why = "chosen with --engine" if forced else "its daemon answers"
     return docker, f"docker: {why}, version {version} at {docker.endpoint}"
 
 
 def engine_named(name: EngineName) -> Engine:
-    """The engine of that name, without asking whether it can be used."""
+    """Return the engine of that name, without checking whether it is usable."""
     if name == "process":
         return ProcessEngine()
     from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import

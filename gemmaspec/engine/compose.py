@@ -1,4 +1,4 @@
-"""Docker Compose v2 by its command line: the arguments it is given, and what its failures mean."""
+"""Docker Compose v2 by its command line: the arguments, and the meaning of its failures."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _INSTALL: Final = "sudo apt-get install docker-compose-plugin    # Ubuntu's own:
 _SHOWN_LINES: Final = 20
 _MACHINE_FAULTS: Final = {
     "could not select device driver": "docker has no NVIDIA runtime",
-    "port is already allocated": "the port is taken",
-    "address already in use": "the port is taken",
+    "port is already allocated": "the port is in use",
+    "address already in use": "the port is in use",
     "no space left on device": "no space left on docker's disk",
-    "no such image": "the image is not there",
+    "no such image": "the image is missing",
 }
 
 
 def up_args(server: Server) -> tuple[str, ...]:
-    """Start in the background; a no-op for Compose when the same configuration already runs."""
+    """Return the command that starts in the background; Compose does nothing if the same configuration runs."""
     file = str(server.folder.absolute() / "compose.yaml")
     return (*_compose(server), "-f", file, "up", "--detach", "--no-build", "--quiet-pull")
 
 
 def down_args(server: Server) -> tuple[str, ...]:
-    """Stop and remove what bears the project's label, volumes excepted.
+    """Return the command that stops and removes everything with the project's label except volumes.
 
-    The compose.yaml is not read: a broken or deleted one, or an unset variable, must not keep a server up.
+    It does not read compose.yaml, so that a broken or deleted file or an unset variable cannot keep a server running.
     """
     return (*_compose(server), "down", "--remove-orphans", "--timeout", str(round(server.stop_grace_s)))
 
@@ -47,16 +47,16 @@ def _compose(server: Server) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment for Compose's interpolation and pass-through by name, plus GEMMASPEC_STATE.
+    """Return this process's environment, which Compose interpolates and passes on by name, plus GEMMASPEC_STATE.
 
-    Compose's own COMPOSE_* variables are left out: they would add files, profiles or another project name.
+    Compose's own COMPOSE_* variables are omitted, because they would add files, profiles or another project name.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
     return kept | {"GEMMASPEC_STATE": str(state_dir())}
 
 
 def start(server: Server) -> None:
-    """`docker compose up`. Raises EnvironmentMissing for a fault of the machine, StartFailed otherwise."""
+    """Run `docker compose up`. Raise EnvironmentMissing for a problem of the machine, StartFailed otherwise."""
     ensure_docker_cli()
     done = _run(up_args(server))
     if done.returncode:
@@ -64,7 +64,7 @@ def start(server: Server) -> None:
 
 
 def stop(server: Server) -> None:
-    """`docker compose down`. Raises GemmaspecError with what Compose said."""
+    """Run `docker compose down`. Raise GemmaspecError with Compose's message."""
     ensure_docker_cli()
     done = _run(down_args(server))
     if done.returncode:
@@ -75,17 +75,19 @@ def stop(server: Server) -> None:
 
 
 def why_not_up(server: Server, said: str) -> GemmaspecError:
-    """The reason in what Compose said on stderr."""
+    """Return the error for Compose's output on stderr."""
     text = _last_lines(said)
     hint = f"docker compose -p {server.project} ps --all"
     for phrase, meaning in _MACHINE_FAULTS.items():
         if phrase in said.lower():
-            return EnvironmentMissing(f"{server.name} was not started, {meaning}: {text}", hint=hint)
+            return EnvironmentMissing(
+                f"docker compose could not start {server.name}, because {meaning}: {text}", hint=hint
+            )
     return StartFailed(f"docker compose could not start {server.name}: {text}", hint=hint)
 
 
 def ensure_docker_cli() -> None:
-    """Raise EnvironmentMissing when there is no `docker` command."""
+    """Raise EnvironmentMissing if the `docker` command is missing."""
     if not shutil.which("docker"):
         raise EnvironmentMissing(
             "the docker command is not installed",
@@ -94,30 +96,30 @@ def ensure_docker_cli() -> None:
 
 
 def client_version() -> str:
-    """The version of the `docker` command. Raises EnvironmentMissing when there is none."""
+    """Return the version of the `docker` command. Raise EnvironmentMissing if it is missing."""
     ensure_docker_cli()
     return _version(("docker", "--version")) or "of an unknown version"
 
 
 def ensure_compose_v2() -> str:
-    """The version of `docker compose`. Raises EnvironmentMissing when it is missing or older than 2."""
+    """Return the version of `docker compose`. Raise EnvironmentMissing if it is missing or older than 2."""
     ensure_docker_cli()
     found = _version(("docker", "compose", "version", "--short"))
     if found is not None and _major(found) >= 2:
         return found
     if found is not None:
-        raise EnvironmentMissing(f"`docker compose` is version {found}, 2 or later is needed", hint=_INSTALL)
+        raise EnvironmentMissing(f"`docker compose` is version {found}; gemmaspec needs 2 or newer", hint=_INSTALL)
     old = _version(("docker-compose", "version", "--short")) if shutil.which("docker-compose") else None
     if old is None:
         raise EnvironmentMissing("`docker compose` fails: its plugin is missing", hint=_INSTALL)
     if _major(old) >= 2:
-        why = f"Compose {old} is here as the command docker-compose, but not as docker's plugin"
+        why = f"Compose {old} is installed as docker-compose, but not as docker's plugin"
         raise EnvironmentMissing(why, hint=_INSTALL)
-    raise EnvironmentMissing(f"only Compose v1 is here (docker-compose {old}), v2 is needed", hint=_INSTALL)
+    raise EnvironmentMissing(f"only Compose v1 is installed (docker-compose {old}); gemmaspec needs v2", hint=_INSTALL)
 
 
 def _version(command: Sequence[str]) -> str | None:
-    """The version a command prints; None when it fails."""
+    """Return the version that a command prints; None if it fails."""
     done = _run(command)
     found = re.search(r"\d+(\.\d+)+[^\s,]*", done.stdout)
     return found.group() if found and not done.returncode else None
@@ -128,7 +130,7 @@ def _major(version: str) -> int:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run from `/`, so that no file of the user's folder takes part."""
+    """Run a command from `/`, so that no file of the user's folder affects it."""
     env: Mapping[str, str] = environment()
     return subprocess.run(
         command, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
@@ -138,4 +140,4 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _last_lines(said: str) -> str:
     kept = [clean(line).strip() for line in said.splitlines() if line.strip()][-_SHOWN_LINES:]
-    return "\n".join(kept) or "(it said nothing)"
+    return "\n".join(kept) or "(no output)"

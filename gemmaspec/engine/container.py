@@ -1,4 +1,4 @@
-"""What docker says of a container and of itself, as answers: pure functions over inspected attributes."""
+"""Docker's attributes of a container and of the daemon as facts: pure functions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STATUS: Final[dict[str, Literal["running", "restarting"]]] = {
     "running": "running",
     "paused": "running",
     "restarting": "restarting",
-}  # docker's other words are created, removing, exited, dead
+}  # docker's other states are created, removing, exited, dead
 
 
 def state_of(attributes: dict[str, Any]) -> State:
-    """A container's inspected attributes as a State."""
+    """Return the state in a container's inspected attributes."""
     seen = attributes["State"]
     detail = [f"container {attributes['Id'][:12]}"]
     if health := seen.get("Health"):
@@ -44,11 +44,12 @@ def _ended(seen: dict[str, Any]) -> float | None:
 
 
 def log_start(seen: dict[str, Any]) -> float | None:
-    """The moment (seconds since 1970) from which lines belong to the last start; None when all of them do.
+    """Return the time (seconds since 1970) from which lines belong to the last start; None if all of them do.
 
-    Docker notes StartedAt late: the first lines, and the end of a run of milliseconds, may be earlier. While
-    a container runs, FinishedAt is the end of the run before, and half-way is right. Once it has ended, that
-    end is unknown and 0.1 s must do: docker waits longer than that before it restarts a container.
+    Docker records StartedAt late, so the first lines, or the end of a run of milliseconds, may be earlier. While a
+    container runs, FinishedAt is the end of the previous run, and the middle between the two is right. After it ended,
+    the end of the previous run is unknown; 0.1 s before StartedAt is right then, because docker waits longer than that
+    before it restarts a container.
     """
     started, finished = seen["StartedAt"], seen["FinishedAt"]
     if started.startswith(_NEVER) or finished.startswith(_NEVER):
@@ -63,7 +64,7 @@ def _moment(stamp: str) -> float:
 
 
 def publishes(attributes: dict[str, Any], *, bind: str, port: int) -> bool:
-    """Whether a container holds `port` on an address that overlaps `bind`."""
+    """Return whether a container holds `port` on an address that overlaps `bind`."""
     everywhere = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
     bindings = (attributes.get("HostConfig", {}).get("PortBindings") or {}).values()
     for one in (one for several in bindings for one in several or ()):
@@ -74,10 +75,10 @@ def publishes(attributes: dict[str, Any], *, bind: str, port: int) -> bool:
 
 
 def has_nvidia(info: dict[str, Any]) -> bool:
-    """Whether the daemon can hand out NVIDIA GPUs: the `nvidia` runtime, or a CDI device.
+    """Return whether the daemon supports NVIDIA GPUs, with the `nvidia` runtime or a CDI device.
 
-    DiscoveredDevices is reported since Docker 28.3; from 25 to 28.2 only the CDI folders are, which a local
-    daemon shares with us.
+    Docker reports DiscoveredDevices since 28.3. From 25 to 28.2 it reports only the CDI folders, which a local daemon
+    shares with this process.
     """
     if "nvidia" in (info.get("Runtimes") or {}):
         return True

@@ -1,4 +1,4 @@
-"""The docker engine: Compose starts and stops a stack, the docker SDK looks at it."""
+"""The docker engine: Compose starts and stops a stack, the docker SDK inspects it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 
 REPORT: Final = "/run/gemmaspec/report.json"
-"""The launcher's report in the container: on a tmpfs, where `docker cp` sees nothing but exec does."""
+"""The launcher's report in the container: on a tmpfs, which exec can read but `docker cp` cannot."""
 _TOOLKIT_HOOK: Final = "nvidia-container-runtime-hook"
 
 
 class DockerEngine:
-    """Runs a stack with Docker Compose, on this machine or on the one the docker context names."""
+    """Runs a stack with Docker Compose, on this machine or on that of the docker context."""
 
     name: EngineName = "docker"
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:
-        """The daemon that is meant. Raises EnvironmentMissing for a docker context that does not exist."""
+        """The daemon to use. Raise EnvironmentMissing for an unknown docker context."""
         return endpoint.find()
 
     @cached_property
@@ -51,22 +51,22 @@ class DockerEngine:
 
     @property
     def remote(self) -> bool:
-        """Whether the daemon is another machine's (ssh://, tcp://): no folder of this one can be mounted."""
+        """Whether the daemon is on another machine (ssh://, tcp://), which cannot mount folders of this one."""
         return self.endpoint.remote
 
     def ping(self) -> str:
-        """The daemon's version. Raises EnvironmentMissing saying why it does not answer."""
+        """Return the daemon's version. Raise EnvironmentMissing with the reason if it does not answer."""
         with _answering(self.endpoint):
             return str(self._client.version()["Version"])
 
     def data_root(self) -> Path | None:
-        """Where the daemon keeps its images; None when that is not on this machine, or not to be seen."""
+        """Return the daemon's folder of images; None if it is on another machine or not readable."""
         with _answering(self.endpoint):
             root = Path(str(self._client.info().get("DockerRootDir", "")))
         return root if root.is_absolute() and not self.remote and root.exists() else None
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
-        """Raise EnvironmentMissing when the server could not start; pulls a missing image."""
+        """Raise EnvironmentMissing if the server could not start. Pull a missing image."""
         compose.ensure_docker_cli()
         self.ping()
         compose.ensure_compose_v2()
@@ -80,43 +80,45 @@ class DockerEngine:
                 ensure_image(self._client, server.image)
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        """`docker compose … up` as `start` runs it."""
+        """Return `docker compose … up` as `start` runs it."""
         return compose.up_args(server)
 
     def start(self, server: Server) -> None:
-        """`docker compose up` in the background. Raises EnvironmentMissing or StartFailed."""
+        """Run `docker compose up` in the background. Raise EnvironmentMissing or StartFailed."""
         self._ensure_ours(server)
         try:
             compose.start(server)
-        except BaseException:  # Ctrl-C too: Compose may have created, or even started, the container
+        except BaseException:  # also Ctrl-C, because Compose may have created or started the container
             with contextlib.suppress(GemmaspecError):
                 compose.stop(server)
             raise
 
     def ensure_answers(self, server: Server) -> None:
-        """Raise StartFailed unless the container runs and publishes the port, which docker gives to one alone."""
+        """Raise StartFailed unless the container runs and publishes the port, which docker gives to only one."""
         with _answering(self.endpoint):
             container = self._container(server)
         if container is None or container.status != "running":
-            raise StartFailed(f"the container of {server.name} is gone, and something else answers on {server.port}")
+            raise StartFailed(
+                f"the container of {server.name} no longer exists, and another server answers on {server.port}"
+            )
         if not publishes(container.attrs, bind=server.bind, port=server.port):
             raise StartFailed(f"the container of {server.name} does not publish port {server.port}")
 
     def stop(self, server: Server) -> bool:
-        """`docker compose down`, after which volumes remain; True when there was something running."""
+        """Run `docker compose down`, which keeps volumes; return True if something was running."""
         self._ensure_ours(server)
         was = self.state(server).status in ("running", "restarting")
         compose.stop(server)
         return was
 
     def state(self, server: Server) -> State:
-        """The container's state, read from the daemon. Raises EnvironmentMissing when it does not answer."""
+        """Return the container's state, read from the daemon. Raise EnvironmentMissing if it does not answer."""
         with _answering(self.endpoint):
             container = self._container(server)
             return state_of(container.attrs) if container else State(status="absent")
 
     def runs(self, server: Server) -> Runs | None:
-        """The container's command and image."""
+        """Return the container's command and image."""
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None or state_of(container.attrs).status not in ("running", "restarting"):
@@ -125,33 +127,33 @@ class DockerEngine:
             return Runs(command=record.without_key(command), image=str(container.attrs["Image"]))
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Clean lines of the container since its last start; with `follow`, until it stops."""
+        """Yield clean lines of the container since its last start; with `follow`, until it stops."""
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None:
                 return
             found = self._log_lines(container, follow=follow, tail=tail)
-            # One line of docker's may be several here (a progress bar), so the last ones are counted again.
+            # One line of docker's may be several here (a progress bar), so count the last ones again.
             yield from found if follow or tail is None else deque(found, maxlen=tail)
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        """The launcher's report, read inside the running container; None when there is none (yet).
+        """Return the launcher's report, read inside the running container; None if it does not exist (yet).
 
-        Raises GemmaspecError when it is no JSON object or too long.
+        Raise GemmaspecError if it is not a JSON object or too long.
         """
         text = self.read(server, REPORT)
         return parse_report(text) if text else None
 
     def read(self, server: Server, path: str) -> bytes | None:
-        """A file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
+        """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None or container.status != "running":
                 return None
             try:
-                # `head -c`, unlike `cat`, ends by itself on a file that does not.
+                # Unlike `cat`, `head -c` ends even if the file does not.
                 done = container.exec_run(["head", "-c", str(MAX_REPORT + 1), path], demux=True)
-            except APIError:  # it stopped in between
+            except APIError:  # it stopped in the meantime
                 return None
         text, _ = cast("tuple[bytes | None, bytes | None]", done.output)
         return text or b"" if done.exit_code == 0 else None
@@ -168,25 +170,25 @@ class DockerEngine:
         finally:
             with contextlib.suppress(OSError):  # the daemon closed it first
                 stream.close()
-        with contextlib.suppress(NotFound):  # removed: a stop, and so the end of its lines
-            container.reload()  # a daemon that goes away also looks like the end; asking again tells
+        with contextlib.suppress(NotFound):  # removed means stopped, so this is the end of its lines
+            container.reload()  # a daemon that goes away looks like the end too; this call shows the difference
 
     def _ensure_ours(self, server: Server) -> None:
-        """Raise EnvironmentMissing when the project's container was started from another folder.
+        """Raise EnvironmentMissing if the project's container was started from another folder.
 
-        Compose knows projects by name alone, so that another state folder's stack would be replaced or stopped.
+        Compose identifies projects only by name, so it would replace or stop another state folder's stack.
         """
         with _answering(self.endpoint):
             container = self._container(server)
         file = container.labels.get("com.docker.compose.project.config_files", "") if container else ""
         if container and file and Path(file) != server.folder.absolute() / "compose.yaml":
             raise EnvironmentMissing(
-                f"the container {clean(str(container.name))} was started from {clean(file)}, not by this state folder",
+                f"the container {clean(str(container.name))} was started from {clean(file)}, not this state folder",
                 hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",
             )
 
     def _container(self, server: Server) -> Container | None:
-        """The service's newest container."""
+        """Return the service's newest container."""
         labels = [
             f"com.docker.compose.project={server.project}",
             f"com.docker.compose.service={compose.SERVICE}",
@@ -196,7 +198,7 @@ class DockerEngine:
         return max(found, key=lambda container: str(container.attrs["Created"]), default=None)
 
     def ensure_nvidia(self) -> None:
-        """Raise EnvironmentMissing when the daemon cannot hand out NVIDIA GPUs."""
+        """Raise EnvironmentMissing if the daemon does not support NVIDIA GPUs."""
         with _answering(self.endpoint):
             info = self._client.info()
         if has_nvidia(info) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
@@ -204,13 +206,14 @@ class DockerEngine:
         raise EnvironmentMissing(
             f"docker at {self.endpoint} has no NVIDIA runtime, so no container can use the GPU",
             hint="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-            "    # of the NVIDIA Container Toolkit",
+            "    # from the NVIDIA Container Toolkit",
         )
 
     def ensure_port(self, server: Server) -> None:
-        """Raise EnvironmentMissing when the server's port is another's.
+        """Raise EnvironmentMissing if something else uses the server's port.
 
-        Containers first: docker knows their names. A remote machine's other processes cannot be asked.
+        Containers are checked first, because docker knows their names. Other processes of a remote machine are not
+        visible.
         """
         with _answering(self.endpoint):
             running = self._client.containers.list(ignore_removed=True)
@@ -226,14 +229,14 @@ class DockerEngine:
 
 @contextlib.contextmanager
 def _answering(where: endpoint.Endpoint) -> Iterator[None]:
-    """Turn a daemon that goes away, or refuses, into one sentence."""
+    """Turn errors of the daemon into one sentence."""
     try:
         yield
     except NotFound as error:
-        raise GemmaspecError(f"the container is no longer there: {clean(str(error.explanation))}") from None
+        raise GemmaspecError(f"the container no longer exists: {clean(str(error.explanation))}") from None
     except APIError as error:
         why = clean(str(error.explanation))
-        raise GemmaspecError(f"docker refused: {why}", hint="docker info") from None
+        raise GemmaspecError(f"docker rejected the request: {why}", hint="docker info") from None
     except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, struct.error) as error:
         raise EnvironmentMissing(
             f"docker at {where} stopped answering: {clean(str(error))}", hint="docker info"

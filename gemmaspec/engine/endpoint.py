@@ -1,4 +1,4 @@
-"""Which docker daemon is meant, and why it does not answer."""
+"""Which docker daemon to use, and why it does not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 20
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of a docker daemon and what chose it."""
+    """The address of a docker daemon and the setting that chose it."""
 
     url: str
     chosen_by: str
@@ -30,7 +30,7 @@ class Endpoint:
 
     @property
     def remote(self) -> bool:
-        """Whether the daemon is reached over a network: its ports and folders are not this machine's."""
+        """Whether the daemon is on another machine, with its own ports and folders."""
         return not self.url.startswith(("unix://", "http+unix://", "npipe://", "/"))
 
     def __str__(self) -> str:
@@ -38,9 +38,9 @@ class Endpoint:
 
 
 def find() -> Endpoint:
-    """The daemon the docker CLI would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
+    """Return the daemon that the docker CLI would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
 
-    Raises EnvironmentMissing for a context that does not exist: the SDK would quietly use the default daemon.
+    Raise EnvironmentMissing for an unknown context, because the SDK would silently use the default daemon.
     """
     if host := os.environ.get("DOCKER_HOST"):
         return Endpoint(host, "DOCKER_HOST")
@@ -54,7 +54,7 @@ def find() -> Endpoint:
 
 
 def connect(endpoint: Endpoint) -> docker.DockerClient:
-    """A client of the daemon that has answered once. Raises EnvironmentMissing saying why it does not."""
+    """Return a client after the daemon answered once. Raise EnvironmentMissing with the reason if it does not."""
     try:
         _knock(endpoint)
         return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
@@ -76,7 +76,7 @@ def client(where: Endpoint | None = None) -> Iterator[docker.DockerClient]:
 
 
 def _knock(endpoint: Endpoint) -> None:
-    """Connect to a local socket and leave: after a failure the SDK leaves it open and wraps the reason."""
+    """Connect to a local socket and disconnect, because the SDK leaks the socket on failure and wraps the reason."""
     if endpoint.url.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:
             knocking.settimeout(TIMEOUT_S)
@@ -84,7 +84,7 @@ def _knock(endpoint: Endpoint) -> None:
 
 
 def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
-    """Tell apart by the operating system's own error, which the SDK wraps several times."""
+    """Return the error for the operating system's own one, which the SDK wraps several times."""
     cause = _root_cause(error)
     if "paramiko" in str(error):
         return EnvironmentMissing(
@@ -93,11 +93,11 @@ def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
         )
     if isinstance(cause, FileNotFoundError):
         return EnvironmentMissing(
-            f"docker is not answering: there is no socket at {endpoint}", hint="sudo systemctl start docker"
+            f"docker is not answering: no socket at {endpoint}", hint="sudo systemctl start docker"
         )
     if isinstance(cause, PermissionError):
         return EnvironmentMissing(
-            f"docker is there, but this user may not use it: permission denied for {endpoint}",
+            f"docker is running, but this user may not use it: permission denied for {endpoint}",
             hint="sudo usermod -aG docker $USER    # then log in again",
         )
     if isinstance(cause, ConnectionRefusedError):
@@ -106,7 +106,7 @@ def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
         )
     if isinstance(cause, TimeoutError):
         return EnvironmentMissing(
-            f"docker is not answering: {endpoint} was silent for {TIMEOUT_S} s", hint="docker info"
+            f"docker is not answering: no answer from {endpoint} within {TIMEOUT_S} s", hint="docker info"
         )
     return EnvironmentMissing(f"docker is not answering at {endpoint}: {cause}", hint="docker info")
 

@@ -1,4 +1,4 @@
-"""Which image a name means right now: its id and, if a registry has it, its digest."""
+"""The image that a name refers to at this moment: its id and, if a registry has it, its digest."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from typing import TYPE_CHECKING
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 
-if TYPE_CHECKING:  # the SDK is slow to import, and most commands that can ask Docker do not
+if TYPE_CHECKING:  # the SDK is slow to import, and most commands do not need it
     import docker
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """An image that the daemon has."""
+    """A local image."""
 
     id: str
     """sha256:… of its configuration."""
     digest: str | None
-    """sha256:… of its manifest in the registry that the name means; None when it was built or imported here."""
+    """sha256:… of its manifest in the name's registry; None if it was built or imported locally."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What it sets for every container; fit to be printed."""
+    """The environment that it sets for every container; safe to print."""
 
 
 def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
-    """The image that `ref` names on the daemon; None when it has none of that name.
+    """Return the local image that `ref` names; None if there is none.
 
-    Where `ref` is an id, `named` is the name whose repository the digest is of.
-
-    Raises EnvironmentMissing when docker does not answer, or does not take this for a name.
+    If `ref` is an id, `named` is the name whose repository the digest belongs to. Raise EnvironmentMissing if docker
+    does not answer or rejects the name.
     """
     from gemmaspec.engine import endpoint
 
@@ -39,7 +38,7 @@ def image_identity(ref: str, *, named: str | None = None) -> Identity | None:
 
 
 def identity(client: docker.DockerClient, ref: str, *, named: str | None = None) -> Identity | None:
-    """The same by a client that is at hand."""
+    """Return the local image that `ref` names, with an open client."""
     from docker.errors import APIError, ImageNotFound
 
     try:
@@ -48,7 +47,7 @@ def identity(client: docker.DockerClient, ref: str, *, named: str | None = None)
         return None
     except APIError as error:
         raise EnvironmentMissing(
-            f"{ref!r} is not an image name docker accepts: {clean(str(error.explanation))}",
+            f"docker rejects the image name {ref!r}: {clean(str(error.explanation))}",
             hint="set image to NAME:TAG or NAME@sha256:…",
         ) from None
     config = attributes.get("Config") or {}
@@ -60,13 +59,13 @@ def identity(client: docker.DockerClient, ref: str, *, named: str | None = None)
 
 
 def digest_of(ref: str, digests: Iterable[str]) -> str | None:
-    """The digest under the name's own repository, of those that docker keeps for an image."""
+    """Return the digest in the name's own repository, out of those that docker stores for an image."""
     found = (entry.partition("@")[::2] for entry in digests)
     return next((digest for repository, digest in found if repository == repository_of(ref)), None)
 
 
 def repository_of(ref: str) -> str:
-    """A name without tag and digest, in the short form that docker shows."""
+    """Return a name without tag and digest, in docker's short form."""
     name = ref.partition("@")[0]
     first, colon, last = name.rpartition(":")
     name = first if colon and "/" not in last else name

@@ -1,4 +1,4 @@
-"""The image of a stack: there already, or pulled, or the reason why not."""
+"""The image of a stack: local, or pulled, or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWN: Final = "gemmaspec/"
 """Images with this prefix are made by tools/cpu_image.py."""
 _STDERR: Final = 2
 
-# Phrases of the docker CLI and of registries, in the order in which they decide.
+# Phrases of the docker CLI and of registries, in the order of their precedence.
 _NO_SPACE: Final = ("no space left on device",)
 _DENIED: Final = ("denied", "unauthorized", "authentication required", "no basic auth", "forbidden")
 _WRONG_MACHINE: Final = ("no matching manifest", "does not match the specified platform")
@@ -28,9 +28,10 @@ _UNREACHABLE: Final = (
 
 
 def ensure_image(client: docker.DockerClient, image: str) -> None:
-    """Pull `image` unless the daemon has it; the progress is docker's own, on stderr.
+    """Pull `image` unless the daemon has it, with docker's own progress on stderr.
 
-    Raises EnvironmentMissing: not found, access denied, registry unreachable, disk full, wrong machine.
+    Raise EnvironmentMissing if it is missing, access is denied, the registry is unreachable, the disk is full, or the
+    image is for another platform.
     """
     try:
         client.images.get(image)
@@ -40,21 +41,21 @@ def ensure_image(client: docker.DockerClient, image: str) -> None:
         _pull(image)
     except APIError as error:
         raise EnvironmentMissing(
-            f"{image!r} is not an image name docker accepts: {clean(str(error.explanation))}",
+            f"docker rejects the image name {image!r}: {clean(str(error.explanation))}",
             hint="set image to NAME:TAG or NAME@sha256:…",
         ) from None
 
 
 def not_pulled_here(image: str) -> EnvironmentMissing | None:
-    """Why a missing image is in no registry, and so cannot be pulled; None when it may be."""
+    """Return the error for a missing image that is in no registry; None if it may be in one."""
     if image.startswith("sha256:"):
         return EnvironmentMissing(
-            f"the image with the id {image} is no longer on this machine, and in no registry that is known",
+            f"the image with the id {image} is no longer on this machine and cannot be pulled",
             hint="docker images --no-trunc",
         )
     if image.startswith(OWN):
         return EnvironmentMissing(
-            f"the image {image} is built on this machine, in no registry, and has not been built yet",
+            f"the image {image} must be built on this machine, because no registry has it",
             hint="make image    # in a checkout of gemmaspec",
         )
     return None
@@ -71,23 +72,23 @@ def _pull(image: str) -> None:
 
 
 def why_not_pulled(image: str, said: str) -> EnvironmentMissing:
-    """The reason in what `docker pull` said on stderr."""
-    text = said.lower().replace(image.lower(), "")  # a name must not decide
+    """Return the error for the output of `docker pull` on stderr."""
+    text = said.lower().replace(image.lower(), "")  # ignore the phrases in the name itself
     retry = f"docker pull {image}"
     if _any(text, _NO_SPACE):
         return EnvironmentMissing(f"no space left for the image {image}: {said}", hint="docker system df")
     if _any(text, _DENIED):
         return EnvironmentMissing(
-            f"the registry refused access to the image {image} (private, or it does not exist): {said}",
+            f"the registry denied access to the image {image}, which is private or does not exist: {said}",
             hint=f"docker login {_registry(image)}".rstrip(),
         )
     if _any(text, _WRONG_MACHINE):
-        return EnvironmentMissing(f"the image {image} is not made for this machine: {said}", hint="uname -m")
+        return EnvironmentMissing(f"the image {image} does not support this platform: {said}", hint="uname -m")
     if _any(text, _UNREACHABLE):
-        return EnvironmentMissing(f"the registry of the image {image} cannot be reached: {said}", hint=retry)
+        return EnvironmentMissing(f"cannot reach the registry of the image {image}: {said}", hint=retry)
     if _any(text, _NOT_FOUND):
-        return EnvironmentMissing(f"the image {image} was not found in its registry: {said}", hint=retry)
-    return EnvironmentMissing(f"the image {image} cannot be pulled: {said}", hint=retry)
+        return EnvironmentMissing(f"the image {image} is not in its registry: {said}", hint=retry)
+    return EnvironmentMissing(f"cannot pull the image {image}: {said}", hint=retry)
 
 
 def _any(text: str, phrases: tuple[str, ...]) -> bool:
@@ -95,6 +96,6 @@ def _any(text: str, phrases: tuple[str, ...]) -> bool:
 
 
 def _registry(image: str) -> str:
-    """The registry of an image name: its first part when that looks like a host; '' for Docker Hub."""
+    """Return the registry of an image name: its first part if that looks like a host; '' for Docker Hub."""
     first, slash, _ = image.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else ""

@@ -1,4 +1,4 @@
-"""Bytes of a server's output as lines that are safe to print: logs are hostile input."""
+"""Turn bytes of a server's output into lines that are safe to print, because logs are hostile input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 MAX_LINE: Final = 64 * 1024
-"""Characters after which a line without an end is cut, so that it cannot fill the memory."""
+"""Maximum characters of a line; longer ones are split, so that they cannot fill the memory."""
 
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement, screen clearing
@@ -22,15 +22,15 @@ _CONTROLS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u
 
 
 def clean(text: str) -> str:
-    """`text` without terminal escapes and control characters; tabs stay."""
+    """Return `text` without terminal escapes and control characters, except tabs."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Clean lines of a byte stream that may be cut anywhere, even inside a character.
+    """Yield clean lines of a byte stream that may be split anywhere, even inside a character.
 
-    Bytes that are no UTF-8 become U+FFFD. A lone carriage return ends a line as well, so that each step of a
-    progress bar is one. An unfinished last line is given at the end of the stream.
+    Invalid UTF-8 becomes U+FFFD. A lone carriage return ends a line too, so that each step of a progress bar is a line.
+    An incomplete last line comes at the end of the stream.
     """
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     rest = ""

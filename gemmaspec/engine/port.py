@@ -1,4 +1,4 @@
-"""Whether a port of this machine is free, and who holds it."""
+"""Check whether a port of this machine is free, and which process uses it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gemmaspec.errors import EnvironmentMissing, StartFailed
 
 
 def ensure_free(bind: str, port: int, *, as_root: bool = False) -> None:
-    """Raise EnvironmentMissing when nothing can listen on `port` of `bind`, naming the holder if possible.
+    """Raise EnvironmentMissing, if possible with the process that holds it, unless `port` of `bind` is free.
 
-    `as_root`: whoever will listen is allowed to use ports below 1024, even if this process is not.
+    `as_root`: the server may use ports below 1024 even if this process may not.
     """
     try:
         _try_to_listen(bind, port)
@@ -28,7 +28,7 @@ def ensure_free(bind: str, port: int, *, as_root: bool = False) -> None:
 
 
 def _try_to_listen(bind: str, port: int) -> None:
-    """Listen for a moment. SO_REUSEADDR ignores connections that are only fading away, not listeners."""
+    """Listen for a moment. SO_REUSEADDR ignores closing connections, but not listeners."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -40,27 +40,27 @@ def _try_to_listen(bind: str, port: int) -> None:
 
 def _explained(bind: str, port: int, error: OSError) -> EnvironmentMissing:
     if error.errno == errno.EADDRINUSE:
-        return port_taken(bind, port, holder(port) or "another process, which this user may not look at")
+        return port_taken(bind, port, holder(port) or "another process that this user may not inspect")
     if error.errno == errno.EACCES:
         return EnvironmentMissing(
-            f"port {port} is below 1024 and may not be used by this user", hint="set serve.port to 8000"
+            f"this user may not use port {port}, because it is below 1024", hint="set serve.port to 8000"
         )
     return EnvironmentMissing(
-        f"this machine cannot listen on the address {bind}: {error.strerror}",
-        hint="ip -brief address    # serve.bind is one of these, 127.0.0.1 or 0.0.0.0",
+        f"cannot listen on the address {bind}: {error.strerror}",
+        hint="ip -brief address    # set serve.bind to one of these, 127.0.0.1 or 0.0.0.0",
     )
 
 
 def port_taken(bind: str, port: int, by: str) -> EnvironmentMissing:
-    """The one sentence for a port in use."""
+    """Return the error for a port in use."""
     return EnvironmentMissing(
-        f"port {port} on {bind} is taken by {by}",
+        f"port {port} on {bind} is in use by {by}",
         hint=f"sudo ss -ltnp 'sport = :{port}'    # stop it, or set serve.port to another port",
     )
 
 
 def holder(port: int) -> str | None:
-    """`name (pid N)` of the process that listens on `port`; None when this user may not see it."""
+    """Return `name (pid N)` of the process that listens on `port`; None if this user may not see it."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
             local = connection.laddr
@@ -70,25 +70,25 @@ def holder(port: int) -> str | None:
 
 
 def ensure_only(pids: Collection[int], bind: str, port: int) -> None:
-    """Raise StartFailed when another process than these listens on `port` of `bind`, or none of these does.
+    """Raise StartFailed unless these processes, and no others, listen on `port` of `bind`.
 
-    SO_REUSEPORT lets several listeners share a port, and the system deals the connections out among them.
+    SO_REUSEPORT lets several listeners share a port, and the system distributes connections among them.
     """
     found = _listeners(bind, port)
     if found is None:
-        return  # this system does not say who listens
+        return  # this system does not list listeners
     others = [pid for pid in found if pid not in pids]
     if others:
         raise StartFailed(
-            f"port {port} on {bind} is shared with {_named(others[0])}, so requests go to two servers",
+            f"{_named(others[0])} also listens on port {port} of {bind}, so requests would go to two servers",
             hint=f"sudo ss -ltnp 'sport = :{port}'    # stop it, or set serve.port to another port",
         )
     if not found:
-        raise StartFailed(f"nothing of this machine listens on port {port} of {bind} any more")
+        raise StartFailed(f"no process listens on port {port} of {bind} any more")
 
 
 def _listeners(bind: str, port: int) -> list[int | None] | None:
-    """Return the pids that listen on `port` of an address that overlaps `bind`; None for one that is another user's."""
+    """Return the pids that listen on `port` of an address that overlaps `bind`; None for another user's process."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
@@ -104,11 +104,11 @@ def _listeners(bind: str, port: int) -> list[int | None] | None:
 
 
 def _overlaps(one: str, other: str) -> bool:
-    """Whether two addresses to listen on have a connection in common."""
+    """Return whether a connection can reach both listening addresses."""
     try:
         first, second = (ipaddress.ip_address(text) for text in (one, other))
     except ValueError:
-        return True  # a name: it may be any address
+        return True  # a name may mean any address
     return first == second or first.is_unspecified or second.is_unspecified
 
 

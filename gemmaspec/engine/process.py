@@ -1,4 +1,4 @@
-"""The process engine: a vLLM of a Python environment of this machine, detached from the shell."""
+"""The process engine: run vLLM from a local Python environment, detached from the shell."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable
 
 LOG: Final = "server.log"
-"""The server's output in its run folder; the one of the start before is LOG.1."""
+"""The server's output in its run folder; LOG.1 is that of the previous start."""
 
 MIN_FREE_BYTES: Final = 1024**3
-"""Room for what a start writes: vLLM's compile cache and installed requirements."""
+"""Disk space for vLLM's compile cache and installed requirements."""
 
 _LOCK_WAIT_S: Final = 10
-# They would lead the interpreter to another environment's modules, or change how it runs.
+# They would make the interpreter use another environment's modules, or change how it runs.
 _LEAKS: Final = (
     "VIRTUAL_ENV",
     "VIRTUAL_ENV_PROMPT",
@@ -44,7 +44,7 @@ _LEAKS: Final = (
 
 
 class ProcessEngine:
-    """Runs a stack as a session of its own; what it knows lies in the stack's run folder."""
+    """Runs a stack in its own session; its state is in the stack's run folder."""
 
     name: EngineName = "process"
     remote = False
@@ -53,7 +53,7 @@ class ProcessEngine:
         self._children: dict[Path, subprocess.Popen[bytes]] = {}
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
-        """Raise EnvironmentMissing: interpreter, run folder, disk, left-over processes, port."""
+        """Check interpreter, run folder, disk, left-over processes and port. Raise EnvironmentMissing."""
         _ensure_interpreter(server)
         _ensure_room(server)
         if self.state(server).status != "running":
@@ -65,16 +65,16 @@ class ProcessEngine:
         """Raise StartFailed unless the recorded leader lives and only processes of its session hold the port."""
         last = _last(server)
         if last is None or not record.leads(last):
-            raise StartFailed(f"{server.name} is gone, so something else answers on port {server.port}")
+            raise StartFailed(f"{server.name} no longer runs, and another server answers on port {server.port}")
         own = {process.pid for process in record.members(last)}
         port.ensure_only(own, server.bind, server.port)
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        """The launcher's argv as `start` runs it."""
+        """Return the launcher's argv as `start` runs it."""
         return launch_args(server)
 
     def start(self, server: Server) -> None:
-        """Start the launcher, which becomes vLLM, and return. Raises StartFailed when it runs already."""
+        """Start the launcher, which becomes vLLM, and return. Raise StartFailed if it already runs."""
         with _exclusively(server):
             if (now := self.state(server)).status == "running":
                 raise StartFailed(
@@ -88,10 +88,10 @@ class ProcessEngine:
             self._spawn(server)
 
     def stop(self, server: Server) -> bool:
-        """End all its processes: asked, then after `stop_grace_s` killed. True when there was one.
+        """Terminate all its processes, and kill them after `stop_grace_s`; return True if there was one.
 
-        A damaged record is made good from the environment of the process that holds the launcher's lock. Raises
-        EnvironmentMissing when that one is not of this stack.
+        A damaged record is restored from the environment of the process that holds the launcher's lock. Raise
+        EnvironmentMissing if that process does not belong to this stack.
         """
         if not server.run_dir.is_dir():
             return False
@@ -105,10 +105,10 @@ class ProcessEngine:
             return ended
 
     def state(self, server: Server) -> State:
-        """Alive means: same boot, pid and moment of start as recorded. No other process is taken for it.
+        """Return the state. Alive means the same boot, pid and start time as recorded, so no other process qualifies.
 
-        `unknown` where another process holds the launcher's lock. Raises UnreadableFile for a damaged record whose
-        process cannot be told by its lock either.
+        The state is `unknown` if another process holds the launcher's lock. Raise UnreadableFile for a damaged record
+        if the lock does not identify the process either.
         """
         last = _last(server)
         if last is None:
@@ -116,29 +116,29 @@ class ProcessEngine:
         if record.leads(last):
             return State(status="running", detail=f"pid {last.pid}")
         left = record.members(last)
-        if last.pid is None:  # the command that started it was killed in between
+        if last.pid is None:  # the command that started it was killed in the meantime
             return State(status="running", detail=record.describe(left)) if left else _without_record(server)
-        detail = f"it left processes behind: {record.describe(left)}" if left else ""
+        detail = f"left processes behind: {record.describe(left)}" if left else ""
         return State(status="exited", exit_code=self._exit_code(server), detail=detail, ended=_last_word(server))
 
     def runs(self, server: Server) -> Runs | None:
-        """The recorded command of the living leader."""
+        """Return the recorded command of the living leader."""
         last = _last(server)
         return Runs(command=last.command) if last and record.leads(last) else None
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Clean lines of the last start's log file; with `follow`, until the server has ended."""
+        """Yield clean lines of the last start's log file; with `follow`, until the server ends."""
         if not follow:
             found = lines(tail_of.read(server.run_dir / LOG, tail=tail))
-            # One line of the file may be several here (a progress bar), so the last ones are counted again.
+            # One line of the file may be several here (a progress bar), so count the last ones again.
             yield from found if tail is None else deque(found, maxlen=tail)
             return
         yield from lines(tail_of.read(server.run_dir / LOG, tail=tail, alive=lambda: self._alive(server)))
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        """The launcher's report of the running server; None when there is none (yet), or it is another's.
+        """Return the launcher's report of the running server; None if it does not exist (yet) or is another server's.
 
-        Raises GemmaspecError when it is no JSON object or too long.
+        Raise GemmaspecError if it is not a JSON object or too long.
         """
         last = _last(server)
         if last is None or not record.leads(last):
@@ -154,7 +154,7 @@ class ProcessEngine:
         return found if found.get("pid") == last.pid else None
 
     def read(self, server: Server, path: str) -> bytes | None:
-        """A file as the running server sees it, at most MAX_REPORT + 1 bytes of it; None when there is none."""
+        """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""
         if not self._alive(server):
             return None
         try:
@@ -167,13 +167,16 @@ class ProcessEngine:
         return last is not None and record.leads(last)
 
     def _exit_code(self, server: Server) -> int | None:
-        """As a shell counts: 128 + the signal that ended it. Only the process that started it can know."""
+        """Return the exit code as in a shell (128 + signal); only the process that started the server knows it."""
         child = self._children.get(server.run_dir)
         code = child.poll() if child else None
         return 128 - code if code is not None and code < 0 else code
 
     def _spawn(self, server: Server) -> None:
-        """The record comes first, with the marker: a crash in here leaves nothing that cannot be found."""
+        """Start the launcher.
+
+        The record with the marker is written first, so that a crash leaves no unknown process.
+        """
         command = launch_args(server)
         made = Record(
             stack=server.name,
@@ -188,7 +191,7 @@ class ProcessEngine:
             known = dataclasses.replace(made, pid=child.pid, start_ticks=record.start_ticks(child.pid))
             record.write(server.run_dir, known)
         except BaseException:
-            # Ctrl-C may come between the process and its record: it is found by its marker.
+            # Ctrl-C may come between the start and the record; then the marker identifies the process.
             record.end(made, grace_s=0)
             if begun := self._children.pop(server.run_dir, None):
                 begun.wait()
@@ -197,7 +200,7 @@ class ProcessEngine:
 
 
 def _remove_report(server: Server) -> None:
-    """Remove the report of the start before. Raises EnvironmentMissing for a folder in its place."""
+    """Remove the report of the previous start. Raise EnvironmentMissing for a folder in its place."""
     file = server.run_dir / "report.json"
     try:
         file.unlink(missing_ok=True)
@@ -206,14 +209,14 @@ def _remove_report(server: Server) -> None:
 
 
 def _last_word(server: Server) -> float | None:
-    """Return when the server wrote its last line, which is about when it ended."""
+    """Return the time of the server's last output, which is about when it ended."""
     with contextlib.suppress(OSError):
         return (server.run_dir / LOG).stat().st_mtime
     return None
 
 
 def launch_args(server: Server) -> tuple[str, ...]:
-    """The launcher's argv: the stack's files, the run and cache folders, then the server's own command."""
+    """Return the launcher's argv: the stack's files, the run and cache folders, then the server's own command."""
     folder = server.folder.absolute()
     speculative = ("--speculative-config", str(folder / "speculative-config.json")) if server.speculates else ()
     return (
@@ -224,7 +227,7 @@ def launch_args(server: Server) -> tuple[str, ...]:
 
 
 def environment(server: Server, marker: str) -> dict[str, str]:
-    """This process's environment without another Python's settings, plus the server's own and the marker."""
+    """Return this process's environment without settings of another Python, plus the server's own and the marker."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name not in _LEAKS}
     path = f"{server.python.parent if server.python else ''}{os.pathsep}{kept.get('PATH', os.defpath)}"
     # vLLM names its processes with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set.
@@ -232,9 +235,9 @@ def environment(server: Server, marker: str) -> dict[str, str]:
 
 
 def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A session of its own, without terminal: neither Ctrl-C nor the shell's end reaches it."""
+    """Start the command in its own session without a terminal, so that neither Ctrl-C nor the shell's end stops it."""
     log = server.run_dir / LOG
-    neutral = server.run_dir / "cwd"  # an empty folder: no file of the user's can shadow a module
+    neutral = server.run_dir / "cwd"  # an empty folder, so that no file of the user can shadow a module
     try:
         neutral.mkdir(exist_ok=True)
         if log.exists():
@@ -248,20 +251,20 @@ def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> 
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        raise EnvironmentMissing(f"{server.python} cannot be run: {error.strerror}", hint="gemmaspec doctor") from None
+        raise EnvironmentMissing(f"cannot run {server.python}: {error.strerror}", hint="gemmaspec doctor") from None
     finally:
         os.close(output)
 
 
 @contextlib.contextmanager
 def _exclusively(server: Server) -> Iterator[None]:
-    """One start or stop of a stack at a time, also between two commands."""
+    """Allow only one start or stop of a stack at a time, also across processes."""
     lock = filelock.FileLock(server.run_dir / "engine.lock", timeout=_LOCK_WAIT_S)
     try:
         server.run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except filelock.Timeout:
-        raise GemmaspecError(f"another gemmaspec is starting or stopping {server.name} right now") from None
+        raise GemmaspecError(f"another gemmaspec process is starting or stopping {server.name}") from None
     except OSError as error:
         raise unwritable(Path(lock.lock_file), error) from None
     try:
@@ -273,16 +276,16 @@ def _exclusively(server: Server) -> Iterator[None]:
 def _ensure_interpreter(server: Server) -> None:
     hint = "gemmaspec doctor"
     if server.python is None or not server.python.is_file():
-        raise EnvironmentMissing(f"the Python of the runtime is not there: {server.python}", hint=hint)
+        raise EnvironmentMissing(f"the Python of the runtime is missing: {server.python}", hint=hint)
     if not os.access(server.python, os.X_OK):
-        raise EnvironmentMissing(f"the Python of the runtime cannot be executed: {server.python}", hint=hint)
+        raise EnvironmentMissing(f"the Python of the runtime is not executable: {server.python}", hint=hint)
 
 
 def _ensure_rendered(server: Server) -> None:
     for needed in (server.folder / "launch.py", server.folder / "plan.json"):
         if not needed.is_file():
             raise EnvironmentMissing(
-                f"the stack is not complete: {needed} is missing", hint=f"gemmaspec up {server.name}"
+                f"the stack is incomplete: {needed} is missing", hint=f"gemmaspec up {server.name}"
             )
 
 
@@ -296,7 +299,7 @@ def _ensure_room(server: Server) -> None:
     free = shutil.disk_usage(server.run_dir).free
     if free < MIN_FREE_BYTES:
         raise EnvironmentMissing(
-            f"only {free // 1024**2} MiB are free on the disk of {server.run_dir}, a start needs 1 GiB",
+            f"only {free // 1024**2} MiB are free on the disk of {server.run_dir}, but a start needs 1 GiB",
             hint=f"df -h {server.run_dir}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
 
@@ -312,7 +315,7 @@ def _ensure_nothing_left(server: Server) -> None:
 
 
 def _last(server: Server) -> Record | None:
-    """Return the record of the last start, made good from its leader where it is damaged or has no pid."""
+    """Return the record of the last start, restored from its leader if it is damaged or has no pid."""
     try:
         found = record.read(server.run_dir)
         return record.completed(found) if found else None
@@ -320,7 +323,7 @@ def _last(server: Server) -> Record | None:
         holder = _holder(server)
         if holder and (rescued := record.rescued(server.name, holder)):
             return rescued
-        hint = f"rm -r {error.path}    # once no process of it is left: pgrep -af vllm"
+        hint = f"rm -r {error.path}    # after checking that no process is left: pgrep -af vllm"
         raise UnreadableFile(error.path, error.why, hint=hint) from None
 
 
@@ -328,22 +331,22 @@ def _without_record(server: Server) -> State:
     holder = _holder(server)
     if holder is None:
         return State(status="absent")
-    detail = f"pid {holder} holds its lock, started by someone else"
+    detail = f"pid {holder} holds its lock, but gemmaspec did not start it"
     return State(status="unknown", detail=detail, hint=f"ps -fp {holder}")
 
 
 def _refuse_foreign(server: Server) -> None:
     if holder := _holder(server):
         raise EnvironmentMissing(
-            f"{server.run_dir} is in use: pid {holder} holds its lock, started by someone else",
+            f"{server.run_dir} is in use: pid {holder} holds its lock, but gemmaspec did not start it",
             hint=f"ps -fp {holder}    # then: kill {holder}",
         )
 
 
 def _holder(server: Server) -> int | None:
-    """Who holds the launcher's lock, e.g. a launcher started by hand; None when nobody does.
+    """Return the pid that holds the launcher's lock, e.g. a launcher started by hand; None if nobody does.
 
-    Read from /proc/locks: trying the lock, even for a moment, could make a starting launcher give up.
+    The answer comes from /proc/locks, because trying the lock even for a moment could stop a starting launcher.
     """
     try:
         seen = (server.run_dir / "lock").stat()

@@ -1,4 +1,4 @@
-"""Pulling an image with its progress as numbers, and how much that will be."""
+"""Pull an image with numeric progress, and find the size of the download."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from gemmaspec.engine.lines import clean
 
 _MANIFEST_S: Final = 60
 _LARGEST: Final = 8 * 1024 * 1024
-"""Characters of a manifest that are read."""
+"""Maximum characters of a manifest."""
 
 
 def pull(image: str, on_bytes: Callable[[int], None]) -> None:
-    """Pull an image; a layer that is here already, or was broken off, is not fetched again by docker.
+    """Pull an image; docker does not fetch existing layers again and resumes partial ones.
 
-    `on_bytes` is told how many bytes came; what it raises ends the pull. Raises EnvironmentMissing as ensure_image.
+    `on_bytes` is called with the number of new bytes; an exception in it ends the pull. Raise EnvironmentMissing as
+    ensure_image does.
     """
     with endpoint.client() as client:
         try:
@@ -40,15 +41,15 @@ def pull(image: str, on_bytes: Callable[[int], None]) -> None:
 
 
 def is_here(image: str) -> bool:
-    """Whether the daemon has an image."""
+    """Return whether the daemon has an image."""
     with endpoint.client() as client:
         return identity(client, image) is not None
 
 
 def download_bytes(image: str, architecture: str) -> int | None:
-    """Bytes of an image's layers as the registry stores them, compressed; None when the registry does not say.
+    """Return the compressed size of an image's layers in bytes; None if the registry does not state it.
 
-    It is docker's own client that asks, with the user's logins. Layers that are here already are counted too.
+    docker's own client asks, with the user's logins. Layers that already exist locally count too.
     """
     command = ["docker", "manifest", "inspect", "--verbose", "--", image]
     try:
@@ -61,7 +62,7 @@ def download_bytes(image: str, architecture: str) -> int | None:
 
 
 def layer_bytes(found: Any, architecture: str) -> int | None:
-    """The sum of the layers in what `docker manifest inspect --verbose` says; None when it is something else."""
+    """Return the sum of the layers in the output of `docker manifest inspect --verbose`; None if it is invalid."""
     several = found if isinstance(found, list) else [found]
     for entry in several:
         try:
@@ -76,13 +77,13 @@ def layer_bytes(found: Any, architecture: str) -> int | None:
 
 
 def architecture() -> str:
-    """The daemon's, in Go's words: amd64, arm64."""
+    """Return the daemon's architecture by Go's name: amd64, arm64."""
     with endpoint.client() as client:
         return str(client.version().get("Arch", ""))
 
 
 def _progress(event: Mapping[str, Any], seen: dict[str, int]) -> int:
-    """How many bytes of a layer came since the last event."""
+    """Return how many bytes of a layer came since the last event."""
     detail = event.get("progressDetail") or {}
     if event.get("status") != "Downloading" or "current" not in detail:
         return 0

@@ -1,4 +1,4 @@
-"""Which process a stack is: a record that a reused pid cannot fool, and every process that belongs to it."""
+"""Identify the processes of a stack: by a record that a reused pid cannot match, and by a marker."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is known of the last start, written before the process exists and again with its pid."""
+    """The facts about the last start, written before the process exists and again with its pid."""
 
     stack: str
     nonce: str
-    """Random, so that no other process in the world carries the same marker."""
+    """Random, so that no other process has the same marker."""
     boot_id: str
     since_ticks: int
-    """Clock ticks from boot to the writing of this record: whatever is older does not belong to it."""
+    """Clock ticks from boot to the writing of this record; older processes do not belong to the start."""
     command: tuple[str, ...]
-    """For a person to read; without any API key."""
+    """The command for a person to read, without API keys."""
     pid: int | None = None
     """The leader of the session; None while it is being started."""
     start_ticks: int | None = None
-    """Clock ticks from boot to the leader's start. Unlike a time of day, a changed clock cannot move it."""
+    """Clock ticks from boot to the leader's start, which do not depend on the system's clock."""
     schema: int = 1
 
     @property
@@ -50,12 +50,12 @@ class Record:
 
 
 def write(run_dir: Path, record: Record) -> None:
-    """Keep `record`, whole. Raises EnvironmentMissing when it cannot be written."""
+    """Write `record` atomically. Raise EnvironmentMissing if that fails."""
     write_whole(run_dir / _FILE, json.dumps(asdict(record), indent=1) + "\n", mode=0o600)
 
 
 def read(run_dir: Path) -> Record | None:
-    """Return the record of the last start; None when there is none. Raises UnreadableFile for a damaged one."""
+    """Return the record of the last start; None if it is missing. Raise UnreadableFile if it is damaged."""
     file = run_dir / _FILE
     text = read_regular(file)
     if text is None:
@@ -74,7 +74,7 @@ def read(run_dir: Path) -> Record | None:
 
 
 def completed(record: Record) -> Record:
-    """Return a record with its leader, when the command that started it was killed before it wrote the pid down."""
+    """Return the record with its leader, in case the starting command was killed before it recorded the pid."""
     if record.pid is None:
         for process in members(record):
             with contextlib.suppress(psutil.Error, OSError):
@@ -84,7 +84,7 @@ def completed(record: Record) -> Record:
 
 
 def rescued(stack: str, leader: int) -> Record | None:
-    """Return what a lost record of `stack` said, from the environment of its leader; None when it is not its leader."""
+    """Return a lost record of `stack`, restored from its leader's environment; None if that is not its leader."""
     with contextlib.suppress(psutil.Error, OSError):
         name, _, nonce = psutil.Process(leader).environ().get(MARKER, "").partition(":")
         began = start_ticks(leader)
@@ -106,35 +106,35 @@ def _is_name(value: object) -> bool:
 
 
 def without_key(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A command fit to be kept: the value of --api-key replaced by ***."""
+    """Return a command that is safe to store: the value of --api-key is replaced by ***."""
     hidden = ["***" if before == "--api-key" else now for before, now in zip(("", *command), command, strict=False)]
     return tuple("--api-key=***" if word.startswith("--api-key=") else word for word in hidden)
 
 
 def forget(run_dir: Path) -> None:
-    """Remove the record, if there is one; a folder in its place stays."""
+    """Remove the record if it exists; a folder in its place stays."""
     with contextlib.suppress(IsADirectoryError, PermissionError):
         (run_dir / _FILE).unlink(missing_ok=True)
 
 
 def boot_id() -> str:
-    """Linux's identity of this boot: pids of another boot mean nothing."""
+    """Return Linux's id of this boot; pids of another boot are meaningless."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat; None when there is no such process."""
+    """Return field 22 of /proc/PID/stat; None if the process does not exist."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
 
 def now_ticks() -> int:
-    """Clock ticks since boot, on the clock of `start_ticks`."""
+    """Return the clock ticks since boot, on the clock of `start_ticks`."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def leads(record: Record) -> bool:
-    """Whether the recorded leader is alive: same boot, same pid, same moment of start, not a zombie."""
+    """Return whether the recorded leader is alive: same boot, same pid, same start time, not a zombie."""
     if record.pid is None or record.boot_id != boot_id():
         return False
     fields = _stat(record.pid)
@@ -142,9 +142,9 @@ def leads(record: Record) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """/proc/PID/stat from its third field on; the second is a name that may hold anything.
+    """Return /proc/PID/stat from its third field on; the second is a name with arbitrary characters.
 
-    Raises EnvironmentMissing for a process that exists and is hidden from this user (/proc mounted with hidepid).
+    Raise EnvironmentMissing for a process that this user may not see (/proc mounted with hidepid).
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -158,21 +158,22 @@ def _refuse_hidden(pid: int) -> None:
         os.kill(pid, 0)
     except PermissionError:
         raise EnvironmentMissing(
-            f"pid {pid} is another user's, and this user may not look at it", hint="sudo -u THAT-USER gemmaspec status"
+            f"pid {pid} belongs to another user, and this user may not inspect it",
+            hint="sudo -u THAT-USER gemmaspec status",
         ) from None
     except OSError:
-        return  # it is gone
+        return  # it ended
 
 
 def members(record: Record) -> list[psutil.Process]:
-    """The living processes of a start: its leader, and those of its session that carry its marker.
+    """Return the living processes of a start: its leader, and those in its session with its marker.
 
-    vLLM's engine and worker processes outlive a leader that was killed; they keep its session and marker.
+    vLLM's engine and worker processes outlive a killed leader and keep its session and marker.
     """
     if record.boot_id != boot_id():
         return []
     never = _own_line()
-    # Not psutil.process_iter: it keeps objects of processes whose pid has been reused since.
+    # Not psutil.process_iter, which caches objects of processes whose pid was reused since.
     young = [pid for pid in psutil.pids() if pid not in never and _young_enough(pid, record)]
     return [process for pid in young if (process := _belonging(pid, record))]
 
@@ -183,7 +184,7 @@ def _young_enough(pid: int, record: Record) -> bool:
 
 
 def _own_line() -> set[int]:
-    """Init, this process and those that started it: never a member, whatever a record or a marker says."""
+    """Return init, this process and its parents, which are never members, whatever a record or a marker says."""
     line = {1, os.getpid()}
     pid = os.getppid()
     while pid > 1:
@@ -208,10 +209,10 @@ def _belonging(pid: int, record: Record) -> psutil.Process | None:
 
 
 def end(record: Record, *, grace_s: float) -> bool:
-    """End every process of a start; True when there was one.
+    """End every process of a start; return True if there was one.
 
-    The leader is asked first, so that it can shut its own children down in order; what it leaves behind is
-    asked next; after `grace_s` seconds all are killed. Raises GemmaspecError when one cannot be ended.
+    The leader is terminated first, so that it can shut its children down in order, then the remaining processes. After
+    `grace_s` seconds all are killed. Raise GemmaspecError if one survives.
     """
     asked: set[int] = set()
     any_found = False
@@ -220,7 +221,7 @@ def end(record: Record, *, grace_s: float) -> bool:
         any_found = True
         now = time.monotonic()
         if now > deadline + _KILL_WAIT_S:
-            raise GemmaspecError(f"killed, but still there: {describe(left)}", hint="ps -eo pid,stat,wchan,args")
+            raise GemmaspecError(f"could not kill {describe(left)}", hint="ps -eo pid,stat,wchan,args")
         with _permission(left):
             if now >= deadline:
                 _kill(left)
@@ -251,10 +252,10 @@ def _permission(processes: list[psutil.Process]) -> Iterator[None]:
     try:
         yield
     except psutil.AccessDenied:
-        why = f"this user may not end {describe(processes)}: another user started the server"
+        why = f"this user may not stop {describe(processes)}, because another user started the server"
         raise GemmaspecError(why, hint="sudo -u THAT-USER gemmaspec down …") from None
 
 
 def describe(processes: list[psutil.Process]) -> str:
-    """`pid 12, 13` for messages."""
+    """Return `pid 12, 13` for messages."""
     return "pid " + ", ".join(str(process.pid) for process in processes)

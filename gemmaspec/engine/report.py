@@ -1,4 +1,4 @@
-"""The launcher's report as data, from whichever engine read it."""
+"""The launcher's report as data, read by either engine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 from gemmaspec.errors import GemmaspecError
 
 MAX_REPORT: Final = 1024 * 1024
-"""Bytes of a report; a longer one is refused."""
+"""Maximum bytes of a report."""
 
 
 def parse_report(text: bytes) -> dict[str, Any]:
-    """A report as data. Raises GemmaspecError when it is too long or no JSON object."""
+    """Return a report as data. Raise GemmaspecError if it is too long or not a JSON object."""
     if len(text) > MAX_REPORT:
-        raise GemmaspecError(f"the launcher's report is longer than {MAX_REPORT} bytes, it was not read")
+        raise GemmaspecError(f"cannot read the launcher's report: longer than {MAX_REPORT} bytes")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise GemmaspecError("the launcher's report is not a JSON object")
+        raise GemmaspecError("cannot read the launcher's report: not a JSON object")
     return found

@@ -1,4 +1,4 @@
-"""What an engine and a readiness check need to know of one stack: plain data, decided elsewhere."""
+"""The facts about one stack that an engine and a readiness check need: plain data, decided elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EngineName = Literal["docker", "process"]
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """One rendered stack, as it is started, watched and stopped."""
+    """One rendered stack to start, watch and stop."""
 
     name: str
     """Profile name; also the name of the stack's folder under the state folder."""
@@ -21,17 +21,17 @@ class Server:
     port: int
     bind: str = "127.0.0.1"
     model: str
-    """The name the server answers to (`--served-model-name`, else the target)."""
+    """The model's name in requests (`--served-model-name`, else the target)."""
     speculates: bool
     looks_up: bool = False
     """Whether drafts are looked up in the text (ngram, suffix): a text that repeats nothing has none."""
     needs_api_key: bool = False
-    """Whether requests carry the key of the environment variable VLLM_API_KEY."""
+    """Whether requests need the key in the environment variable VLLM_API_KEY."""
     gpus: bool = False
     image: str | None = None
     """The docker engine's image; None for the process engine."""
     python: Path | None = None
-    """The process engine's interpreter, whose site-packages hold vllm; None for docker."""
+    """The process engine's interpreter, whose site-packages contain vllm; None for docker."""
     command: tuple[str, ...] = ()
     """The process engine's `vllm serve …` argv, without `--speculative-config`."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """Where this machine reaches the server."""
+        """The server's URL from this machine."""
         host = "127.0.0.1" if self.bind in ("0.0.0.0", "::") else self.bind  # noqa: S104 - compared, not bound
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -57,70 +57,70 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What an engine sees of a server right now."""
+    """The current state of a server, as its engine sees it."""
 
     status: Literal["absent", "running", "exited", "restarting", "unknown"]
-    """`unknown` where nobody can tell: `detail` says why, and `hint` the command that may help."""
+    """`unknown` if it cannot be determined; then `detail` says why, and `hint` is a command that may help."""
     exit_code: int | None = None
     restarts: int = 0
     detail: str = ""
-    """Container id and health, or pid: for a person to read."""
+    """Container id and health, or pid, for a person to read."""
     hint: str | None = None
     ended: float | None = None
-    """Seconds since 1970 at which it exited; None while it runs, or where nobody knows."""
+    """Seconds since 1970 at which it exited; None while it runs, or if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """What really runs, as it was started."""
+    """The running command and image, as started."""
 
     command: tuple[str, ...]
-    """The argv of the container or process; no API key in it."""
+    """The argv of the container or process, without API keys."""
     image: str | None = None
     """The id of the container's image."""
 
 
 class Engine(Protocol):
-    """Starts and inspects; decides nothing about profiles or readiness."""
+    """Starts and inspects servers; decides nothing about profiles or readiness."""
 
     name: EngineName
 
     @property
     def remote(self) -> bool:
-        """Whether servers run on another machine, where folders and ports are not this one's."""
+        """Whether servers run on another machine, with its own folders and ports."""
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        """The argv that `start` runs: for a person to read."""
+        """Return the argv that `start` runs, for a person to read."""
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
-        """Raise EnvironmentMissing when the server could not start here, saying what is missing.
+        """Raise EnvironmentMissing, with what is missing, if the server could not start here.
 
-        A server of this name may still run. `port_is_free`: it holds the port, and will have been stopped by then.
+        `port_is_free`: do not check the port, because a running server of this name holds it and will be stopped first.
         """
 
     def start(self, server: Server) -> None:
-        """Start the server and return; it outlives this process. What raises leaves nothing of this start running."""
+        """Start the server, which outlives this process, and return. After an exception nothing of this start runs."""
 
     def stop(self, server: Server) -> bool:
-        """Stop it and everything it started; True when something was running."""
+        """Stop the server and everything that it started; return True if something was running."""
 
     def state(self, server: Server) -> State:
-        """Look, touch nothing."""
+        """Return the server's state without changing anything."""
 
     def ensure_answers(self, server: Server) -> None:
-        """Raise StartFailed unless the server that was started lives, and nobody else answers on its port."""
+        """Raise StartFailed unless the started server lives and no other server answers on its port."""
 
     def runs(self, server: Server) -> Runs | None:
-        """What the running server was started as; None when it does not run."""
+        """Return the command and image of the running server; None if it does not run."""
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """The server's own output since its last start, line by line, without line ends."""
+        """Yield the server's own output since its last start, line by line, without line ends."""
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        """The launcher's report of the running server; None when there is none."""
+        """Return the launcher's report of the running server; None if it does not exist."""
 
     def read(self, server: Server, path: str) -> bytes | None:
-        """A file as the running server sees it, by its absolute path there; None when there is none.
+        """Return a file as the running server sees it, by its absolute path there; None if it is missing.
 
-        At most engine.report.MAX_REPORT + 1 bytes of it.
+        Only the first engine.report.MAX_REPORT + 1 bytes are read.
         """

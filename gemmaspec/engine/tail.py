@@ -1,4 +1,4 @@
-"""Reading a log file while it is written, cut short or replaced."""
+"""Read a log file while it is written, truncated or replaced."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _POLL_S: Final = 0.1
 
 
 def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = None) -> Iterator[bytes]:
-    """The file's bytes from its start, or from its last `tail` lines; nothing when there is no file.
+    """Yield the file's bytes from its start, or from its last `tail` lines; nothing if it is missing.
 
-    With `alive`, more of them as they come, until `alive()` says no and all is read. A file that became
-    shorter, or another one of the same name, is read from its start. Raises UnreadableFile for what is no file.
+    With `alive`, yield new bytes as they come, until `alive()` is false and everything is read. A file that was
+    truncated or replaced is read from its start. Raise UnreadableFile for anything but a regular file.
     """
     try:
         file = open_regular(path)
@@ -27,7 +27,7 @@ def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = Non
     try:
         file.seek(0 if tail is None else _start_of_last(file, tail))
         while True:
-            # Asked before reading: what was written before the end is then still read.
+            # Check before reading, so that everything that was written before the end is still read.
             more = alive() if alive else False
             yield from _rest(file)
             if not more:
@@ -57,7 +57,7 @@ def _replaced(file: IO[bytes], path: Path) -> bool:
 
 
 def _start_of_last(file: IO[bytes], count: int) -> int:
-    """The offset from which the last `count` lines begin, found from the end."""
+    """Return the offset from which the last `count` lines begin, found from the end."""
     position = file.seek(0, os.SEEK_END)
     if count <= 0:
         return position

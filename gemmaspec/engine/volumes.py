@@ -1,4 +1,4 @@
-"""Docker volumes that stacks have left behind."""
+"""Docker volumes that stacks left behind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PROJECT: Final = "com.docker.compose.project"
 
 
 def unused(prefix: str) -> list[tuple[str, str]]:
-    """Return name and Compose project of every volume that no container uses, of projects that begin so.
+    """Return name and Compose project of every unused volume whose project begins with `prefix`.
 
-    Raises EnvironmentMissing when no daemon answers.
+    Raise EnvironmentMissing if no daemon answers.
     """
     with _client() as client:
         found = client.volumes.list(filters={"dangling": True, "label": _PROJECT})
@@ -27,7 +27,7 @@ def unused(prefix: str) -> list[tuple[str, str]]:
 
 
 def remove(name: str) -> None:
-    """Remove a volume. Raises EnvironmentMissing when the daemon refuses, as it does while a container uses it."""
+    """Remove a volume. Raise EnvironmentMissing if the daemon refuses, for example because a container uses it."""
     with _client() as client:
         client.volumes.get(name).remove()
 

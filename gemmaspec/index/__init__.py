@@ -1,1 +1,1 @@
-"""Files from the network: released wheels through pip settings, single addresses, and the cache they are kept in."""
+"""Files from the network: released wheels through pip's settings, single addresses, and their cache."""

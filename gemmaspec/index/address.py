@@ -1,4 +1,4 @@
-"""Reading one small text from an address that a human gave: http and https alone, bounded in size, time and hops."""
+"""Read one small text from an address that a person gave: only http and https, limited in size, time and redirects."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import urllib3
 
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.index import wheels
+from gemmaspec.reasons import reason
 
 LARGEST: Final = 5 * 1024 * 1024  # bytes
-DEADLINE_S: Final = 60.0  # for all of it
-SILENCE_S: Final = 15.0  # without a byte
+DEADLINE_S: Final = 60.0  # for everything
+SILENCE_S: Final = 15.0  # without any byte
 MOST_REDIRECTS: Final = 5
 
 
 def fetch(address: str, *, largest: int = LARGEST, deadline_s: float = DEADLINE_S) -> bytes:
-    """What is at an address.
+    """Return the content at an address.
 
-    Raises UsageError for another scheme, EnvironmentMissing for what cannot be read, is too large or too slow, or is
-    redirected to another scheme, from https to http, or without an end.
+    Raise UsageError for another scheme; EnvironmentMissing if the content is unreadable, too large or too slow, or
+    redirected to another scheme, from https to http, or too often.
     """
     _check(address, address, UsageError)
     ends = time.monotonic() + deadline_s
@@ -37,33 +38,37 @@ def fetch(address: str, *, largest: int = LARGEST, deadline_s: float = DEADLINE_
                 _check(onward, here, EnvironmentMissing)
                 here = onward
     except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise EnvironmentMissing(f"{address} could not be read: {type(error).__name__}: {error}") from None
-    raise EnvironmentMissing(f"{address} is redirected more than {MOST_REDIRECTS} times")
+        raise EnvironmentMissing(f"cannot read {address}: {reason(error)}") from None
+    raise EnvironmentMissing(f"cannot read {address}: more than {MOST_REDIRECTS} redirects")
 
 
 def _check(address: str, before: str, error: type[UsageError | EnvironmentMissing]) -> None:
     scheme = urlsplit(address).scheme.lower()
     if scheme not in ("http", "https"):
-        raise error(f"{address[:200]}: only http and https are read", hint="download it, and name the file")
+        raise error(
+            f"cannot read {address[:200]}: only http and https are supported", hint="download it, and name the file"
+        )
     if scheme == "http" and urlsplit(before).scheme.lower() == "https":
-        raise error(f"{before} is redirected from https to http, to {address[:200]}")
+        raise error(f"cannot read {before}: it redirects from https to http, to {address[:200]}")
 
 
 def _ask(session: requests.Session, address: str, largest: int, ends: float) -> tuple[str | None, bytes]:
-    """Where it is redirected to, or what is there. Nothing compressed is taken: its size would be unknown."""
+    """Return the redirect or the content. Compressed answers are rejected, because their size is unknown."""
     headers = {"Accept-Encoding": "identity"}
     with session.get(address, headers=headers, timeout=SILENCE_S, allow_redirects=False, stream=True) as answer:
         if answer.is_redirect:
             return answer.headers["Location"], b""
         if answer.status_code != requests.codes.ok:
-            raise EnvironmentMissing(f"{address} is not to be had: {answer.status_code} {answer.reason}")
+            raise EnvironmentMissing(f"cannot fetch {address}: {answer.status_code} {answer.reason}")
         if answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise EnvironmentMissing(f"{address} is sent compressed, though it was asked for as it is")
+            raise EnvironmentMissing(
+                f"cannot read {address}: the server sends it compressed although that was not requested"
+            )
         data = b""
         for chunk in answer.iter_content(64 * 1024):
             data += chunk
             if len(data) > largest:
-                raise EnvironmentMissing(f"{address} is larger than {largest} bytes, which no patch is")
+                raise EnvironmentMissing(f"cannot read {address}: more than {largest} bytes, too large for a patch")
             if time.monotonic() > ends:
-                raise EnvironmentMissing(f"{address} takes too long to send")
+                raise EnvironmentMissing(f"cannot read {address}: the transfer takes too long")
     return None, data

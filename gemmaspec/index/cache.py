@@ -1,4 +1,4 @@
-"""The folder for what can be fetched or worked out again. Nothing in it is ever needed, only quicker."""
+"""The cache folder, for everything that can be fetched or computed again. Losing it only costs time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import platformdirs
 
 
 def cache_dir() -> Path:
-    """The folder, of the platform's kind."""
+    """Return the cache folder of the platform."""
     return platformdirs.user_cache_path("gemmaspec")
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Put `content` into the cache, whole or not at all. A cache that cannot be written is no error."""
+    """Put `content` into the cache, completely or not at all. An unwritable cache is not an error."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
@@ -30,7 +30,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def kept(path: Path) -> bytes | None:
-    """What was kept under `path`; None when nothing was, or it cannot be read."""
+    """Return the cached content of `path`; None if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""Released files, found through the user's own pip settings and read in part.
+"""Released files, found through the user's own pip settings and read partially.
 
-Which indexes are asked, and with which certificates, is what `pip config list` says; no address is known here
-but pip's own default. A wheel is never downloaded whole: range requests read its directory and the members.
+`pip config list` names the indexes and certificates; the only address known here is pip's own default. A wheel is
+never downloaded completely: range requests read its directory and the members.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from remotezip import RemoteZip, RemoteZipError
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.index.cache import cache_dir, keep
+from gemmaspec.reasons import reason
 
 TIMEOUT: Final = 60.0  # seconds without an answer, per request
 LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes
@@ -56,7 +57,7 @@ _UNREADABLE: Final = (
 
 @functools.cache
 def pip_settings() -> dict[str, str]:
-    """pip's settings by name. The environment goes before a command's section, which goes before [global]."""
+    """Return pip's settings by name. The environment overrides a command's section, which overrides [global]."""
     found: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in _pip_config_list():
         key, _, value = line.partition("=")
@@ -67,7 +68,7 @@ def pip_settings() -> dict[str, str]:
 
 
 def simple_index_urls() -> list[str]:
-    """The package indexes pip would ask, the main one first; without pip settings, pip's own default."""
+    """Return the package indexes that pip would query, the main one first; default: pip's own default."""
     settings = pip_settings()
     if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
         return []
@@ -76,7 +77,7 @@ def simple_index_urls() -> list[str]:
 
 
 def open_session() -> requests.Session:
-    """A session that trusts the certificates pip is set to trust. The caller closes it."""
+    """Return a session that trusts the same certificates as pip. The caller closes it."""
     session = requests.Session()
     session.mount("https://", requests.adapters.HTTPAdapter(max_retries=3))
     if certificate := pip_settings().get("cert"):
@@ -85,9 +86,9 @@ def open_session() -> requests.Session:
 
 
 def release_files(project: str, version: str) -> list[DistributionPackage]:
-    """Every file of one release, over all indexes and find-links locations.
+    """Return every file of one release, from all indexes and find-links locations.
 
-    Raises EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
+    Raise EnvironmentMissing if there is none, with the error of each unreadable location.
     """
     wanted = Version(version)
     files, problems = _project_files(canonicalize_name(project))
@@ -96,17 +97,17 @@ def release_files(project: str, version: str) -> list[DistributionPackage]:
         return found
     asked = ", ".join(_shown(place) for place in [*simple_index_urls(), *_find_links()])
     raise EnvironmentMissing(
-        "\n".join([f"{project} {version}: no released file was found (asked: {asked or 'nothing'})", *problems]),
-        hint=f"pip index versions {project}    # pip's settings are used: pip config list",
+        "\n".join([f"cannot find a released file of {project} {version} (searched: {asked or 'nothing'})", *problems]),
+        hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
     )
 
 
 def read_from_wheel(project: str, version: str, member_paths: Iterable[str]) -> dict[str, bytes]:
-    """The content of the named members of a release's wheel; a member that the wheel lacks is left out.
+    """Return the content of the named members of a release's wheel; missing members are omitted.
 
-    Of several wheels the one for this machine's processor is read, the newest build of it. What was read once
-    is kept in the cache, under the wheel's sha256. Raises EnvironmentMissing when the wheel cannot be found
-    or read, ValueError for a path that leaves the wheel.
+    If there are several wheels, the newest build for this machine's processor is read. The content is cached under the
+    wheel's sha256. Raise EnvironmentMissing if the wheel is missing or unreadable, ValueError for a path that leaves
+    the wheel.
     """
     paths = [_checked(path) for path in member_paths]
     wheel = _wheel(project, version)
@@ -120,9 +121,9 @@ def read_from_wheel(project: str, version: str, member_paths: Iterable[str]) -> 
 
 
 def released_wheels(project: str) -> dict[str, DistributionPackage]:
-    """The wheel that pip would choose, for every release that has one; by version, as the index writes it.
+    """Return, for every release with a wheel, the one that pip would choose; by version, as in the index.
 
-    Raises EnvironmentMissing when there is none, with what went wrong at each place that could not be read.
+    Raise EnvironmentMissing if there is none, with the error of each unreadable location.
     """
     files, problems = _project_files(canonicalize_name(project))
     wheels: dict[str, list[DistributionPackage]] = {}
@@ -131,8 +132,8 @@ def released_wheels(project: str) -> dict[str, DistributionPackage]:
             wheels.setdefault(str(file.version), []).append(file)
     if not wheels:
         raise EnvironmentMissing(
-            "\n".join([f"no released wheel of {project} was found", *problems]),
-            hint=f"pip index versions {project}    # pip's settings are used: pip config list",
+            "\n".join([f"cannot find a released wheel of {project}", *problems]),
+            hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
         )
     return {version: max(builds, key=_preference) for version, builds in wheels.items()}
 
@@ -140,9 +141,9 @@ def released_wheels(project: str) -> dict[str, DistributionPackage]:
 def read_members(
     wheel: DistributionPackage, paths: Sequence[str], session: requests.Session | None = None
 ) -> dict[str, bytes]:
-    """Members of a wheel, read from where it lies; a path that it lacks is left out. Nothing is cached.
+    """Return members of a wheel, read from its location, without the cache; missing members are omitted.
 
-    Raises EnvironmentMissing when it cannot be read, or a member is larger than LARGEST_MEMBER.
+    Raise EnvironmentMissing if it is unreadable, or a member is larger than LARGEST_MEMBER.
     """
     if not paths:
         return {}
@@ -155,24 +156,20 @@ def read_members(
                 raise zipfile.BadZipFile(f"a member is larger than {LARGEST_MEMBER} bytes")
             return {path: archive.read(info) for path, info in there.items()}
     except _UNREADABLE as error:
-        raise EnvironmentMissing(
-            f"{wheel.filename} could not be read from {_shown(wheel.url)}: {type(error).__name__}: {error}"
-        ) from None
+        raise EnvironmentMissing(f"cannot read {wheel.filename} from {_shown(wheel.url)}: {reason(error)}") from None
 
 
 def member_names(wheel: DistributionPackage) -> list[str]:
-    """The paths of all members of a wheel. Raises EnvironmentMissing when it cannot be read."""
+    """Return the paths of all members of a wheel. Raise EnvironmentMissing if it is unreadable."""
     try:
         with open_session() as session, opened(wheel.url, session) as archive:
             return archive.namelist()
     except _UNREADABLE as error:
-        raise EnvironmentMissing(
-            f"{wheel.filename} could not be read from {_shown(wheel.url)}: {type(error).__name__}: {error}"
-        ) from None
+        raise EnvironmentMissing(f"cannot read {wheel.filename} from {_shown(wheel.url)}: {reason(error)}") from None
 
 
 def cache_folder(file: DistributionPackage) -> Path | None:
-    """Where parts of a released file are kept; None when the index states no sha256 for it."""
+    """Return the cache folder for parts of a released file; None if the index states no sha256 for it."""
     sha256 = file.digests.get("sha256", "")
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         return None
@@ -180,7 +177,7 @@ def cache_folder(file: DistributionPackage) -> Path | None:
 
 
 def _pip_config_list() -> list[str]:
-    """The lines of `pip config list`, section.name='value'; without pip, the PIP_ variables in that form."""
+    """Return the lines of `pip config list`, section.name='value'; without pip, the PIP_ variables in that form."""
     on_path = shutil.which("pip")
     for pip in [[sys.executable, "-m", "pip"], *([[on_path]] if on_path else [])]:
         listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False)
@@ -196,7 +193,7 @@ def _find_links() -> list[str]:
 
 @functools.cache
 def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
-    """All files of a project, and a sentence about each place that could not be read."""
+    """Return all files of a project, and one sentence about each unreadable location."""
     files: list[DistributionPackage] = []
     problems: list[str] = []
     places: list[tuple[str, Callable[[str, str], list[DistributionPackage]]]]
@@ -206,7 +203,7 @@ def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
         try:
             files += read(place, project)
         except _UNREADABLE as error:
-            problems.append(f"{_shown(place)}: {type(error).__name__}")
+            problems.append(f"cannot read {_shown(place)}: {reason(error)}")
     return files, problems
 
 
@@ -221,7 +218,7 @@ def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
 
 
 def _linked_files(location: str, project: str) -> list[DistributionPackage]:
-    """The project's files in a folder, or on a page of links."""
+    """Return the project's files in a folder, or on a page of links."""
     if folder := local_path(location):
         links = [Link(text=path.name, url=path.as_uri(), attrs={}) for path in folder.iterdir()]
         files = [DistributionPackage.from_link(link, project) for link in links]
@@ -234,7 +231,7 @@ def _linked_files(location: str, project: str) -> list[DistributionPackage]:
 
 
 def local_path(location: str) -> Path | None:
-    """The local path that a find-links value or a file: address names; None for an address elsewhere."""
+    """Return the local path of a find-links value or a file: address; None for a remote address."""
     address = urlsplit(location)
     if address.scheme == "file":
         return Path(url2pathname(address.path))
@@ -251,19 +248,19 @@ def _version_of(file: DistributionPackage) -> Version | None:
 def _wheel(project: str, version: str) -> DistributionPackage:
     wheels = [file for file in release_files(project, version) if file.package_type == "wheel"]
     if not wheels:
-        raise EnvironmentMissing(f"{project} {version} was released without a wheel")
+        raise EnvironmentMissing(f"{project} {version} has no wheel")
     return max(wheels, key=_preference)
 
 
 def _preference(wheel: DistributionPackage) -> tuple[bool, bool, tuple[()] | tuple[int, str]]:
-    """Sorts wheels as pip chooses: not withdrawn, for this processor, the newest build."""
+    """Return a key that sorts wheels as pip does: not withdrawn, for this processor, the newest build."""
     _, _, build, tags = parse_wheel_filename(wheel.filename)
     here = platform.machine().lower()
     return not wheel.is_yanked, any(tag.platform.endswith((here, "any")) for tag in tags), build
 
 
 def opened(url: str, session: requests.Session) -> zipfile.ZipFile:
-    """A wheel as an archive to read members from, wherever it is."""
+    """Return a local or remote wheel as an archive."""
     if folder := local_path(url):
         return zipfile.ZipFile(folder)
     archive: zipfile.ZipFile = RemoteZip(url, session=session, timeout=TIMEOUT)
@@ -271,14 +268,14 @@ def opened(url: str, session: requests.Session) -> zipfile.ZipFile:
 
 
 def _checked(path: str) -> str:
-    """Raises ValueError for a member path that would leave the folder it is kept in."""
+    """Return a member path. Raise ValueError if it would leave its folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path:
-        raise ValueError(f"not a path inside a wheel: {path!r}")
+        raise ValueError(f"invalid path of a wheel's member: {path!r}")
     return path
 
 
 def _shown(url: str) -> str:
-    """An address without the user name and password in it."""
+    """Return an address without its user name and password."""
     address = urlsplit(url)
     return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl() if address.netloc else url

@@ -1,7 +1,7 @@
-"""The script that runs beside vLLM, standard library only, and what the host uses of its deciding half.
+"""The script that starts vLLM with patches (standard library only), and the names that the host uses of it.
 
-Read launch.py from its end: `launch()` tells the whole start. The host imports from here, never from launch.py, which
-is copied into stacks as it is.
+Begin at the end of launch.py: `launch()` shows the whole start. The host imports from here, never from launch.py, which
+is copied into stacks unchanged.
 """
 
 from gemmaspec.launcher.launch import EDGE as EDGE_MARK

@@ -1,24 +1,24 @@
-"""Runs beside vLLM: patches a mirror of the installed package, says what it did, becomes `vllm serve`.
+"""Start `vllm serve` with patches: mirror the installed package, patch the mirror, report it, then become the server.
 
     python3 launch.py --plan FILE --run-dir DIR --cache-dir DIR [--speculative-config FILE] -- vllm serve …
 
-vLLM's own files are only read. Every hunk of the plan is looked up in them by content; the patched files go
-into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH; what was decided goes into
-DIR/report.json. Nothing of vLLM is imported, and only the standard library of Python 3.10 is used: this file
-is copied into stacks and containers and runs there alone. The host imports its deciding half.
+The launcher never writes to vLLM's own files. It locates every hunk of the plan in them by content. It writes the
+patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
+DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
+copied into stacks and containers and runs there alone. The host imports the half that decides.
 
-Exit codes: 1 a bug · 2 bad plan or usage · 4 something needed is not there · 5 a required patch does not fit
+Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit
 · 6 already running · 130 interrupted. Otherwise the process becomes the server.
 
-Contents, each under a comment of that name:
+Contents (a comment marks each section; to read it as a story, start at `launch`):
 
     The plan            the classes of plan.json, and how it is checked
-    Versions            ranges, releases, and builds that are none
-    Reading code        a file as lines and as a syntax tree; what is code in it, and digests of that
-    Finding a place     one hunk in one file: where it goes, and whether it is the right place
-    Deciding            hunks to files to variants to patches to a plan
+    Versions            ranges, releases, and builds that are not releases
+    Reading code        a file as lines and as a syntax tree; which lines are code; digests of code
+    Finding a place     one hunk in one file: where it applies, and whether that is the right place
+    Deciding            from hunks to files, variants, patches and the plan
     This machine        the installed vLLM, the packages it needs, the overlay
-    The start           arguments, the report, what is said, becoming the server
+    The start           arguments, the report, the log, becoming the server
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-Read = Callable[[str], "bytes | None"]  # "vllm/….py" -> its bytes; None when there is no such file
+Read = Callable[[str], "bytes | None"]  # "vllm/….py" -> its bytes; None if the file is missing
 
-MARKER = ".gemmaspec-overlay"  # a file that tells an overlay from an installed package
+MARKER = ".gemmaspec-overlay"  # this file distinguishes an overlay from an installed package
 PLAN_LIMIT = 16 * 1024 * 1024  # bytes
-FILE_LIMIT = 4 * 1024 * 1024  # bytes; vLLM's largest Python file has less than half of it
+FILE_LIMIT = 4 * 1024 * 1024  # bytes; more than twice vLLM's largest Python file
 FITS = ("applies", "drifted", "applied", "superseded", "not-needed")
 SIGNS = {
     "<": operator.lt,
@@ -66,7 +66,7 @@ SIGNS = {
 }
 NUMBER = r"\d{1,9}(?:\.\d{1,9})*"
 BOUND = re.compile(rf"(>=|<=|==|!=|>|<)({NUMBER})")
-UNFINISHED = re.compile(rf"{NUMBER}\.?(?:dev|rc|a|b)\d*")  # a build on the way to the release of its number
+UNFINISHED = re.compile(rf"{NUMBER}\.?(?:dev|rc|a|b)\d*")  # a build made before the release of the same number
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
 DIGEST = re.compile("[0-9a-f]{64}")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -76,13 +76,13 @@ WORD = re.compile(
     r"""|\#.*|\w+|[-+*/%&|^@=!<>:]=|\*\*=?|//=?|<<=?|>>=?|->|\.\.\.|[^\w\s]"""
 )
 EDGE = "0" * 8  # the mark of the edge of a function or file
-# What ast.parse, compile, decoding and tokenize raise for a file that is no Python.
+# What ast.parse, compile, decoding and tokenize raise for a file that is not valid Python.
 UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, tokenize.TokenError)
 SECRETS = ("--api-key", "--hf-token")
 
 
 class LaunchError(Exception):
-    """The start ends here: what is said, line by line, and the exit code."""
+    """An error that ends the start: the lines to log and the exit code."""
 
     def __init__(self, code: int, *lines: str) -> None:
         super().__init__(lines[0])
@@ -95,24 +95,25 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A distribution that the Python of some vLLM releases must have."""
+    """A distribution that some vLLM releases need in their Python environment."""
 
     name: str
     specifier: str
     vllm: str
 
     def __post_init__(self) -> None:
-        """Both become arguments of pip."""
-        check(PROJECT.fullmatch(self.name), f"{self.name!r} is no distribution name")
+        """Check all three, because they become arguments of pip."""
+        check(PROJECT.fullmatch(self.name), f"{self.name!r} is not a distribution name")
         check_specifier(self.specifier)
         check_specifier(self.vllm)
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines to find in a function or class (its qualified name, or "" for the file), and their successors.
+    """Lines to find in a scope, and the lines that replace them.
 
-    `scope` ends in __doc__ for a hunk that begins inside a string; all others are found in code alone.
+    `scope` is the qualified name of a function or class, or "" for the whole file. It ends in __doc__ for a hunk that
+    begins inside a string; all other hunks match code only.
     """
 
     scope: str
@@ -121,13 +122,13 @@ class Hunk:
     new: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """A hunk without old lines has no place, one without new lines leaves no trace."""
-        check(self.old and self.new and self.old != self.new, "old and new lines must be there and differ")
-        check(not re.search("[\r\n\0]", "".join(self.old + self.new)), "a line holds a line break or NUL")
+        """Require both: the old lines locate the hunk, the new lines identify it once applied."""
+        check(self.old and self.new and self.old != self.new, "the old and new lines must not be empty and must differ")
+        check(not re.search("[\r\n\0]", "".join(self.old + self.new)), "a line contains a line break or NUL")
 
     @property
     def function(self) -> str:
-        """The scope as a qualified name."""
+        """The qualified name in the scope, without __doc__."""
         return re.sub(r"(^|\.)__doc__$", "", self.scope)
 
     @property
@@ -137,7 +138,10 @@ class Hunk:
 
     @property
     def takes_away(self) -> bool:
-        """Whether old lines go, so that the hole is open where they stand; without, they are only context."""
+        """Whether the patch removes old lines.
+
+        If it does, the bug is present wherever they are found. If not, the old lines are only context.
+        """
         return any(line not in self.new for line in self.old)
 
     @property
@@ -148,11 +152,11 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What stood around a hunk in a release, as marks of 8 hex digits a line of code, the nearest line first.
+    """The context of a hunk in a release: a mark of 8 hex digits per line of code, the nearest line first.
 
-    Of a function all its lines, of the whole file a few. `again` says how many lines above and below stand, in this
-    order, elsewhere in the scope too. `function` and `patched` are digests of the function's syntax tree, before
-    and after; "" for the whole file.
+    The context in a function is the whole function; in a whole file it is a few lines. `again` counts how many of the
+    lines above and below occur, in this order, elsewhere in the scope too. `function` and `patched` are digests of the
+    function's syntax tree, before and after; "" for the whole file.
     """
 
     above: str
@@ -162,14 +166,14 @@ class Surroundings:
     patched: str = ""
 
     def __post_init__(self) -> None:
-        """Marks are cut up by their length."""
-        check(MARKS.fullmatch(self.above) and MARKS.fullmatch(self.below), "above or below is no row of marks")
+        """Check the length of the rows, because they are split into marks by length."""
+        check(MARKS.fullmatch(self.above) and MARKS.fullmatch(self.below), "above or below is not a row of marks")
         check(len(self.again) == 2, "again is not two numbers")
 
 
 @dataclass(frozen=True)
 class Known:
-    """The sha256 of a file in some releases; where the hunks go, and the sha256 after ("" if they do not apply)."""
+    """A file in some releases: its sha256, the line of each hunk, and the sha256 after ("" if they do not apply)."""
 
     vllm: tuple[str, ...]
     before: str
@@ -178,27 +182,27 @@ class Known:
     places: tuple[Surroundings, ...] = ()
 
     def __post_init__(self) -> None:
-        """They are compared with what is found."""
-        check(len(self.places) in (0, len(self.lines)), "known places and lines are not as many")
+        """Check counts and digests, because they are compared with those of the installed files."""
+        check(len(self.places) in (0, len(self.lines)), "there must be one known place per known line")
         digests = (self.before, self.after) if self.after else (self.before,)
-        check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is no sha256")
+        check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is not a sha256")
         check(all(line > 0 for line in self.lines), "lines are counted from 1")
 
 
 @dataclass(frozen=True)
 class FileEdit:
-    """All hunks of one file, and what the file is in the releases that the edit was tried on."""
+    """All hunks of one file, and the file's digests in the releases on which the edit was tested."""
 
     path: str
     hunks: tuple[Hunk, ...]
     known: tuple[Known, ...] = ()
 
     def __post_init__(self) -> None:
-        """A file without hunks would count as applied."""
+        """Require hunks, because a file without any would count as applied."""
         check_path(self.path)
         check(self.hunks, "there are no hunks")
         counts = {len(entry.lines) for entry in self.known if entry.after}
-        check(counts <= {len(self.hunks)}, "known lines and hunks are not as many")
+        check(counts <= {len(self.hunks)}, "there must be one known line per hunk")
 
 
 @dataclass(frozen=True)
@@ -210,17 +214,17 @@ class Variant:
     files: tuple[FileEdit, ...]
 
     def __post_init__(self) -> None:
-        """A file is edited once."""
+        """Require that each file is edited once."""
         check_specifier(self.specifier)
         check(
             self.files and len({edit.path for edit in self.files}) == len(self.files),
-            "files: none, or one twice",
+            "files is empty or lists a file twice",
         )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The tree itself closes the hole: the code of `scope` has the words of `contains` and lacks those of `lacks`."""
+    """A sign that vLLM itself fixed the bug: the code of `scope` has the words of `contains`, not those of `lacks`."""
 
     path: str
     scope: str
@@ -228,7 +232,7 @@ class Rule:
     lacks: str = ""
 
     def __post_init__(self) -> None:
-        """No words are in everything."""
+        """Require words in `contains`, because an empty rule would match any code."""
         check_path(self.path)
         check(words(self.contains), "contains is empty")
 
@@ -245,7 +249,7 @@ class Patch:
     variants: tuple[Variant, ...]
 
     def __post_init__(self) -> None:
-        """Without variants it would never be needed."""
+        """Require variants, because a patch without any would never be needed."""
         check(self.runner in ("any", "v1", "v2"), f"runner {self.runner!r} is not any, v1 or v2")
         check(self.variants, "there are no variants")
 
@@ -263,13 +267,13 @@ class Plan:
     drift: str = "warn"
 
     def __post_init__(self) -> None:
-        """Patches are told apart by their ids."""
+        """Require unique ids, because they identify the patches."""
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
-        check(len({patch.id for patch in self.patches}) == len(self.patches), "one patch is listed twice")
+        check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
 
 
 def load_plan(path: Path) -> Plan:
-    """Read and check a plan file; LaunchError(2), in one sentence, when it is not what gemmaspec wrote."""
+    """Read and check a plan file. Raise LaunchError(2) if gemmaspec did not write it."""
     try:
         with path.open("rb") as file:
             data = file.read(PLAN_LIMIT + 1)
@@ -278,33 +282,36 @@ def load_plan(path: Path) -> Plan:
     except OSError as error:
         raise LaunchError(2, f"cannot read the plan {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise LaunchError(2, f"the plan {path} is refused (invalid): {error}") from None
+        raise LaunchError(2, f"the plan {path} is invalid: {error}") from None
 
 
 def parse_plan(data: Any) -> Plan:
-    """Decoded JSON as a Plan; ValueError names the first thing that is wrong."""
+    """Return decoded JSON as a Plan. Raise ValueError for the first problem."""
     check(isinstance(data, dict) and data.get("schema") == 1, "not a plan of schema 1")
-    check(data.get("sha256") == plan_digest(data), "it was changed after it was rendered (sha256)")
+    check(data.get("sha256") == plan_digest(data), "its sha256 does not match; it was changed after it was rendered")
     plan: Plan = build(Plan, data, "plan")
     return plan
 
 
 def plan_digest(plan: Mapping[str, Any]) -> str:
-    """sha256 over the canonical JSON of all but "sha256" itself; ValueError for what JSON cannot carry."""
+    """Return the sha256 of the canonical JSON of everything but "sha256".
+
+    Raise ValueError for what JSON cannot hold.
+    """
     rest = {key: value for key, value in plan.items() if key != "sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def build(kind: Any, data: Any, where: str) -> Any:
-    """Decoded JSON as one of the classes above, every value of exactly its type; ValueError says where."""
+    """Return decoded JSON as one of the classes above. Raise ValueError with the path of a value of another type."""
     if get_origin(kind) is tuple:
         members = build(list, data, where)
         return tuple(build(get_args(kind)[0], item, f"{where}[{index}]") for index, item in enumerate(members))
     if not is_dataclass(kind):
-        check(type(data) is kind, f"{where} is missing or no {kind.__name__}")
+        check(type(data) is kind, f"{where} is missing or not of type {kind.__name__}")
         return data
-    check(isinstance(data, dict), f"{where} is missing or no object")
+    check(isinstance(data, dict), f"{where} is missing or not an object")
     wanted = {field.name for field in fields(kind) if field.default is MISSING or field.name in data}
     hints = {key: hint for key, hint in type_hints(kind).items() if key in wanted}  # type: ignore[arg-type]
     values = {key: build(hint, data.get(key), f"{where}.{key}") for key, hint in hints.items()}
@@ -316,28 +323,28 @@ def build(kind: Any, data: Any, where: str) -> Any:
 
 @functools.cache
 def type_hints(kind: Any) -> dict[str, Any]:
-    """The types of a class's fields, resolved once: a plan holds hundreds of the same few."""
+    """Return the types of a class's fields; cached because a plan holds hundreds of the same few classes."""
     return get_type_hints(kind)
 
 
 def check(condition: object, message: str) -> None:
-    """ValueError unless the condition holds."""
+    """Raise ValueError unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
 
 def check_path(path: str) -> None:
-    """A .py file inside vllm/, by a relative path that cannot climb out."""
+    """Raise ValueError unless the path is that of a .py file in vllm/ and cannot leave that folder."""
     parts = path.split("/")
     plain = path.isprintable() and "\\" not in path and not {"", ".", ".."} & set(parts)
     check(
         plain and parts[0] == "vllm" and parts[1:] and path.endswith(".py"),
-        f"{path!r} is no .py file in vllm/",
+        f"{path!r} is not the path of a .py file in vllm/",
     )
 
 
 def check_specifier(text: str) -> None:
-    """Comma-separated comparisons with plain release numbers."""
+    """Raise ValueError unless the text is a comma-separated list of comparisons with release numbers."""
     check(all(BOUND.fullmatch(part) for part in text.split(",")), f"specifier {text!r} is not like >=1.2,<2")
 
 
@@ -345,28 +352,28 @@ def check_specifier(text: str) -> None:
 
 
 def contains(specifier: str, version: str) -> bool:
-    """Whether a version lies in a specifier, by its release number alone (5.5.0rc1 counts as 5.5.0)."""
+    """Return whether a version is in a specifier's range; only its release number counts (5.5.0rc1 as 5.5.0)."""
     number = re.match(NUMBER, version)
     bounds = BOUND.findall(specifier)
     return number is not None and all(SIGNS[sign](release(number[0]), release(bound)) for sign, bound in bounds)
 
 
 def release(number: str) -> tuple[int, ...]:
-    """A release number to compare with: 0.33 and 0.33.0 are the same."""
+    """Return a release number as a tuple to compare; 0.33 and 0.33.0 are equal."""
     return tuple(int(part) for part in re.sub(r"(\.0+)+$", "", number).split("."))
 
 
 def candidates(patch: Patch, version: str) -> tuple[Variant, ...]:
-    """A published release chooses one variant or none; any other build (rc, dev, unknown) tries them all."""
+    """Return the variants to try: at most one for a published release, all for any other build (rc, dev, unknown)."""
     if not RELEASE.fullmatch(version):
         return patch.variants
     return tuple(variant for variant in patch.variants if contains(variant.specifier, version))[:1]
 
 
 def out_of_range(patch: Patch, version: str) -> str:
-    """Why a build that is no release is not one that the patch claims, by its number; "" when it may be.
+    """Return why the number of an unreleased build is outside the patch's ranges; "" if it may be inside.
 
-    A build on the way to a release (0.20.0.dev3, 0.20.0rc1) comes before it, and may or may not have what it has.
+    A build made before a release (0.20.0.dev3, 0.20.0rc1) may or may not contain what the release contains.
     """
     number = re.match(NUMBER, version)
     if not number:
@@ -386,12 +393,12 @@ def out_of_range(patch: Patch, version: str) -> str:
 
 
 class Source:
-    """A Python file as lines of bytes: what is not replaced keeps every byte, line endings included."""
+    """A Python file as lines of bytes, so that unchanged lines keep every byte, including line endings."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises SyntaxError or LookupError for an unknown or contradictory encoding."""
+        """Raise SyntaxError or LookupError for an unknown or contradictory encoding."""
         self.encoding = tokenize.detect_encoding(BytesIO(data).readline)[0].replace("utf-8-sig", "utf-8")
-        "".encode(self.encoding)  # LookupError for a codec that is not of text, as rot13
+        "".encode(self.encoding)  # LookupError for a codec that is not a text encoding, such as rot13
         self.data = data
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
@@ -406,24 +413,24 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The code. Raises SyntaxError, ValueError or RecursionError for what Python would not compile either."""
+        """The syntax tree. Raise SyntaxError, ValueError or RecursionError if Python cannot compile the file."""
         parsed: ast.Module = quietly(ast.parse, self.data)
         return parsed
 
     def is_inside(self, index: int) -> bool:
-        """Whether a line begins inside a string. Raises what is in UNREADABLE."""
+        """Return whether a line begins inside a string. Raise one of UNREADABLE if the file is not valid Python."""
         number = bisect.bisect_right(self._begins, index) - 1
         return number >= 0 and index in self._inside(number)
 
     def words(self, index: int) -> tuple[str, ...]:
-        """The words of a line that begins in code; none of another, which is text."""
+        """Return the words of a line; none if it begins inside a string, because then it is text."""
         if index not in self._words:
             code = not self.is_inside(index)
             self._words[index] = words(self.lines[index].decode(self.encoding)) if code else ()
         return self._words[index]
 
     def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
-        """The indices and marks of the lines of code in a range."""
+        """Return the indices and marks of the lines of code in a range."""
         for index in range(begin, end):
             if index not in self._marks:
                 self._marks[index] = line_mark(self.words(index))
@@ -431,12 +438,12 @@ class Source:
 
     @cached_property
     def _begins(self) -> list[int]:
-        """The line indices at which statements of the top level begin."""
+        """The line indices at which top-level statements begin."""
         nodes = self.tree.body
         return [first_line(node) - 1 if hasattr(node, "decorator_list") else node.lineno - 1 for node in nodes]
 
     def _inside(self, number: int) -> frozenset[int]:
-        """The lines of a statement of the top level, and those up to the next one, that begin inside a string."""
+        """Return the lines that begin inside a string, from one top-level statement up to the next."""
         if number not in self._strings:
             end = self._begins[number + 1] if number + 1 < len(self._begins) else len(self.lines)
             begin = self._begins[number]
@@ -445,34 +452,40 @@ class Source:
         return self._strings[number]
 
     def spans(self, scope: str) -> list[tuple[int, int]]:
-        """Where the scope is defined, as half-open ranges of line indices; empty when it is not."""
+        """Return where the scope is defined, as half-open ranges of line indices; empty if it is not defined."""
         if not scope:
             return [(0, len(self.lines))]
         return [(first_line(node) - 1, node.end_lineno) for node in definitions(self.tree, scope)]
 
     def places(self, block: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Every line index in the spans at which exactly these lines begin (UnicodeEncodeError: none can)."""
+        """Return every line index in the spans at which exactly these lines begin.
+
+        Raise UnicodeEncodeError if the file's encoding cannot express the lines.
+        """
         wanted = [line.encode(self.encoding) for line in block]
         starts = {index for begin, end in spans for index in range(begin, end - len(wanted) + 1)}
         return sorted(index for index in starts if self.lines[index : index + len(wanted)] == wanted)
 
     def has(self, block: Sequence[str], index: int) -> bool:
-        """Whether exactly these lines begin at a line index."""
+        """Return whether exactly these lines begin at a line index."""
         there = [line.rstrip(b"\r\n") for line in self.raw[index : index + len(block)]]
         return there == [line.encode(self.encoding) for line in block]
 
     def replaced(self, edits: Iterable[tuple[int, Hunk]]) -> bytes:
-        """The file with each hunk at its place; ValueError when places overlap or line endings are mixed."""
+        """Return the file with each hunk at its place.
+
+        Raise ValueError when places overlap or line endings are mixed.
+        """
         raw, limit = list(self.raw), len(self.raw)
         for index, hunk in sorted(edits, key=lambda edit: edit[0], reverse=True):
             end = index + len(hunk.old)
-            check(end <= limit, "two hunks fall on the same lines")
+            check(end <= limit, "two hunks overlap")
             raw[index:end] = self.ended([line.encode(self.encoding) for line in hunk.new], raw[index:end])
             limit = index
         return self.mark + b"".join(raw)
 
     def ended(self, new: Sequence[bytes], old: Sequence[bytes]) -> list[bytes]:
-        """New lines with the line ending of the lines they replace."""
+        """Return the new lines with the line ending of the lines that they replace."""
         endings = {ending(line) for line in old} - {b""} or {ending(self.raw[0]) or b"\n"}
         check(len(endings) == 1, "the lines to replace have mixed line endings")
         end = endings.pop()
@@ -480,12 +493,12 @@ class Source:
 
 
 def ending(line: bytes) -> bytes:
-    """The line ending of a line; empty for the last line of some files."""
+    """Return the line ending of a line; empty if the last line of a file has none."""
     return line[len(line.rstrip(b"\r\n")) :]
 
 
 def definitions(tree: ast.AST, scope: str) -> list[Any]:
-    """The functions and classes of this qualified name ("Class.method"); several when it is defined twice."""
+    """Return the functions and classes of this qualified name ("Class.method"); several if it is defined twice."""
     nodes: list[Any] = [tree]
     for name in scope.split("."):
         nodes = [child for node in nodes for child in defined_in(node) if child.name == name]
@@ -493,7 +506,7 @@ def definitions(tree: ast.AST, scope: str) -> list[Any]:
 
 
 def defined_in(node: ast.AST) -> Iterator[Any]:
-    """The functions and classes right inside a node, those under if, try and with included."""
+    """Yield the functions and classes directly inside a node, including those under if, try and with."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield child
@@ -502,19 +515,19 @@ def defined_in(node: ast.AST) -> Iterator[Any]:
 
 
 def first_line(node: Any) -> int:
-    """The line at which a definition begins, its decorators included."""
+    """Return the line at which a definition begins, including its decorators."""
     return int(min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]))
 
 
 def quietly(function: Callable[..., T], *arguments: object) -> T:
-    """Parse or compile without the warnings that Python has about the code."""
+    """Call the function (parse or compile) without Python's warnings about the code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments)
 
 
 def rows_in_strings(rows: Iterator[str]) -> Iterator[int]:
-    """The numbers of the rows, from 0, that begin inside a string."""
+    """Yield the numbers of the rows, from 0, that begin inside a string."""
     begun: list[int] = []
     for token in tokenize.generate_tokens(lambda: next(rows, "")):
         kind = tokenize.tok_name[token.type]  # from Python 3.12 on, an f-string is several tokens
@@ -525,36 +538,39 @@ def rows_in_strings(rows: Iterator[str]) -> Iterator[int]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a line of code: names, numbers, signs, and each string as one; no comment, no blanks."""
+    """Return the words of a line of code: names, numbers, signs and whole strings, without comments and blanks."""
     found = [word for word in WORD.findall(text) if not word.startswith("#")]
     return tuple('"' + word[1:-1] + '"' if re.fullmatch(r"'[^'\"\\]*'", word) else word for word in found)
 
 
 def stream(lines: Iterable[Sequence[str]]) -> list[str]:
-    """The words of several lines in a row, however they are wrapped: a comma before a closing bracket is left out."""
+    """Return the words of consecutive lines, however wrapped: without commas before a closing bracket."""
     found = [word for line in lines for word in line]
     return [word for word, after in zip(found, [*found[1:], ""], strict=False) if word != "," or after not in ")]}"]
 
 
 def occurrences(wanted: Sequence[str], among: Sequence[str]) -> int:
-    """How often these words stand in a row."""
+    """Return how often these words occur in sequence."""
     return f"\0{chr(0).join(among)}\0".count(f"\0{chr(0).join(wanted)}\0") if wanted else 0
 
 
 def line_mark(line: Sequence[str]) -> str:
-    """The mark of a line's words: 8 hex digits, or "" for a line of text, which says nothing about a place."""
+    """Return the mark of a line's words: 8 hex digits, or "" for a line of text, which does not identify a place."""
     if all(word[-1] in "'\"" or word[:1] in "'\"" for word in line):
         return ""
     return hashlib.sha256("\x1f".join(line).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def tree_digest(nodes: Iterable[ast.AST]) -> str:
-    """16 hex digits for code: names, values and structure. The same on every Python; RecursionError for a deep one."""
+    """Return 16 hex digits for the names, values and structure of code.
+
+    The digest is the same in every Python version. Raise RecursionError for code that is nested too deeply.
+    """
     return hashlib.sha256("\n".join(map(canonical, nodes)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def canonical(node: Any) -> str:
-    """A syntax tree as text, without places, comments, strings that stand alone, and what only some Pythons have."""
+    """Return a syntax tree as text, without positions, comments, docstrings and fields that only some Pythons have."""
     if isinstance(node, list):
         kept = [item for item in node if not is_text(item)]
         return f"[{','.join(map(canonical, kept))}]"
@@ -562,14 +578,14 @@ def canonical(node: Any) -> str:
         return f"{type(node).__name__}:{node!a}"
     if isinstance(node, ast.JoinedStr):
         return f"f({','.join(joined(node))})"
-    # An empty or missing field is left out, so that a field which later Pythons add changes nothing.
+    # Leave out empty and missing fields, so that a field added by a later Python changes nothing.
     parts = [(name, getattr(node, name, None)) for name in node._fields if name not in ("kind", "type_comment")]
     parts = [(name, value) for name, value in parts if value is not None or isinstance(node, ast.Constant)]
     return f"{type(node).__name__}({','.join(f'{name}={canonical(value)}' for name, value in parts if value != [])})"
 
 
 def joined(node: ast.JoinedStr) -> Iterator[str]:
-    """The parts of an f-string; its plain parts joined, since Pythons cut them differently."""
+    """Yield the parts of an f-string, with its plain parts joined because Python versions split them differently."""
     text = ""
     for part in node.values:
         if isinstance(part, ast.Constant):
@@ -582,7 +598,7 @@ def joined(node: ast.JoinedStr) -> Iterator[str]:
 
 
 def is_text(node: Any) -> bool:
-    """Whether a statement is a string that stands alone, a docstring as a rule."""
+    """Return whether a statement is only a string, usually a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
@@ -591,9 +607,10 @@ def is_text(node: Any) -> bool:
 
 @dataclass(frozen=True)
 class Found:
-    """One hunk in one file; `index` is a line's, `lines` counts from 1 those of the function that are not as known.
+    """Where one hunk is in one file, and its state.
 
-    `stands`: old lines that the hunk takes away are there. `trace`: its new lines are, at a place that is not known.
+    `index` is a line index. `lines` are the changed lines of the function, counted from 1. `stands`: the file has old
+    lines that the hunk removes. `trace`: the file has the new lines, but at a place that no known release has.
     """
 
     state: str
@@ -608,13 +625,14 @@ class Found:
 
 
 def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: int = 0) -> Found:
-    """Find one hunk: it applies, is in already ("applied"), or neither. `known` has places of the number-th hunk.
+    """Find one hunk and decide whether it applies, is already applied, or neither.
 
-    Without known places the lines alone decide: the old ones, once; or the new ones, once, and no old lines outside.
+    `known` has the places of the number-th hunk. Without known places the lines alone decide. `applies`: the old lines
+    occur once. `applied`: the new lines occur once and the old lines nowhere else.
     """
     spans = source.spans(hunk.function)
     if not spans:
-        detail = f"there is no {hunk.function} in the file"
+        detail = f"the file does not define {hunk.function}"
         return Found("conflict", None, detail, expected=hunk.old)
     olds, news = (code_places(source, block, spans, hunk) for block in (hunk.old, hunk.new))
     slack = len(hunk.new) - len(hunk.old)
@@ -627,40 +645,44 @@ def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: i
         return replace(seen_out(hunk, source, spans, rows, olds[0]), stands=stands)
     scope = hunk.function or "the file"
     if olds:
-        detail = f"the old lines are {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
+        detail = f"the old lines occur {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
         return Found("ambiguous", olds[0], detail, expected=hunk.old, stands=stands)
     if otherwise_in(hunk, source, spans, rows):
-        return Found("applied", spans[0][0], f"{scope} is as the patch makes it, written otherwise")
+        return Found("applied", spans[0][0], f"{scope} already has the patch, formatted differently")
     return nowhere(hunk, source, spans)
 
 
 def code_places(source: Source, block: Sequence[str], spans: Sequence[tuple[int, int]], hunk: Hunk) -> list[int]:
-    """Where a block begins in code; for a hunk that was made inside a string, where it begins inside one."""
+    """Return where a block begins in code, or inside a string for a hunk that was made inside one."""
     return [index for index in source.places(block, spans) if source.is_inside(index) == hunk.in_string]
 
 
 def seen_in(
     hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
 ) -> Found:
-    """The new lines are there once: at the place of a known release, or in a function that is known to be patched."""
+    """Decide on new lines that occur once.
+
+    They count as applied at the place of a known release or in a function that is known to be patched.
+    """
     if not rows or otherwise_in(hunk, source, spans, rows):
         return Found("applied", index)
     size = len(hunk.new)
     if len(spans) == 1 and any(is_place(source, spans, index, size, place) for _, place in rows):
         return Found("applied", index)
-    return replace(misplaced(hunk, source, spans, index, "the new lines are"), trace=True)
+    return replace(misplaced(hunk, source, spans, index, "the new lines"), trace=True)
 
 
 def seen_out(
     hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
 ) -> Found:
-    """The old lines are there once: at the place of a known release, the newest first, or nowhere."""
+    """Decide on old lines that occur once: they apply at the place of a known release, the newest first."""
     if not rows:
         return Found("applies", index)
     if not hunk.in_string and otherwise_in(hunk, source, spans, rows):
-        return Found("applied", index, f"{hunk.function} is as the patch makes it, written otherwise")
+        return Found("applied", index, f"{hunk.function} already has the patch, formatted differently")
     if not hunk.in_string and is_added(hunk, source, spans):
-        detail = f"the lines to add are in {hunk.function or 'the file'} already, written or placed otherwise"
+        scope = hunk.function or "the file"
+        detail = f"{scope} already has the lines to add, formatted differently or at another place"
         return Found("conflict", index, detail, expected=hunk.new)
     size, digest = len(hunk.old), function_digest(source, hunk)
     drifted: Found | None = None
@@ -671,45 +693,46 @@ def seen_out(
             drifted = drifted or Found(
                 "applies", index, since=vllm, lines=changed_lines(source, spans, index, size, place)
             )
-    return drifted or misplaced(hunk, source, spans, index, "the old lines are")
+    return drifted or misplaced(hunk, source, spans, index, "the old lines")
 
 
 def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], index: int, what: str) -> Found:
-    """The lines are there once, and it cannot be told whether that is their place."""
+    """Return the result for lines that occur once, but possibly at the wrong place."""
     there = tuple(line.decode(source.encoding, "replace") for line in source.lines[max(0, index - 2) : index + 3])
     if len(spans) > 1:
         detail = f"{hunk.function} is defined {len(spans)} times: lines {', '.join(str(a + 1) for a, _ in spans)}"
         return Found("ambiguous", index, detail, expected=hunk.old, found=there)
-    detail = f"{what} there, but what stands around them is not what any known release has there"
+    detail = f"the file has {what}, but in a context that no known release has"
     return Found("conflict", index, detail, expected=hunk.old, found=there)
 
 
 def otherwise_in(
     hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]]
 ) -> bool:
-    """Whether the syntax tree of the function is that of a patched release, whatever its blanks and comments are."""
+    """Return whether the function has the syntax tree of a patched release, whatever its blanks and comments."""
     if not hunk.function or len(spans) > 1 or not any(place.patched for _, place in rows):
         return False
     return function_digest(source, hunk) in {place.patched for _, place in rows}
 
 
 def is_added(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether the added words are in the scope more often than in the old lines: somebody has put them in."""
+    """Return whether somebody already added the words: the scope has them more often than the old lines do."""
     added = stream(map(words, hunk.added))
     there = stream(source.words(index) for begin, end in spans for index in range(begin, end))
     return occurrences(added, there) > occurrences(added, stream(map(words, hunk.old)))
 
 
 def function_digest(source: Source, hunk: Hunk) -> str:
-    """The digest of a hunk's function; "" for the whole file."""
+    """Return the digest of a hunk's function; "" for the whole file."""
     return tree_digest(definitions(source.tree, hunk.function)) if hunk.function else ""
 
 
 def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings) -> bool:
-    """Whether what stands around some lines is what stood around the hunk in a release.
+    """Return whether some lines have the context that the hunk had in a release.
 
-    The next line of code above and below must be the same. More lines of either side must not stand elsewhere in the
-    scope than did in that release: then something was copied. And one side must be more alike here than anywhere else.
+    The next line of code above and below must be the same. No longer run of either side may occur elsewhere in the
+    scope than it did in that release, because then somebody copied code. One side must match better here than
+    anywhere else.
     """
     sides = ((index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1]))
     unique = False
@@ -724,7 +747,7 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
 def likeness(
     source: Source, spans: Sequence[tuple[int, int]], edge: int, step: int, known: Sequence[str]
 ) -> tuple[int, int]:
-    """How many lines of code above (step -1) or below a line index are as known; and the most of any other place."""
+    """Return how many lines of code match above (step -1) or below a line index, and the best match elsewhere."""
     here = elsewhere = 0
     for begin, end in spans:
         rows = source.marks(begin, end)
@@ -741,7 +764,7 @@ def likeness(
 
 
 def same_from(row: Sequence[str], start: int, known: Sequence[str]) -> int:
-    """How many marks from `start` on are as known."""
+    """Return how many marks, beginning at `start`, match the known ones."""
     count = 0
     while count < len(known) and start + count < len(row) and row[start + count] == known[count]:
         count += 1
@@ -749,14 +772,14 @@ def same_from(row: Sequence[str], start: int, known: Sequence[str]) -> int:
 
 
 def cut(text: str) -> list[str]:
-    """The marks of a row."""
+    """Return the marks of a row."""
     return [text[at : at + 8] for at in range(0, len(text), 8)]
 
 
 def is_unchanged(
     source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings, digest: str
 ) -> bool:
-    """Whether the function's syntax tree is that of a release; for the whole file, whether all around is the same."""
+    """Return whether the function, or the context in a whole file, is unchanged since a release."""
     if digest:
         return digest == place.function
     above, below = cut(place.above), cut(place.below)
@@ -767,7 +790,7 @@ def is_unchanged(
 def changed_lines(
     source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings
 ) -> tuple[int, ...]:
-    """The lines, from 1, of a function or of what is known around a place that are not as in a release."""
+    """Return the lines of a function, or of the known context in a file, that changed since a release; from 1."""
     import difflib
 
     above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
@@ -786,7 +809,7 @@ def changed_lines(
 
 
 def nowhere(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> Found:
-    """Neither the old nor the new lines are there: the most similar ones, to look at."""
+    """Return the conflict for a file with neither the old nor the new lines; it shows the most similar lines."""
     scope = hunk.function or "the file"
     index = nearest(source, hunk, spans)
     found = tuple(line.decode(source.encoding, "replace") for line in source.lines[index : index + len(hunk.old)])
@@ -794,12 +817,12 @@ def nowhere(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> Fou
     elsewhere = source.places(hunk.old, spans)
     if elsewhere:
         kind = "in its code" if hunk.in_string else "inside a string"
-        detail += f"; in line {elsewhere[0] + 1} they are {kind}"
+        detail += f"; line {elsewhere[0] + 1} has them {kind}"
     return Found("conflict", index, detail, expected=hunk.old, found=found)
 
 
 def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int:
-    """Where to look: the place in the spans most like the old lines, or closest to their line."""
+    """Return the line index in the spans that is most similar to the old lines, or closest to their line."""
     wanted = [set(line.encode(source.encoding).split()) for line in hunk.old]
 
     def likeness(index: int) -> tuple[int, int]:
@@ -815,10 +838,10 @@ def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int
 
 @dataclass(frozen=True)
 class FileResult:
-    """What is to happen to one file; `line` counts from 1; `expected` and `found` explain a conflict.
+    """The decision on one file; `line` counts from 1; `expected` and `found` explain a conflict.
 
-    `half`: some hunks are in and others are not. `stands`: lines that the patch takes away are there. `drifted`: it
-    applies, and a function that it edits is not that of any known release.
+    `half`: some hunks are applied and others are not. `stands`: the file has lines that the patch removes. `drifted`:
+    the patch applies, but to a function that no known release has.
     """
 
     path: str
@@ -836,7 +859,7 @@ class FileResult:
 
 @dataclass(frozen=True)
 class PatchResult:
-    """What is to happen to one patch, and by which of its variants; `detail` is about all of it."""
+    """The decision on one patch, and the variant that fits; `detail` is about the whole patch."""
 
     patch: Patch
     state: str
@@ -846,18 +869,18 @@ class PatchResult:
 
     @property
     def half(self) -> bool:
-        """Whether part of the patch is in, and the rest is not."""
+        """Whether part of the patch is applied and the rest is not."""
         done = any(file.half or file.state == "applied" for file in self.files)
         return done and self.state != "applied"
 
     @property
     def stands(self) -> bool:
-        """Whether lines that the patch takes away are there."""
+        """Whether a file has lines that the patch removes."""
         return any(file.stands for file in self.files)
 
 
 def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult], dict[str, bytes]]:
-    """Decide every patch, each on the result of those before it; the second value is what changes."""
+    """Decide every patch on the result of those before it; the second value holds the changed files."""
     changed: dict[str, bytes] = {}
     seen: dict[str, bytes | None] = {}
 
@@ -878,9 +901,9 @@ def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult]
 
 
 def refused(result: PatchResult) -> PatchResult:
-    """A patch that would apply, to code that has drifted, for a profile that refuses that."""
+    """Return a conflict for a patch that applies to drifted code, because the profile refuses drift."""
     files = tuple(
-        replace(file, state="conflict", detail=f"{file.detail}; the profile says patches.drift: refuse", after=None)
+        replace(file, state="conflict", detail=f"{file.detail}; the profile sets patches.drift: refuse", after=None)
         if file.drifted
         else file
         for file in result.files
@@ -889,9 +912,9 @@ def refused(result: PatchResult) -> PatchResult:
 
 
 def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, bytes] | None = None) -> PatchResult:
-    """Decide one patch: all in, half in, closed by the tree itself, or to be applied, in this order.
+    """Decide one patch: applied, half applied, superseded by vLLM's own fix, or to be applied, in this order.
 
-    `read` has the files as they are, `changed` what patches before this one made of them.
+    `read` returns the installed files; `changed` holds those that earlier patches changed.
     """
     variants = candidates(patch, version)
     if not variants:
@@ -901,8 +924,8 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
     applied = [result for result in results if result.state == "applied"]
     applies = [result for result in results if result.state in ("applies", "drifted")]
     beyond = "" if RELEASE.fullmatch(version) else out_of_range(patch, version)
-    # Beyond the range, the fix itself may have some of the patch's lines: then the lines that it takes away are gone.
-    # A variant that is half in by lines of vLLM's own does not count where another one is wholly out.
+    # Beyond the range, vLLM's own fix may contain some of the patch's lines; then the lines that the patch removes
+    # are gone. A variant that is half applied because of vLLM's own lines does not count if another one applies fully.
     half = [one for one in reversed(results) if one.half and (one.stands or not beyond) and not applies]
     if applied or half:
         return (applied or half)[0]
@@ -911,16 +934,16 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
         if closed:
             return PatchResult(patch, "superseded", None, closed)
     if beyond and not [result for result in applies if result.state == "applies" or result.stands]:
-        return PatchResult(patch, "not-needed", None, (), f"{beyond}, and its lines are not there as they were")
+        return PatchResult(patch, "not-needed", None, (), f"{beyond}, and this build lacks the lines that it changes")
     return (applies or newest_first or results[::-1])[0]
 
 
 def closed_rules(
     patch: Patch, variants: Iterable[Variant], read: Read, changed: Mapping[str, bytes]
 ) -> tuple[FileResult, ...]:
-    """The rules that say that the tree closes the hole itself.
+    """Return the matching rules, which say that vLLM itself fixed the bug.
 
-    A file that is known, and known to be patched, was decided before: there the rules did not match.
+    Files listed in known.json were checked against these rules when it was generated; skip them.
     """
     edits = [edit for variant in variants for edit in variant.files]
     decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
@@ -931,7 +954,7 @@ def closed_rules(
 def decide_variant(
     patch: Patch, variant: Variant, version: str, read: Read, changed: Mapping[str, bytes]
 ) -> PatchResult:
-    """All files of a variant or none: one that does not fit decides for all."""
+    """Decide a variant: all its files apply or none, so one conflict decides for all."""
     files = tuple(
         said_whose(patch, version, decide_file(edit, changed.get(edit.path, read(edit.path)), read(edit.path)), read)
         for edit in variant.files
@@ -939,7 +962,7 @@ def decide_variant(
     states = [file.state for file in files]
     unfit = [state for state in states if state not in ("applies", "applied")]
     if not unfit and "applies" in states and "applied" in states:
-        detail = "this file has the patch already, another file of the patch has not"
+        detail = "this file already has the patch, but another file of the patch does not"
         files = tuple(
             replace(file, state="conflict", detail=detail, half=True) if file.state == "applied" else file
             for file in files
@@ -950,7 +973,7 @@ def decide_variant(
 
 
 def said_whose(patch: Patch, version: str, file: FileResult, read: Read) -> FileResult:
-    """The result, with the releases whose file was found, where it is not simply that of the release itself."""
+    """Return the result; name the release that the file comes from if it is not the installed one."""
     whose = releases_with(patch, file.path, read(file.path))
     if not whose or (RELEASE.fullmatch(version) and version.partition("+")[0] in whose):
         return file
@@ -959,14 +982,14 @@ def said_whose(patch: Patch, version: str, file: FileResult, read: Read) -> File
 
 
 def releases_with(patch: Patch, path: str, data: bytes | None) -> tuple[str, ...]:
-    """The known releases that have exactly this file; none for a file that is not known."""
+    """Return the known releases that have exactly this file; empty for an unknown file."""
     edits = [edit for variant in patch.variants for edit in variant.files if edit.path == path]
     known = [entry for edit in edits for entry in edit.known] if data is not None else []
     return tuple(vllm for entry in known if entry.before == sha256(data or b"") for vllm in entry.vllm)
 
 
 def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None:
-    """Whether a file is as released, known by its sha256; None when the plan does not know this build."""
+    """Return whether a file has the sha256 of the release; None if the plan does not know this build."""
     edits = [edit for patch in plan.patches for variant in patch.variants for edit in variant.files]
     known = [known for edit in edits if edit.path == path for known in edit.known]
     build = version.partition("+")[0]
@@ -978,12 +1001,12 @@ def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None
 
 @lru_cache(maxsize=16)
 def sha256(data: bytes) -> str:
-    """The digest of a file, as the plan and the report write it."""
+    """Return the digest of a file as the plan and the report record it."""
     return hashlib.sha256(data).hexdigest()
 
 
 def closed_by(rule: Rule, read: Read) -> FileResult | None:
-    """Whether the code of the rule's scope, wherever it is defined, has the rule's words and lacks the others."""
+    """Return the result if every definition of the rule's scope matches the rule; else None."""
     data = read(rule.path)
     if rule.scope.rpartition(".")[2].encode() not in (data or b""):
         return None
@@ -998,19 +1021,19 @@ def closed_by(rule: Rule, read: Read) -> FileResult | None:
 
 
 def is_closed(rule: Rule, code: Sequence[str]) -> bool:
-    """Whether words have those of a rule, and not those that it says must be gone."""
+    """Return whether the words contain those of the rule but not those that it says must be gone."""
     return bool(occurrences(stream([words(rule.contains)]), code)) and not occurrences(
         stream([words(rule.lacks)]), code
     )
 
 
 def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) -> FileResult:
-    """Find every hunk of one file and make its new content, in memory.
+    """Find every hunk of one file and make its new content in memory.
 
-    `stock` is the file before other patches changed it: that tells the places.
+    `stock` is the file before other patches changed it; it decides the places.
     """
     if data is None:
-        return FileResult(edit.path, "missing", detail="this vllm has no such file")
+        return FileResult(edit.path, "missing", detail="this vllm does not have the file")
     known = known_as(edit, data)
     if known:
         return apply_known(edit, data, known)
@@ -1023,12 +1046,12 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
         known_rows = () if told else edit.known
         places = [find_hunk(hunk, source, known_rows, number) for number, hunk in enumerate(edit.hunks)]
     except UNREADABLE as error:
-        return FileResult(edit.path, "conflict", detail=f"it cannot be read as Python: {error}")
+        return FileResult(edit.path, "conflict", detail=f"the file is not valid Python: {error}")
     return decide_places(edit, source, places)
 
 
 def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> FileResult:
-    """All hunks of a file at their places, or why not."""
+    """Return the decision on a file from those on its hunks."""
     states = [place.state for place in places]
     result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, places[0].detail)
     half = any(place.trace or place.state == "applied" for place in places)
@@ -1041,21 +1064,21 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
     if "applies" not in states:
         return replace(result, before=source.data, after=source.data, half=False, stands=False)
     if "applied" in states:
-        detail = f"{states.count('applied')} of {len(states)} hunks are in the file already, the others are not"
+        detail = f"the file already has {states.count('applied')} of {len(states)} hunks, but not the others"
         missing = edit.hunks[states.index("applies")]
         return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old)
     try:
         after = source.replaced((place.index or 0, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
-        return replace(result, state="conflict", detail=f"the patched file would not do: {error}")
+        return replace(result, state="conflict", detail=f"the patched file would be invalid: {error}")
     drift = drift_of(edit, places)
     drifted = any(place.lines is not None for place in places)
     return replace(result, state="applies", before=source.data, after=after, detail=drift, drifted=drifted)
 
 
 def drift_of(edit: FileEdit, places: Sequence[Found]) -> str:
-    """For each function that a file's hunks are in, whether it is that of a release, and which lines are not."""
+    """Return, for each function with hunks, whether it is unchanged since a release, and which lines changed."""
     told: dict[str, str] = {}
     for hunk, place in zip(edit.hunks, places, strict=True):
         name = hunk.function or "the code around the lines"
@@ -1068,7 +1091,7 @@ def drift_of(edit: FileEdit, places: Sequence[Found]) -> str:
 
 
 def spelled(lines: Sequence[int]) -> str:
-    """Line numbers as a human writes them: 3, 7-9."""
+    """Return line numbers as people write them: 3, 7-9."""
     runs: list[list[int]] = []
     for line in sorted(set(lines)):
         if runs and line == runs[-1][-1] + 1:
@@ -1079,13 +1102,13 @@ def spelled(lines: Sequence[int]) -> str:
 
 
 def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
-    """The entry of a file to which the edit is known to apply; the files before and after are known by sha256."""
+    """Return the entry of a file to which the edit is known to apply, found by the file's sha256."""
     found = sha256(data) if data is not None and edit.known else ""
     return next((entry for entry in edit.known if entry.after and entry.before == found), None)
 
 
 def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
-    """The decision made before on the same bytes, so nothing is parsed: the known file must come out."""
+    """Apply an edit to a known file without parsing it; the result must have the known sha256."""
     source, line = Source(data), known.lines[0]
     stands = any(hunk.takes_away for hunk in edit.hunks)
     edits = [(number - 1, hunk) for number, hunk in zip(known.lines, edit.hunks, strict=True)]
@@ -1094,17 +1117,17 @@ def apply_known(edit: FileEdit, data: bytes, known: Known) -> FileResult:
             after = source.replaced(edits)
             if sha256(after) == known.after:
                 return FileResult(edit.path, "applies", line, before=data, after=after, stands=stands)
-    return FileResult(edit.path, "conflict", line, "the patched file is not the one that the plan knows")
+    return FileResult(edit.path, "conflict", line, "the sha256 of the patched file differs from that in the plan")
 
 
 # This machine: the installed vLLM
 
 
 def clean_search_path() -> list[str]:
-    """Take this script's folder, the working folder and old overlays off sys.path; returns PYTHONPATH so."""
+    """Remove this script's folder, the working folder and old overlays from sys.path; return PYTHONPATH cleaned."""
     given = os.environ.get("PYTHONPATH", "")
     named = given.split(os.pathsep) if given else []
-    # Python makes absolute paths of these, and the working folder of an empty entry
+    # Python turns these into absolute paths, and an empty entry into the working folder
     accidents = {Path(entry).absolute() for entry in named if not Path(entry).is_absolute()} | {Path.cwd()}
     accidents &= {Path(entry).absolute() for entry in named}
 
@@ -1119,15 +1142,15 @@ def clean_search_path() -> list[str]:
 
 
 def locate_vllm() -> Path:
-    """The folder of the installed package, found without importing it; LaunchError(4) when there is none."""
+    """Return the folder of the installed package without importing it. Raise LaunchError(4) if it is missing."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
-        raise LaunchError(4, f"there is no vllm in the Python that runs this: {sys.executable}")
+        raise LaunchError(4, f"vllm is not installed in the Python that runs the launcher: {sys.executable}")
     return Path(spec.origin).absolute().parent
 
 
 def vllm_version(package: Path) -> str:
-    """The version in vllm/_version.py (read, not run), else of the distribution it is in, else "unknown"."""
+    """Return the version from vllm/_version.py (read, not run), else from the distribution, else "unknown"."""
     with contextlib.suppress(OSError):
         stated = stated_version((package / "_version.py").read_bytes())
         if stated:
@@ -1139,7 +1162,7 @@ def vllm_version(package: Path) -> str:
 
 
 def stated_version(data: bytes) -> str | None:
-    """The version that the text of vllm/_version.py states; it is not run."""
+    """Return the version in the text of vllm/_version.py, without running it."""
     with contextlib.suppress(*UNREADABLE):
         for node in quietly(ast.parse, data).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
@@ -1150,13 +1173,13 @@ def stated_version(data: bytes) -> str | None:
 
 
 def read_from(package: Path) -> Read:
-    """A reader of the installed package that follows no link out of it (LaunchError(2))."""
+    """Return a reader of the installed package that raises LaunchError(2) for a link that leaves it."""
     root = os.path.realpath(package)
 
     def read(path: str) -> bytes | None:
         real = os.path.realpath(Path(root, *path.split("/")[1:]))
         if os.path.commonpath([root, real]) != root:
-            raise LaunchError(2, f"invalid: {path} of the installed vllm is a link that leads out of it, to {real}")
+            raise LaunchError(2, f"invalid: {path} of the installed vllm is a link that leaves the package, to {real}")
         if not Path(real).is_file():
             return None
         with Path(real).open("rb") as file:
@@ -1172,14 +1195,14 @@ def read_from(package: Path) -> Read:
 
 
 def installed_version(name: str, path: Sequence[str]) -> str | None:
-    """The version of a distribution on a search path; None when it is not there."""
+    """Return the version of a distribution on a search path; None if it is missing."""
     for found in importlib.metadata.distributions(name=name, path=list(path)):
         return found.version
     return None
 
 
 def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows for the report, and the folder of packages to add when this Python's own do not do."""
+    """Return rows for the report, and the folder of packages to add if this Python's own do not suffice."""
     needs = [need for need in plan.requires if need.vllm == ">=0" or contains(need.vllm, version)]
     rows = [
         {"name": need.name, "specifier": need.specifier, "found": installed_version(need.name, sys.path)}
@@ -1195,12 +1218,13 @@ def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[
         inside = installed_version(str(row["name"]), [str(folder)])
         row.update(found=inside or row["found"], state=state if inside else "present")
         if not contains(str(row["specifier"]), row["found"] or ""):
-            raise LaunchError(4, f"{folder} does not hold {row['name']}{row['specifier']}: delete it and start again")
+            need = f"{row['name']}{row['specifier']}"
+            raise LaunchError(4, f"{folder} does not contain {need}: delete it and start again")
     return rows, [str(folder)]
 
 
 def install(wanted: Sequence[str], folder: Path) -> str:
-    """Install what pip would change into a folder, whole or not at all; a second start waits."""
+    """Install what pip would change into a folder, completely or not at all; a second start waits."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder.parent / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -1219,11 +1243,11 @@ def install(wanted: Sequence[str], folder: Path) -> str:
 
 
 def would_install(wanted: Sequence[str]) -> list[str]:
-    """Ask pip what has to change; LaunchError(4) when that is nothing, or what vLLM was built with."""
+    """Ask pip what has to change. Raise LaunchError(4) if that is nothing, or something that vLLM was built with."""
     answer = json.loads(pip(wanted, "install", "--quiet", "--dry-run", "--report", "-", *wanted))
     pins = {entry["metadata"]["name"].lower(): entry["metadata"]["version"] for entry in answer["install"]}
     if not pins:
-        raise LaunchError(4, f"{', '.join(wanted)} is not met, yet pip has nothing to install")
+        raise LaunchError(4, f"{', '.join(wanted)} is missing, but pip has nothing to install")
     built_with = sorted({"torch", "vllm"} & set(pins))
     if built_with:
         raise LaunchError(4, f"{', '.join(wanted)} would replace {' and '.join(built_with)}; nothing was installed")
@@ -1231,20 +1255,20 @@ def would_install(wanted: Sequence[str]) -> list[str]:
 
 
 def pip(wanted: Sequence[str], *arguments: str) -> str:
-    """Run this Python's pip with the user's settings; LaunchError(4) with its last lines when it fails."""
+    """Run this Python's pip with the user's settings. Raise LaunchError(4) with its last lines if it fails."""
     command = [sys.executable, "-I", "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode == 0:
         return done.stdout
     tail = [line for line in done.stderr.splitlines() if line.strip()][-5:]
-    raise LaunchError(4, f"{', '.join(wanted)} is needed and pip cannot install it; nothing was changed", *tail)
+    raise LaunchError(4, f"pip could not install {', '.join(wanted)}, which vllm needs; nothing was changed", *tail)
 
 
 # The overlay
 
 
 def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) -> Path | None:
-    """Remove the last overlay; build one in a fresh folder and put it in place, if anything changed."""
+    """Remove the last overlay; if any file changed, build a new one in a fresh folder and rename it into place."""
     overlay, fresh = run_dir / "overlay", run_dir / "overlay.new"
     remove(fresh)
     remove(overlay)
@@ -1261,7 +1285,7 @@ def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) ->
 
 
 def mirror(source: Path, target: Path, changed: Mapping[str, bytes]) -> None:
-    """Link everything of a folder, write what changed, and go down only where something below changed."""
+    """Link everything in a folder, write changed files, and descend only into folders with changed files."""
     target.mkdir(mode=0o755)
     below: dict[str, dict[str, bytes]] = {}
     for path, data in changed.items():
@@ -1279,7 +1303,7 @@ def mirror(source: Path, target: Path, changed: Mapping[str, bytes]) -> None:
 
 
 def link_compiled(source: Path, target: Path, patched: set[str]) -> None:
-    """Link the compiled files of a folder, but not those of patched modules: they hold the old code."""
+    """Link the compiled files of a folder except those of patched modules, because they contain the old code."""
     target.mkdir(mode=0o755)
     for name in (entry.name for entry in source.iterdir()):
         if name.partition(".")[0] not in patched:
@@ -1287,7 +1311,7 @@ def link_compiled(source: Path, target: Path, patched: set[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a link (never what it points to) or a folder, if it is there."""
+    """Delete a file, a link (never its target) or a folder if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -1298,26 +1322,26 @@ def remove(path: Path) -> None:
 
 
 def say(line: str) -> None:
-    """One line to stderr, with everything escaped that a terminal would act on."""
+    """Print one line to stderr, with all terminal control characters escaped."""
     text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
     print(f"gemmaspec: {text}", file=sys.stderr, flush=True)
 
 
 def milliseconds(began: float) -> float:
-    """Time since a reading of time.perf_counter()."""
+    """Return the time since a reading of time.perf_counter()."""
     return round((time.perf_counter() - began) * 1000, 1)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that complains in one line."""
+    """An argument parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """LaunchError(2) in place of argparse's own exit."""
+        """Raise LaunchError(2) instead of exiting as argparse does."""
         raise LaunchError(2, f"{message}; usage: launch.py --plan FILE --run-dir DIR --cache-dir DIR -- COMMAND")
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our options before the first "--", the server's command after it."""
+    """Return the launcher's options (before the first "--") and the server's command (after it)."""
     split = argv.index("--") if "--" in argv else len(argv)
     parser = Parser(add_help=False, allow_abbrev=False)
     for name in ("--plan", "--run-dir", "--cache-dir"):
@@ -1325,24 +1349,24 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     parser.add_argument("--speculative-config", type=Path)
     options = parser.parse_args(argv[:split])
     if not argv[split + 1 :]:
-        parser.error("there is no command after --")
+        parser.error("the command after -- is missing")
     return options, list(argv[split + 1 :])
 
 
 def speculative_arguments(path: Path | None) -> list[str]:
-    """The flag for vLLM, with the file's JSON on one line."""
+    """Return the flag for vLLM with the file's JSON on one line."""
     if path is None:
         return []
     try:
         data = json.loads(path.read_bytes())
         check(isinstance(data, dict), "not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
-        raise LaunchError(2, f"cannot use the speculative config {path}: {error}") from None
+        raise LaunchError(2, f"cannot read the speculative config {path}: {error}") from None
     return ["--speculative-config", json.dumps(data, separators=(",", ":"))]
 
 
 def take_run_dir(path: Path) -> int:
-    """Make and lock the run folder; the lock is held as long as this process and the server it becomes."""
+    """Make and lock the run folder. This process, and the server that it becomes, hold the lock until they end."""
     if path.is_symlink():
         raise LaunchError(2, f"the run folder {path} is a link: use another --run-dir")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -1361,7 +1385,7 @@ def take_run_dir(path: Path) -> int:
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the report whole or not at all."""
+    """Write the report completely or not at all."""
     fresh = path.with_name(path.name + ".new")
     remove(fresh)
     try:
@@ -1372,7 +1396,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[str, Any]:
-    """One patch in the report; `pristine` says of the installed files whether they are as released."""
+    """Return one patch as a row of the report; `pristine` says which installed files are as released."""
     files = [
         {
             "path": file.path,
@@ -1390,7 +1414,7 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
-    """The command with every value of a secret flag, abbreviated or not, replaced by "***"."""
+    """Return the command with every value of a secret flag, abbreviated or not, replaced by "***"."""
     shown, secret = [], False
     for word in command:
         flag, given, _ = word.replace("_", "-").partition("=")
@@ -1403,17 +1427,17 @@ def without_secrets(command: Sequence[str]) -> list[str]:
 
 
 def tell(result: PatchResult) -> None:
-    """Say what happens to a patch and, when it does not fit, what a human needs to see why."""
+    """Log the decision on a patch; if it does not fit, log the lines that explain why."""
     patch = result.patch
     variant = f" ({result.variant})" if result.variant else ""
-    runner = "" if patch.runner == "any" else f", acts under model runner {patch.runner} only"
+    runner = "" if patch.runner == "any" else f", affects model runner {patch.runner} only"
     say(f"patch {patch.id}: {result.state}{variant}{runner}")
     for file in result.files if result.state in ("applies", "drifted", "applied") else ():
         if file.detail:
             loud = "WARNING: " if file.drifted else ""
             say(f"  {loud}{file.path}:{file.line or 1}: {file.detail}")
     if result.state == "drifted":
-        say(f"  WARNING: {patch.id} is applied to code that no known release has; patches.drift: refuse stops here")
+        say(f"  WARNING: applying {patch.id} to code that no known release has; patches.drift: refuse would stop here")
     if result.detail:
         say(f"  {result.detail}")
     for file in result.files:
@@ -1429,41 +1453,41 @@ def tell(result: PatchResult) -> None:
 
 
 def look_at_files(plan: Plan, results: Sequence[PatchResult], version: str, read: Read) -> dict[str, bool | None]:
-    """For every file that a patch looked at and that is there: whether the installed one is as released."""
+    """Return, for every existing file that a patch reads, whether it is as released."""
     found = {file.path: read(file.path) for result in results for file in result.files}
     return {path: is_pristine(plan, path, data, version) for path, data in found.items() if data is not None}
 
 
 def warn_of_edits(plan: Plan, pristine: Mapping[str, bool | None], version: str, read: Read) -> None:
-    """Be loud about files that somebody edited; it is the patches' old lines that decide about the start."""
+    """Warn of installed files that somebody edited; they do not stop the start unless a patch conflicts."""
     for path, as_released in pristine.items():
         if as_released is False:
             whose = [one for patch in plan.patches for one in releases_with(patch, path, read(path))]
-            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "somebody edited it"
-            say(f"WARNING: {path} is not the file that vllm {version} was released with: {what}")
+            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "it was edited"
+            say(f"WARNING: {path} differs from the file in the release {version} of vllm: {what}")
 
 
 def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
-    """LaunchError(5) when a required patch does not fit; an optional one is left out, loudly."""
+    """Raise LaunchError(5) if a required patch does not fit; warn if an optional one does not."""
     unfit = [result for result in results if result.state not in FITS]
     for result in unfit:
         if not result.patch.required:
-            say(f"WARNING: the optional patch {result.patch.id} does not fit vllm {version} and is left out")
+            say(f"WARNING: skipped the optional patch {result.patch.id}, which does not fit vllm {version}")
     required = ", ".join(result.patch.id for result in unfit if result.patch.required)
     if required:
-        advice = "next: run a vllm release that the patch is written for, or take the patch out of the profile"
+        advice = "next: run a vllm release that the patch is written for, or remove the patch from the profile"
         raise LaunchError(5, f"{required} does not fit vllm {version}: vllm was not started", advice)
 
 
 def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoReturn:
-    """Replace this process by the server, found beside this Python or on PATH; the lock goes with it."""
+    """Replace this process with the server, found next to this Python or on PATH; the server keeps the lock."""
     beside = Path(sys.executable).parent / command[0]
     program = str(beside) if os.access(beside, os.X_OK) and beside.is_file() else shutil.which(command[0])
     if program is None:
-        raise LaunchError(4, f"there is no program {command[0]} beside {sys.executable} or on PATH")
+        raise LaunchError(4, f"the program {command[0]} is neither next to {sys.executable} nor on PATH")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)}
     if not pythonpath:
-        del environment["PYTHONPATH"]  # an empty one would mean the working folder
+        del environment["PYTHONPATH"]  # an empty value would mean the working folder
     os.set_inheritable(lock, True)
     try:
         os.execvpe(program, list(command), environment)  # noqa: S606 - an argv list, no shell
@@ -1491,13 +1515,13 @@ def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]]
 
 
 def launch(argv: Sequence[str]) -> NoReturn:
-    """The whole start, in order."""
+    """Run the whole start, in order."""
     options, command = parse_arguments(argv)
     plan = load_plan(options.plan)
     command += speculative_arguments(options.speculative_config)
     lock = take_run_dir(options.run_dir)
     report_file = options.run_dir / "report.json"
-    remove(report_file)  # a report is always that of the last start
+    remove(report_file)  # the report is always that of the last start
     pythonpath = clean_search_path()
     package = locate_vllm()
     version = vllm_version(package)
@@ -1522,13 +1546,14 @@ def launch(argv: Sequence[str]) -> NoReturn:
         report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
         front.insert(0, str(overlay))
     write_report(report_file, report)
-    ready = f"overlay ready in {report['overlay_ms']} ms" if overlay else "no file needs a patch, no overlay"
+    took = report["overlay_ms"]
+    ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
     become(command, [*front, *pythonpath], lock)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the start and turn whatever ends it into lines and an exit code, never a traceback."""
+    """Run the start and turn every error into log lines and an exit code, never a traceback."""
     try:
         launch(argv)
     except LaunchError as error:

@@ -1,4 +1,4 @@
-"""What a lock says: everything that decides what runs, and could move between two starts of one profile."""
+"""The content of a lock: everything that affects what runs and could change between two starts of one profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 
 NONE: Final = "none"
-"""What is shown for something that is not there."""
+"""The text for a missing fact."""
 
 
 class _Part(BaseModel):
@@ -24,15 +24,15 @@ class LockedImage(_Part):
     """The docker engine's image."""
 
     name: Image
-    """As the profile says it."""
+    """The name in the profile."""
     digest: Sha256 | None = None
-    """Of its manifest in the registry, by which any machine can pull it; None for an image built on this machine."""
+    """Digest of its manifest, by which any machine can pull it; None for an image that was built on this machine."""
     id: Sha256
-    """Of its configuration: the very image that was looked into."""
+    """Digest of its configuration, which identifies the inspected image."""
 
     @property
     def ref(self) -> str:
-        """What Docker is asked for: by digest where there is one, else by id."""
+        """The reference for Docker: by digest if there is one, else by id."""
         return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else self.id
 
 
@@ -41,15 +41,15 @@ class LockedModel(_Part):
 
     model: ModelRef
     asked: Text | None = None
-    """The branch, tag or commit that the profile names; None for the default branch."""
+    """The requested revision: the branch, tag or commit in the profile; None for the default branch."""
     revision: Commit | None = None
-    """The commit that this was."""
+    """The commit that the requested revision resolved to."""
     digest: Sha256 | None = None
     """For a folder: see gemmaspec.models.digest."""
 
 
 class Versions(_Part):
-    """What is installed in the image, or in the runtime."""
+    """The versions in the image or in the runtime."""
 
     vllm: Text
     torch: Text
@@ -71,11 +71,11 @@ class Lock(_Part):
     @model_validator(mode="after")
     def _whole(self) -> Lock:
         if (self.engine == "docker") != (self.image is not None):
-            raise ValueError("the docker engine has an image, and the process engine has none")
+            raise ValueError("image is required for the docker engine and not allowed for the process engine")
         return self
 
     def facts(self) -> Mapping[str, str]:
-        """All of it by dotted name, as texts to compare; what is not there is left out, a missing draft is `none`."""
+        """Return all facts as texts by dotted name, to compare. Missing ones are omitted; a missing draft is `none`."""
         whole = self.model_dump(exclude={"schema_", "profile"}, exclude_none=True)
         flat = {"draft.model": NONE}
         for key, value in whole.items():

@@ -1,4 +1,4 @@
-"""What is not as it was locked."""
+"""Facts that changed since they were locked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmaspec.lock.model import NONE
 
 @dataclass(frozen=True)
 class Moved:
-    """One fact, before and now."""
+    """One fact, as locked and as it is now."""
 
     what: str
     """Its name in the lock: image.digest, draft.revision, plan …"""
@@ -22,10 +22,11 @@ class Moved:
 
 
 def moved(locked: Mapping[str, str], now: Mapping[str, str], *, among: Sequence[str] = ()) -> tuple[Moved, ...]:
-    """Facts that differ (as Lock.facts() names them), in the lock's order.
+    """Return the facts that differ (named as in Lock.facts()), in the lock's order.
 
-    A fact that `now` does not have is not known and not compared. `among` names further facts that count as
-    `none` when `now` lacks them, which is how something that is gone is seen.
+    A fact that `now` lacks is unknown and not compared. `among` names facts that count as `none` if `now` lacks them,
+    so
+    that a removed fact is reported.
     """
     names = [*locked, *(name for name in now if name not in locked)]
     known = {**dict.fromkeys(among, NONE), **now}

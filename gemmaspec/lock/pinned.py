@@ -1,4 +1,4 @@
-"""A profile with what a lock says in the place of tags and branches: it renders by digest and commit."""
+"""Replace the tags and branches of a profile with a lock's digests and commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Model = TypeVar("Model", Target, Draft)
 def pinned(
     loaded: Loaded, *, image: LockedImage | None, target: LockedModel | None, draft: LockedModel | None
 ) -> Loaded:
-    """The same profile with image and revisions fixed; a part whose pin is None stays as it is."""
+    """Return the profile with pinned image and revisions; a part whose pin is None stays unchanged."""
     profile = loaded.profile
     fixed = profile.model_copy(
         update={

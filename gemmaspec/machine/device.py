@@ -16,7 +16,7 @@ def this_cpu() -> Device:
 
 
 def this_gpu() -> Device | None:
-    """Return the first NVIDIA GPU, or None without one. Raises EnvironmentMissing if nvidia-smi does not answer."""
+    """Return the first NVIDIA GPU, or None without one. Raise EnvironmentMissing if nvidia-smi does not answer."""
     found = nvidia.gpus()
     return device_of(found[0], gpus=len(found)) if found else None
 

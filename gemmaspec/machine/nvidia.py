@@ -51,7 +51,7 @@ class GpuReading:
 def gpus() -> tuple[Gpu, ...]:
     """Return the GPUs of this machine; empty without nvidia-smi or without a GPU.
 
-    Raises EnvironmentMissing if nvidia-smi does not answer.
+    Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return tuple(parse_gpus(_query(_FIELDS)))
 
@@ -59,7 +59,7 @@ def gpus() -> tuple[Gpu, ...]:
 def loads() -> tuple[GpuReading, ...]:
     """Return what each GPU is doing now, in the order of `gpus`.
 
-    Raises EnvironmentMissing if nvidia-smi does not answer.
+    Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return tuple(parse_loads(_query(_LOAD_FIELDS)))
 
@@ -67,7 +67,7 @@ def loads() -> tuple[GpuReading, ...]:
 def newest_cuda() -> str | None:
     """Return the newest CUDA that the driver can run, such as 13.0; None if nvidia-smi does not say.
 
-    Raises EnvironmentMissing if nvidia-smi does not answer.
+    Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return parse_cuda(_run())
 

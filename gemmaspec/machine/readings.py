@@ -1,4 +1,4 @@
-"""What a doctor reads of this machine. Nothing is changed, and only a server's clock is asked over the network."""
+"""Readings of this machine for the doctor. They change nothing; only a server's clock needs the network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpus() -> Gpus | None:
 
 
 def clock() -> Clock:
-    """The clocks now; a server's by the Date of its answer."""
+    """Return the current clocks; that of a server by the Date of its answer."""
     day, even = time.time(), time.monotonic()
     skew, against = _skew()
     step = (time.time() - day) - (time.monotonic() - even)
@@ -44,13 +44,13 @@ def clock() -> Clock:
 
 
 def hard_open_files() -> int | None:
-    """The most files that a process may open; None for no limit."""
+    """Return the most files that a process may open; None for no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
 
 def free_bytes(folder: Path | None) -> int | None:
-    """Free space where a folder is, or would be; None when that cannot be seen."""
+    """Return the free space at a folder, existing or not; None if it is unknown."""
     if folder is None:
         return None
     try:
@@ -61,12 +61,12 @@ def free_bytes(folder: Path | None) -> int | None:
 
 
 def shm_free() -> int | None:
-    """Free shared memory; None where there is no /dev/shm."""
-    return free_bytes(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None  # noqa: S108 - looked at
+    """Return the free shared memory; None without /dev/shm."""
+    return free_bytes(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None  # noqa: S108 - only inspected
 
 
 def _skew() -> tuple[float | None, str]:
-    """How far this machine is ahead of the Hub, and of whom that is said, or why it is not."""
+    """Return how far this machine is ahead of the Hub and the source, or None and the reason."""
     import requests
     from huggingface_hub import constants
 
@@ -77,5 +77,5 @@ def _skew() -> tuple[float | None, str]:
         answer = requests.head(constants.ENDPOINT, timeout=_HTTP_S, allow_redirects=False)
         there = email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp()
     except (requests.RequestException, KeyError, ValueError, TypeError):
-        return None, f"{constants.ENDPOINT} does not say what time it is"
+        return None, f"{constants.ENDPOINT} does not state the time"
     return (before + time.time()) / 2 - there, constants.ENDPOINT

@@ -1,1 +1,1 @@
-"""Checkpoints where they are: folders, the Hugging Face cache, the Hub."""
+"""Checkpoints in local folders, in the Hugging Face cache and on the Hub."""

@@ -1,4 +1,4 @@
-"""May this user have a model, and which commit of it would run? Asked of the Hub, or of the cache alone."""
+"""Check whether this user may read a model, and which commit would run: on the Hub, or in the cache only."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from gemmaspec.models.cache import cached_snapshot, is_commit
 from gemmaspec.models.hub import SECONDS, Unreachable, refusals
 
 ON: Final = {"1", "ON", "YES", "TRUE"}
-"""What huggingface_hub takes for yes in its variables."""
+"""The values that huggingface_hub accepts as true in its variables."""
 
 _LARGEST_INDEX: Final = 64 * 1024 * 1024
 _SHARD: Final = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
 def is_offline() -> bool:
-    """Whether this user has switched the Hub off (HF_HUB_OFFLINE)."""
+    """Return whether this user disabled the Hub (HF_HUB_OFFLINE)."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ON
 
 
 def check_access(model: str, revision: str | None, *, role: str) -> str:
-    """The commit that a revision means, of a model whose files this user may read.
+    """Return the commit of a revision, of a model whose files this user may read.
 
-    Raises Unreachable, and EnvironmentMissing with what to do for a model that is gated, private or not there.
+    Raise Unreachable if the Hub does not answer; EnvironmentMissing with the next step if the model is gated, private
+    or missing.
     """
     from huggingface_hub import HfApi
 
@@ -37,18 +38,18 @@ def check_access(model: str, revision: str | None, *, role: str) -> str:
         HfApi().auth_check(model)
         commit = HfApi().model_info(model, revision=revision, timeout=SECONDS).sha
         if not is_commit(commit):
-            raise Unreachable(f"the Hub names no commit of {model}")
+            raise Unreachable(f"the Hub returned no commit of {model}")
     return str(commit)
 
 
 def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
-    """The commit under which the cache would answer for a revision; None when it has no config.json of it."""
+    """Return the cached commit of a revision; None if the cache has no config.json for it."""
     found = cached_snapshot(model, revision, cache)
     return found.name if found and is_commit(found.name) else None
 
 
 def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
-    """Whether the cache has a configuration and all weights of a model, so that a server needs no Hub for it."""
+    """Return whether the cache has the configuration and all weights of a model, so that a server needs no Hub."""
     folder = cached_snapshot(model, revision, cache)
     if folder is None:
         return False
@@ -64,14 +65,14 @@ def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
 
 
 def _all_shards(names: Sequence[str]) -> bool:
-    """Whether weights without an index are all there: one file, or as many as their names say."""
+    """Return whether weights without an index are complete: one file, or as many as their names state."""
     told = (int(found[1]) for name in names if (found := _SHARD.search(name)))
     return bool(names) and max(told, default=1) <= len(names)
 
 
 @contextlib.contextmanager
 def asked(model: str, revision: str | None, *, role: str) -> Iterator[None]:
-    """The Hub's refusals as sentences that say which key of the profile is meant."""
+    """Turn the Hub's refusals into errors that name the key of the profile."""
     try:
         with refusals(model, revision):
             yield

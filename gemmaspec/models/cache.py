@@ -1,4 +1,4 @@
-"""The Hugging Face cache: which commit of a model is there, and where."""
+"""The Hugging Face cache: which commit of a model it has, and where."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether a revision is a commit hash, which never moves."""
+    """Return whether a revision is a commit hash, which never changes."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
 def cached_snapshot(model: str, revision: str | None, cache_dir: Path | None) -> Path | None:
-    """The folder of a model's snapshot with a config.json; None where there is none.
+    """Return the folder of a model's snapshot with a config.json; None if it is missing.
 
-    `cache_dir` is the folder `hub` of a HF_HOME; the user's own where it is None.
+    `cache_dir` is the folder `hub` of a HF_HOME; None means the user's own.
     """
     from huggingface_hub import try_to_load_from_cache
 

@@ -1,4 +1,4 @@
-"""A digest of a model's folder that is quick: not of the weights themselves."""
+"""A fast digest of a model's folder, which does not cover the weights themselves."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LARGEST_TEXT: Final = 512 * 1024 * 1024
 
 
 def folder_digest(folder: Path) -> str:
-    """sha256:… over the files that vLLM reads, by name: all of the small ones, and of safetensors size and header.
+    """Return sha256:… over the files that vLLM reads, by name: small files whole, safetensors by size and header.
 
-    The header holds every tensor's name, type, shape and place. Weights that were trained on and written again in
-    the same shapes are not told apart. Raises EnvironmentMissing for a folder or file that cannot be read.
+    The header contains every tensor's name, type, shape and offsets. The digest does not detect weights that were
+    trained further in the same shapes. Raise EnvironmentMissing for an unreadable folder or file.
     """
     whole = hashlib.sha256()
     try:
@@ -30,13 +30,13 @@ def folder_digest(folder: Path) -> str:
                 part = _header_digest(file, folder / name) if is_weights(name) else _content_digest(file, folder / name)
             whole.update(f"{name}\0{part}\n".encode())
     except OSError as error:
-        raise EnvironmentMissing(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+        raise EnvironmentMissing(f"cannot read {error.filename or folder}: {error.strerror}") from None
     return f"sha256:{whole.hexdigest()}"
 
 
 def _content_digest(file: IO[bytes], path: Path) -> str:
     if path.stat().st_size > LARGEST_TEXT:
-        raise EnvironmentMissing(f"{path} is larger than {LARGEST_TEXT} bytes, which no such file of a model is")
+        raise EnvironmentMissing(f"{path} is too large for such a file of a model: more than {LARGEST_TEXT} bytes")
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type] # a real file
 
 
@@ -44,6 +44,6 @@ def _header_digest(file: IO[bytes], path: Path) -> str:
     start = file.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else LARGEST_HEADER + 1
     if length > LARGEST_HEADER:
-        raise EnvironmentMissing(f"{path} is no safetensors file, or is cut short")
+        raise EnvironmentMissing(f"{path} is not a safetensors file, or is truncated")
     digest = hashlib.sha256(start + file.read(length)).hexdigest()
     return f"{digest} {path.stat().st_size}"

@@ -1,8 +1,8 @@
-"""Fetching the files of a model that vLLM reads into the Hugging Face cache, so that a broken-off download goes on.
+"""Fetch the files of a model that vLLM reads into the Hugging Face cache, and resume interrupted downloads.
 
-huggingface_hub resumes a transfer only while its process lives: from 2.0 on it removes what a failed one has left. So
-the large files, which the Hub lists with their sha256, are fetched here into the cache's own place for unfinished
-files, from where a later run goes on; huggingface_hub then finds them there and links them into the snapshot.
+huggingface_hub resumes a transfer only while its process lives; from 2.0 on it removes partial files of a failed one.
+This module therefore fetches the large files, which the Hub lists with their sha256, into the cache's own place for
+partial files, so that a later run can resume. huggingface_hub then finds them there and links them into the snapshot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gemmaspec.models.needed import is_needed, is_weights
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 OnBytes = Callable[[int], None]
-"""Told how many bytes came; what it raises ends the transfer."""
+"""Called with the number of new bytes; an exception in it ends the transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class RemoteFile:
     path: str
     size: int
     sha256: str | None
-    """Of a file in the Hub's large-file storage; None for a small one."""
+    """The digest of a file in the Hub's large-file storage; None for a small file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class CommitFiles:
     role: str
     model: str
     asked: str | None
-    """The revision that was asked for; None for the default branch."""
+    """The requested revision; None for the default branch."""
     commit: str
     files: tuple[RemoteFile, ...]
 
@@ -55,8 +55,8 @@ class CommitFiles:
 def list_files(model: str, revision: str | None, *, role: str) -> CommitFiles:
     """Ask the Hub for a model's files.
 
-    Raises EnvironmentMissing for a model that is gated, private or not there, has no safetensors, or for a Hub that
-    does not answer.
+    Raise EnvironmentMissing if the model is gated, private, missing or has no safetensors, or if the Hub does not
+    answer.
     """
     from huggingface_hub import HfApi
 
@@ -69,12 +69,14 @@ def list_files(model: str, revision: str | None, *, role: str) -> CommitFiles:
             if is_needed(one.rfilename)
         )
     if not any(is_weights(file.path) for file in files):
-        raise EnvironmentMissing(f"{role}.model: {model} has no .safetensors", hint=f"see {page(model)}/tree/{commit}")
+        raise EnvironmentMissing(
+            f"{role}.model: {model} has no .safetensors files", hint=f"see {page(model)}/tree/{commit}"
+        )
     return CommitFiles(role=role, model=model, asked=revision, commit=commit, files=files)
 
 
 def _sha256(sibling: Any) -> str | None:
-    """As the Hub lists it. It becomes a file's name, so anything else is refused."""
+    """Return the sha256 in the Hub's listing. Anything else is rejected, because it becomes a file's name."""
     if not sibling.lfs:
         return None
     if not _SHA256.fullmatch(str(sibling.lfs.sha256)):
@@ -83,7 +85,7 @@ def _sha256(sibling: Any) -> str | None:
 
 
 class Cache:
-    """The Hugging Face cache in one folder; this user's own when none is given."""
+    """The Hugging Face cache in one folder; default: this user's own."""
 
     def __init__(self, folder: Path | None) -> None:
         from huggingface_hub import constants
@@ -91,28 +93,28 @@ class Cache:
         self.folder = folder or Path(constants.HF_HUB_CACHE).expanduser()
 
     def has(self, listing: CommitFiles, file: RemoteFile) -> bool:
-        """Whether the file is in the commit's snapshot, as long as the Hub says, which a copied cache may not be."""
+        """Return whether the file is in the commit's snapshot with the right size; a copied cache may be damaged."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
         return isinstance(found, str) and _size(Path(found)) == file.size
 
     def missing(self, listing: CommitFiles) -> Sequence[RemoteFile]:
-        """The files that are still to be fetched."""
+        """Return the files that still have to be fetched."""
         return [file for file in listing.files if not self.has(listing, file)]
 
     def rest(self, listing: CommitFiles, file: RemoteFile) -> int:
-        """Bytes of a missing file that are still to come."""
+        """Return how many bytes of a missing file still have to be fetched."""
         if file.sha256 is None:
             return file.size
         blob = self._blob(listing, file.sha256)
         return 0 if _size(blob) == file.size else max(0, file.size - _size(_unfinished(blob)))
 
     def fetch(self, listing: CommitFiles, file: RemoteFile, on_bytes: OnBytes) -> None:
-        """Fetch a missing file, or what of it is missing.
+        """Fetch a missing file, or its missing part.
 
-        Raises EnvironmentMissing when the Hub breaks off, sends something else or the disk is full. What came stays
-        for the next time.
+        Raise EnvironmentMissing if the connection breaks off, the content is wrong or the disk is full. The received
+        part stays for the next run.
         """
         from huggingface_hub import hf_hub_download
 
@@ -125,18 +127,18 @@ class Cache:
                     file.path,
                     revision=listing.commit,
                     cache_dir=self.folder,
-                    force_download=file.sha256 is None,  # a small file that is there has the wrong size
+                    force_download=file.sha256 is None,  # an existing small file has the wrong size
                 )
         except Unreachable:
             raise EnvironmentMissing(
-                f"{listing.role}.model: the Hub broke off in {file.path} of {listing.model}; what came is kept",
-                hint="run the same command again: it goes on from there",
+                f"{listing.role}.model: download of {file.path} of {listing.model} broke off; its beginning is kept",
+                hint="run the same command again to resume",
             ) from None
         if not file.sha256:
             on_bytes(file.size)
 
     def name_commit(self, listing: CommitFiles) -> None:
-        """Let the cache answer for the asked revision, too. Raises EnvironmentMissing when that has moved."""
+        """Record the requested revision in the cache too. Raise EnvironmentMissing if it changed on the Hub."""
         from huggingface_hub import hf_hub_download
 
         if listing.asked == listing.commit:
@@ -145,7 +147,7 @@ class Cache:
             found = hf_hub_download(listing.model, "config.json", revision=listing.asked, cache_dir=self.folder)
         if Path(found).parent.name != listing.commit:
             raise EnvironmentMissing(
-                f"{listing.role}.model: {listing.model} was changed on the Hub while it was fetched",
+                f"{listing.role}.model: {listing.model} changed on the Hub during the download",
                 hint="run the same command again",
             )
 
@@ -155,13 +157,13 @@ class Cache:
         try:
             blob.parent.mkdir(parents=True, exist_ok=True)
             lock.parent.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(lock):  # the one that huggingface_hub takes
+            with filelock.FileLock(lock):  # the same lock as huggingface_hub's
                 if _size(blob) != file.size:
                     _transfer(listing, file, _unfinished(blob), on_bytes)
                     _check(listing, file, _unfinished(blob))
                     _unfinished(blob).replace(blob)
         except OSError as error:
-            if error.errno is None:  # the Hub's client: the wrong number of bytes came
+            if error.errno is None:  # raised by the Hub's client for a wrong number of bytes
                 raise
             raise unwritable(blob, error) from None
 
@@ -189,14 +191,14 @@ def _check(listing: CommitFiles, file: RemoteFile, target: Path) -> None:
     if found != file.sha256:
         target.unlink()
         raise EnvironmentMissing(
-            f"{listing.role}.model: {file.path} of {listing.model} came with another sha256 than the Hub lists; "
-            "it was removed",
+            f"{listing.role}.model: the sha256 of {file.path} of {listing.model} differs from the Hub's listing; "
+            "the file was removed",
             hint="run the same command again",
         )
 
 
 class _Told(io.FileIO):
-    """A file that tells how much is written to it, and takes no more than it shall have."""
+    """A file that reports how much is written to it and rejects more than its listed size."""
 
     def __init__(self, path: Path, listed: RemoteFile, on_bytes: OnBytes) -> None:
         super().__init__(path, "r+" if path.exists() else "w+")
@@ -208,10 +210,10 @@ class _Told(io.FileIO):
         view = memoryview(data)  # type: ignore[arg-type]
         if self.tell() + len(view) > self._listed.size:
             raise EnvironmentMissing(
-                f"the Hub sends more of {self._listed.path} than the {self._listed.size} bytes it lists"
+                f"the Hub sends more than the listed {self._listed.size} bytes of {self._listed.path}"
             )
         written = 0
-        while written < len(view):  # an unbuffered file may take less than it is given
+        while written < len(view):  # an unbuffered file may write only a part
             written += super().write(view[written:])
         return written
 

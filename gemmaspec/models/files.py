@@ -1,4 +1,4 @@
-"""The files of one checkpoint, read piece by piece, wherever they are."""
+"""The files of one checkpoint, local or remote, read piece by piece."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ class CheckpointFiles(Protocol):
     bytes_read: int
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """The bytes from start to stop, fewer only where the file ends. Raises EnvironmentMissing."""
+        """Return the bytes from start to stop, fewer only at the end of the file.
+
+        Raise EnvironmentMissing if it is unreadable.
+        """
 
     def sha256(self, name: str) -> str | None:
-        """Of the whole file, where it can be told cheaply."""
+        """Return the sha256 of the whole file; None if it is expensive to get."""
 
     def base_models(self) -> tuple[str, ...]:
-        """`base_model` of the model card."""
+        """Return `base_model` of the model card."""
 
 
 def whole(files: CheckpointFiles, name: str, *, most: int) -> bytes | None:
-    """A small file; None where there is none. Raises CheckpointError for one larger than `most` bytes."""
+    """Return a small file; None if it is missing. Raise CheckpointError if it is larger than `most` bytes."""
     size = files.sizes.get(name)
     if size is None:
         return None
     if size > most:
-        raise CheckpointError(f"{name}: {size} bytes; at most {most} are read")
+        raise CheckpointError(f"{name}: {size} bytes, more than the limit of {most}")
     return files.read(name, 0, size)
 
 
 class Folder:
-    """A folder of this machine, also a snapshot in the Hugging Face cache."""
+    """A local folder, or a snapshot in the Hugging Face cache."""
 
     def __init__(self, path: Path, *, source: Literal["folder", "cache"] = "folder", revision: str | None) -> None:
         self.path = path
@@ -55,7 +58,7 @@ class Folder:
         self.bytes_read = 0
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Part of a file of the folder."""
+        """Return a part of a file of the folder."""
         try:
             with (self.path / name).open("rb") as file:
                 file.seek(start)
@@ -66,7 +69,7 @@ class Folder:
         return piece
 
     def sha256(self, name: str) -> str | None:
-        """Of a file of the folder, unless it is larger than any tokenizer: it is read once, without being kept."""
+        """Return the sha256 of a file of the folder; None if it is larger than any tokenizer."""
         if not 0 < self.sizes.get(name, 0) <= LARGEST_HASHED:
             return None
         try:
@@ -76,7 +79,7 @@ class Folder:
             raise EnvironmentMissing(f"cannot read {self.path / name}: {error.strerror}") from None
 
     def base_models(self) -> tuple[str, ...]:
-        """From the head of README.md."""
+        """Return `base_model` from the head of README.md."""
         from gemmaspec.checkpoint.card import base_models
 
         if "README.md" not in self.sizes:
@@ -85,7 +88,7 @@ class Folder:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Regular files only: opening a pipe would wait for ever."""
+    """Return the sizes of regular files only, because opening a pipe would block."""
     try:
         found = [entry for _, entry in zip(range(MOST_FILES), path.iterdir(), strict=False)]
         return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}

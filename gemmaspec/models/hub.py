@@ -1,6 +1,6 @@
-"""A checkpoint on the Hugging Face Hub, read by range requests; nothing is left behind in the cache.
+"""A checkpoint on the Hugging Face Hub, read with range requests and without writing to the cache.
 
-huggingface_hub knows endpoint, token and proxies, and which host may see the token.
+huggingface_hub handles the endpoint, the token, the proxies and which host may get the token.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any, Final, Literal
 from gemmaspec.checkpoint.card import hub_ids
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.models.files import MOST_FILES
+from gemmaspec.reasons import reason
 
 ATTEMPTS: Final = 3
-"""How often one piece is asked for when the connection breaks off."""
+"""Number of attempts per piece if the connection breaks off."""
 SECONDS: Final = 10.0
-"""Patience with a Hub that does not answer."""
+"""Timeout for the Hub in seconds."""
 
 
 _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 
 
 class Unreachable(EnvironmentMissing):
-    """The Hub did not answer; what is in the cache may still do."""
+    """The Hub did not answer; the cache may suffice."""
 
 
 class HubFiles:
@@ -44,20 +45,20 @@ class HubFiles:
         self.bytes_read = 0
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Part of a file, asked for again when the connection breaks off."""
+        """Return a part of a file, with retries if the connection breaks off."""
         stop = min(stop, self.sizes[name])
         with refusals(self.model, self.revision):
             piece = self._asked(name, start, stop)
         if len(piece) < stop - start:
-            raise Unreachable(f"the Hub broke off while sending {name} of {self.model}", hint="try again")
+            raise Unreachable(f"the connection to the Hub broke off in {name} of {self.model}", hint="try again")
         return piece
 
     def sha256(self, name: str) -> str | None:
-        """As the Hub lists it for files in large-file storage."""
+        """Return the sha256 in the Hub's listing, for files in large-file storage."""
         return self._large.get(name)
 
     def base_models(self) -> tuple[str, ...]:
-        """From the model card, as the Hub has read it."""
+        """Return `base_model` from the model card, as the Hub parsed it."""
         return self._bases
 
     def _asked(self, name: str, start: int, stop: int) -> bytes:
@@ -87,7 +88,7 @@ class HubFiles:
         ) as response:
             hf_raise_for_status(response)
             if start and response.status_code != 206:
-                raise Unreachable(f"{constants.ENDPOINT} does not send parts of files: {name} of {self.model}")
+                raise Unreachable(f"{constants.ENDPOINT} does not support range requests for {name} of {self.model}")
             for chunk in response.iter_bytes():
                 piece += chunk
                 self._count(len(chunk))
@@ -101,7 +102,7 @@ class HubFiles:
 
 
 def on_hub(model: str, revision: str | None) -> HubFiles:
-    """The model as the Hub has it now. Raises EnvironmentMissing, Unreachable where nobody answers."""
+    """Return the model's current state on the Hub. Raise EnvironmentMissing, or Unreachable without an answer."""
     from huggingface_hub import HfApi
 
     with refusals(model, revision):
@@ -109,7 +110,7 @@ def on_hub(model: str, revision: str | None) -> HubFiles:
 
 
 def page(model: str) -> str:
-    """Where a person reads about a model."""
+    """Return the address of a model's page."""
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{model}"
@@ -117,7 +118,7 @@ def page(model: str) -> str:
 
 @contextmanager
 def refusals(model: str, revision: str | None) -> Iterator[None]:
-    """Turn what the Hub's client raises into one sentence, without the token and without a URL."""
+    """Turn errors of the Hub's client into one sentence without the token and without a URL."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
@@ -126,27 +127,26 @@ def refusals(model: str, revision: str | None) -> Iterator[None]:
         raise
     except GatedRepoError:
         raise EnvironmentMissing(
-            f"{model} is gated, and this token has not been let in",
+            f"{model} is gated, and this token has no access yet",
             hint=f"accept the terms at {page(model)}, then: hf auth login, or export HF_TOKEN=…",
         ) from None
     except RevisionNotFoundError:
         raise EnvironmentMissing(f"{model} has no revision {revision}") from None
     except RepositoryNotFoundError:
         raise EnvironmentMissing(
-            f"the Hub knows no model {model}, or it is private and the token may not see it",
+            f"the model {model} does not exist on the Hub, or it is private and this token may not read it",
             hint=f"check the spelling; for a private model: export HF_TOKEN=…; for a folder: ./{model}",
         ) from None
-    except Exception as error:  # the Hub's client brings its own HTTP library, and has changed it before
+    except Exception as error:  # the Hub's client has its own HTTP library, and changed it before
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
             raise EnvironmentMissing(
-                f"the Hub refuses this token for {model} ({status}): wrong, expired, or without read access",
+                f"the Hub rejects this token for {model} ({status}): it is wrong, expired, or without read access",
                 hint="hf auth login    # or export HF_TOKEN=…",
             ) from None
         if isinstance(error, OSError) and error.errno in _DISK:
-            raise EnvironmentMissing(f"the cache cannot be written: {error.strerror}", hint="df -h") from None
-        why = f"it answers {status}" if status else type(error).__name__
+            raise EnvironmentMissing(f"cannot write to the cache: {error.strerror}", hint="df -h") from None
         raise Unreachable(
-            f"the Hub cannot be asked about {model}: {why}",
+            f"cannot query the Hub about {model}: {reason(error)}",
             hint=f"curl -I {page(model)}",
         ) from None

@@ -10,24 +10,25 @@ _SUFFIXES: Final = (WEIGHTS, ".json", ".jinja", ".model", ".txt", ".py")
 _LONGEST: Final = 255
 """Bytes of a file's name."""
 _DUPLICATES: Final = ("consolidated",)
-"""Beginnings of names under which the same weights lie again, for other programs."""
+"""Prefixes of names of copies of the same weights for other programs."""
 
 
 def is_needed(path: str) -> bool:
-    """Whether vLLM may read this file of a checkpoint, by its path in it.
+    """Return whether vLLM may read this file of a checkpoint, by its path.
 
-    Folders hold other forms of the same weights (onnx/, original/, gguf), and so do .bin, .pth and .gguf files:
-    vLLM takes safetensors of the top folder where there are any (model_executor/model_loader/weight_utils.py,
-    0.19.0-0.33.0). A name that no file system or terminal should be given is none of them either.
+    Folders (onnx/, original/, gguf) and .bin, .pth and .gguf files contain other forms of the same weights. vLLM
+    prefers
+    safetensors of the top folder (model_executor/model_loader/weight_utils.py, 0.19.0-0.33.0). Names that are unsafe
+    for a file system or a terminal are rejected too.
     """
     return _is_plain(path) and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether it names a file of the top folder, on any system, that can be printed."""
+    """Return whether the name is printable and names a file of the top folder on any system."""
     return not set(name) & {"/", "\\"} and name.isprintable() and len(name.encode()) <= _LONGEST
 
 
 def is_weights(path: str) -> bool:
-    """Whether a file holds tensors."""
+    """Return whether a file contains tensors."""
     return path.endswith(WEIGHTS)

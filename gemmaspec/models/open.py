@@ -1,4 +1,4 @@
-"""Open a checkpoint wherever it is, and describe it without reading a weight."""
+"""Open a local or remote checkpoint, and describe it without reading weights."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
 def open_checkpoint(
     ref: str, *, revision: str | None = None, cache_dir: Path | None = None, offline: bool = False, shapes: bool = True
 ) -> Checkpoint:
-    """Describe a checkpoint: a folder of this machine, or a Hugging Face id.
+    """Describe a checkpoint: a local folder, or a Hugging Face id.
 
-    An id is read from the cache when its snapshot there is whole and still what the Hub has (or the Hub is not to be
-    asked, or does not answer), else from the Hub by range requests. `cache_dir` is the folder `hub` of a HF_HOME.
-    Where neither has it because nobody may or can be asked, a published checkpoint is told by the shapes that ship
-    with gemmaspec, unless `shapes` is false; its `source` is then "shipped".
-    Raises EnvironmentMissing for what is not there, CheckpointError for what cannot be understood.
+    An id is read from the cache if its snapshot is complete and up to date, or if the Hub is disabled or does not
+    answer; else from the Hub with range requests. `cache_dir` is the folder `hub` of a HF_HOME. If neither is
+    available,
+    a published checkpoint is described by the shapes that ship with gemmaspec, unless `shapes` is false; its `source`
+    is then "shipped". Raise EnvironmentMissing if it is missing, CheckpointError if it is invalid.
     """
     known = shipped_for(ref) if shapes else None
     try:
@@ -52,7 +52,7 @@ def open_checkpoint(
 
 
 class Unasked(EnvironmentMissing):
-    """The cache does not have it, and the Hub is not to be asked."""
+    """The cache does not have the checkpoint, and the Hub is disabled."""
 
 
 def _files(ref: str, revision: str | None, cache_dir: Path | None, *, offline: bool) -> CheckpointFiles:
@@ -71,7 +71,7 @@ def _switched_off() -> bool:
 
 def _folder(path: Path) -> Folder:
     if not path.is_dir():
-        raise EnvironmentMissing(f"there is no folder {path}")
+        raise EnvironmentMissing(f"the folder {path} does not exist")
     return Folder(path, revision=None)
 
 
@@ -84,12 +84,12 @@ def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
     found = _cached(ref, revision, cache_dir)
     if found is None:
         at = f" at {revision}" if revision else ""
-        raise Unasked(f"{ref}{at} is not in the cache, and the Hub is not to be asked")
+        raise Unasked(f"{ref}{at} is not in the cache, and the Hub is disabled")
     return found
 
 
 def _online(ref: str, revision: str | None, cache_dir: Path | None) -> CheckpointFiles:
-    """A commit that is whole in the cache is not asked for: it cannot have moved."""
+    """Return the files; a commit that is complete in the cache needs no query, because it cannot change."""
     if is_commit(revision) and (found := _whole(ref, revision, cache_dir)):
         return found
     try:
@@ -102,7 +102,7 @@ def _online(ref: str, revision: str | None, cache_dir: Path | None) -> Checkpoin
 
 
 def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | None:
-    """The cached snapshot of a commit, when all its weights are there."""
+    """Return the cached snapshot of a commit if all its weights exist."""
     found = _cached(ref, commit, cache_dir)
     if found is None:
         return None
@@ -148,9 +148,9 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
 def _no_config(ref: str, files: CheckpointFiles) -> EnvironmentMissing:
     gguf = sorted(name for name in other_weights(files) if name.endswith(".gguf"))
     if gguf:
-        says = f"{ref} holds GGUF files ({gguf[0]}{' …' if len(gguf) > 1 else ''}) and no config.json"
-        return EnvironmentMissing(f"{says}; gemmaspec reads checkpoints in safetensors")
-    return EnvironmentMissing(f"{ref} holds no config.json, so it is not a model")
+        says = f"{ref} has GGUF files ({gguf[0]}{' …' if len(gguf) > 1 else ''}) but no config.json"
+        return EnvironmentMissing(f"{says}; gemmaspec reads only safetensors")
+    return EnvironmentMissing(f"{ref} is not a model: config.json is missing")
 
 
 def _separate(files: CheckpointFiles) -> Fields | None:
@@ -160,7 +160,7 @@ def _separate(files: CheckpointFiles) -> Fields | None:
 
 
 def _tokenizer_config(files: CheckpointFiles) -> Fields | None:
-    """tokenizer_config.json; None where there is none, or one too large to be worth its bytes."""
+    """Return tokenizer_config.json; None if it is missing or too large."""
     name = "tokenizer_config.json"
     if not 0 < files.sizes.get(name, 0) <= TOKENIZER_CONFIG_LIMIT:
         return None
@@ -169,13 +169,13 @@ def _tokenizer_config(files: CheckpointFiles) -> Fields | None:
 
 
 def _head_tokens(files: CheckpointFiles) -> dict[str, int]:
-    """Control tokens from the head of tokenizer.json."""
+    """Return the control tokens from the beginning of tokenizer.json."""
     size = files.sizes.get("tokenizer.json", 0)
     return added_tokens(files.read("tokenizer.json", 0, min(size, FIRST_PIECE))) if size else {}
 
 
 def _template_inside(files: CheckpointFiles, tokenizer: Fields | None) -> bool | None:
-    """None where nothing of a tokenizer is there: such a checkpoint says nothing about chatting."""
+    """Return whether there is a chat template; None without a tokenizer, because then the checkpoint does not say."""
     if tokenizer is None:
         return False if "tokenizer.json" in files.sizes else None
     return "chat_template" in tokenizer

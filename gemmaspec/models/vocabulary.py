@@ -1,4 +1,4 @@
-"""Whole vocabularies, compared where both lie on this machine."""
+"""Compare whole vocabularies if both are on this machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LIMIT: Final = 128 * 2**20
 
 
 def same_words(target: Checkpoint, draft: Checkpoint, *, cache_dir: Path | None = None) -> tuple[int, int] | None:
-    """Tokens that have the same number in both, and all of the target's; None where a tokenizer.json is not here.
+    """Return the number of tokens with the same id in both, and the target's total; None without local files.
 
-    Reads both files whole. Raises CheckpointError.
+    Both files are read completely. Raise CheckpointError if one is invalid.
     """
     mine, other = _raw(target, cache_dir), _raw(draft, cache_dir)
     if mine is None or other is None:

@@ -1,4 +1,4 @@
-"""Which safetensors files hold a checkpoint's weights, and the tensors in them."""
+"""The safetensors files with a checkpoint's weights, and their tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gemmaspec.models.files import CheckpointFiles, whole
 
 INDEX: Final = "model.safetensors.index.json"
 FIRST_PIECE: Final = 16 * 1024
-"""Bytes asked for first: the header of one of many BF16 files, some 90 tensors, is whole in them."""
+"""Bytes of the first request; enough for the header of one of many BF16 files, with some 90 tensors."""
 MOST_HEADERS: Final = 64 * 2**20
-"""Bytes of headers that are read of one checkpoint."""
+"""Maximum bytes of all headers of one checkpoint."""
 _INDEX_LIMIT: Final = 32 * 2**20
 _MOST_FILES: Final = 512
 _PICKLED: Final = re.compile(r"pytorch_model.*\.(?:bin|pt)")
@@ -25,25 +25,25 @@ _NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
 
 
 def weight_files(files: CheckpointFiles) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The weight files that vLLM would read, and those of them that are missing.
+    """Return the weight files that vLLM would read, and the missing ones among them.
 
-    The index decides, as in vLLM (filter_duplicate_safetensors_files), whatever else is there; without one a numbered
-    set says what it lacks, and else every safetensors file counts. Raises CheckpointError.
+    As in vLLM (filter_duplicate_safetensors_files), the index decides; without one, the numbers in the file names do;
+    without numbers, every safetensors file counts. Raise CheckpointError for an invalid index.
     """
     there = _safetensors(files)
     promised = _indexed(files) or _numbered(there) or there
     if len(promised) > _MOST_FILES:
-        raise CheckpointError(f"{len(promised)} weight files; at most {_MOST_FILES} are read")
+        raise CheckpointError(f"{len(promised)} weight files, more than the limit of {_MOST_FILES}")
     return tuple(sorted(promised & there)), tuple(sorted(promised - there))
 
 
 def unindexed(files: CheckpointFiles, read: tuple[str, ...]) -> tuple[str, ...]:
-    """Safetensors files that are there and that vLLM would not read."""
+    """Return the safetensors files that vLLM would not read."""
     return tuple(sorted(name for name in _safetensors(files) - set(read) if not name.startswith("consolidated")))
 
 
 def other_weights(files: CheckpointFiles) -> tuple[str, ...]:
-    """Weights that are no safetensors: what torch pickled, and GGUF."""
+    """Return the weight files in other formats: torch's pickles, and GGUF."""
     found = (name for name in files.sizes if name.endswith(".gguf") or _PICKLED.fullmatch(name))
     return tuple(sorted(name for name in found if name.isprintable()))
 
@@ -53,13 +53,13 @@ def _safetensors(files: CheckpointFiles) -> set[str]:
 
 
 def read_tensors(files: CheckpointFiles, names: tuple[str, ...]) -> tuple[Tensor, ...]:
-    """Every tensor, from the headers alone. Raises CheckpointError, before reading what is too much altogether."""
+    """Return every tensor, from the headers alone. Raise CheckpointError if the headers are too large or invalid."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
         lengths = [_length(files, name, piece) for name, piece in zip(names, pieces, strict=True)]
         if sum(lengths) > MOST_HEADERS:
             raise CheckpointError(
-                f"{sum(lengths)} bytes of headers in {len(names)} files; at most {MOST_HEADERS} are read"
+                f"{sum(lengths)} bytes of headers in {len(names)} files, more than the limit of {MOST_HEADERS}"
             )
         found = list(pool.map(lambda name, piece, length: _tensors(files, name, piece, length), names, pieces, lengths))
     tensors = tuple(tensor for some in found for tensor in some)
@@ -79,7 +79,7 @@ def _tensors(files: CheckpointFiles, name: str, piece: bytes, length: int) -> tu
 
 
 def _numbered(there: set[str]) -> set[str]:
-    """The one numbered set among the files, with the names that it lacks; empty where there are none or several."""
+    """Return the only numbered set among the files, including missing names; empty if there are none or several."""
     sets: Mapping[tuple[str, int], set[str]] = {}
     for name in there:
         match = _NUMBERED.fullmatch(name)
@@ -98,11 +98,11 @@ def _indexed(files: CheckpointFiles) -> set[str]:
     table = Fields(load_object(raw, INDEX), INDEX).section("weight_map")
     values = set(table.content.values()) if table and _all_texts(table) else set()
     if any("/" in name or not name.endswith(".safetensors") for name in values):
-        raise CheckpointError(f"{INDEX}: names a file outside the checkpoint")
+        raise CheckpointError(f"{INDEX}: contains the path of a file outside the checkpoint")
     return values
 
 
 def _all_texts(table: Fields) -> bool:
     if all(isinstance(value, str) and value.isprintable() for value in table.content.values()):
         return True
-    raise CheckpointError(f"{table.where}: a file's name is not a text")
+    raise CheckpointError(f"{table.where}: every file's name must be a text")

@@ -1,1 +1,4 @@
-"""Patch folders and diffs to a plan. Pure. Start at patch.py and plan.py; the decisions stand in launcher/launch.py."""
+"""From patch folders and diffs to a plan.
+
+Pure. Start at patch.py and plan.py; launcher/launch.py makes the decisions.
+"""

@@ -1,4 +1,4 @@
-"""The bugs of vLLM that patches fix, as their folders describe them: how each shows, and what to do."""
+"""The vLLM bugs that patches fix, as their folders describe them: the symptoms and what to do."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gemmaspec.errors import PatchError
 from gemmaspec.patching.patch import PatchText, load_text
 
 _ANY: Final = ".{0,300}"
-"""What … in an error text stands for."""
+"""The pattern for … in an error text."""
 _BEGIN: Final = r"(?:^|: |, )"
-"""Error texts begin a message, or follow the name of an exception or pydantic's "Value error, "."""
+"""Error texts begin a message or follow the name of an exception or pydantic's "Value error, "."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """One bug of vLLM, as patch.yaml has it."""
+    """One bug of vLLM, as patch.yaml describes it."""
 
     patch: str
     symptom: str
     """One sentence: what goes wrong without the patch."""
     errors: tuple[str, ...]
-    """Exact texts of what goes wrong, … standing for any text."""
+    """Exact error texts, in which … matches any text."""
     instead: str | None
-    """What helps without the patch, in the imperative; None if nothing does."""
+    """The workaround without the patch, in the imperative; None if there is no workaround."""
     versions: tuple[str, ...]
     """The releases that the patch is written for."""
 
@@ -38,12 +38,12 @@ class Bug:
         return any(launcher.range_contains(versions, version) for versions in self.versions)
 
     def pattern(self) -> re.Pattern[str]:
-        """Return what finds one of its error texts in a message of a log."""
+        """Return a pattern that matches one of its error texts in a log message."""
         texts = (_ANY.join(re.escape(part) for part in error.split("…")) for error in self.errors)
         return re.compile(f"{_BEGIN}(?:{'|'.join(texts)})")
 
     def fix(self, version: str | None = None) -> str | None:
-        """Return one sentence on what to do; None if nothing is known to help on this release of vLLM."""
+        """Return one sentence on what to do; None if no fix is known for this release of vLLM."""
         instead = f"{self.instead[0].upper()}{self.instead[1:]}." if self.instead else None
         if version is not None and not self.concerns(version):
             return instead
@@ -65,7 +65,7 @@ def bug_of(text: PatchText) -> Bug:
 def bugs(folders: Sequence[Path] | None = None) -> tuple[Bug, ...]:
     """Return the bugs of some folders of patches, by default the shipped one and the user's own.
 
-    A patch folder that is not valid is left out: other commands say so, and this list explains failures.
+    Invalid patch folders are skipped, because other commands report them and this list only explains failures.
     """
     found: dict[str, Bug] = {}
     for folder in folders or data.patch_folders():
@@ -79,5 +79,5 @@ def bugs(folders: Sequence[Path] | None = None) -> tuple[Bug, ...]:
 
 @cache
 def error_text(patch: str, number: int = 0) -> str:
-    """Return one of the exact texts of what goes wrong without a shipped patch."""
+    """Return one of the exact error texts that appear without a shipped patch."""
     return load_text(data.PATCHES / patch).errors[number]

@@ -1,4 +1,4 @@
-"""What patches would do to a vLLM: the launcher's own verdict, asked from the host."""
+"""What patches would do to a vLLM, decided on the host by the launcher's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmaspec.patching.plan import patch_entry
 
 @dataclass(frozen=True, kw_only=True)
 class FileVerdict:
-    """One file; `line` counts from 1, `expected` and `found` explain a conflict, the rest are sha256."""
+    """One file; `line` counts from 1, `expected` and `found` explain a conflict; the rest are sha256 digests."""
 
     path: str
     state: str
@@ -27,7 +27,7 @@ class FileVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One patch on one tree; `state` is a state of the launcher's, `detail` is about all files."""
+    """One patch on one tree; `state` is one of the launcher's states, `detail` is about the whole patch."""
 
     patch: str
     state: str
@@ -37,18 +37,21 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether a server could start with it."""
+        """Whether a server could start with this result."""
         return self.state in launcher.FITS
 
 
 def launcher_patch(patch: Patch, *, required: bool = True) -> launcher.Patch:
-    """A patch as the launcher reads it from a plan."""
+    """Return a patch as the launcher reads it from a plan."""
     compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=required), patch.id)
     return compiled
 
 
 def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launcher.Patch, ...]:
-    """What the patch needs, in order, then the patch. PatchError when that is not there, or needs it back."""
+    """Return the patches that it needs, in order, then the patch.
+
+    Raise PatchError if one is missing or needs it too.
+    """
     done: dict[str, launcher.Patch] = {}
     _collect(patch, patches, done, ())
     return tuple(done.values())
@@ -58,17 +61,17 @@ def _collect(
     patch: Patch, patches: Mapping[str, Patch], done: dict[str, launcher.Patch], above: tuple[str, ...]
 ) -> None:
     if patch.id in above:
-        raise PatchError(f"patch {patch.id} needs itself, by way of {' and '.join(above)}")
+        raise PatchError(f"patch {patch.id} needs itself, through {' and '.join(above)}")
     for need in patch.text.needs:
         if need not in patches:
-            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: there is no patch {need}")
+            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: unknown patch {need}")
         if need not in done:
             _collect(patches[need], patches, done, (*above, patch.id))
     done[patch.id] = launcher_patch(patch)
 
 
 def needed_paths(patches: Iterable[launcher.Patch], version: str) -> frozenset[str]:
-    """Every file that deciding these patches on that release would read."""
+    """Return every file that deciding these patches on that release would read."""
     paths: set[str] = set()
     for patch in patches:
         variants = launcher.candidates(patch, version)
@@ -78,7 +81,7 @@ def needed_paths(patches: Iterable[launcher.Patch], version: str) -> frozenset[s
 
 
 def decide(patches: tuple[launcher.Patch, ...], version: str, read: launcher.Read) -> tuple[Verdict, ...]:
-    """The verdicts over patches that are applied one after the other, as a start would."""
+    """Return the verdicts on patches that are applied one after the other, as a start applies them."""
     plan = launcher.Plan(1, "", "", (), patches, "")
     results, _ = launcher.decide_plan(plan, version, read)
     return tuple(_verdict(result) for result in results)

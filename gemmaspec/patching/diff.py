@@ -1,7 +1,7 @@
-"""Reading a unified diff strictly.
+"""Read a unified diff strictly.
 
-unidiff parses. In silence it also drops what it cannot read and accepts what git and patch would have to
-guess about; everything of that kind is refused here, by file and line.
+unidiff parses the text. It also drops unreadable lines silently and accepts text about which git and patch would
+have to guess. This module rejects all of that, by file and line.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gemmaspec import launcher
 from gemmaspec.errors import PatchError
 
 _NOT_AN_EDIT: Final = {
-    r"(rename|copy) (from|to) |(dis)?similarity index ": "renames or copies a file; a patch edits in place",
-    r"new file mode |--- /dev/null": "adds a file; a patch edits files that vLLM has",
-    r"deleted file mode |\+\+\+ /dev/null": "deletes a file; a patch edits files that vLLM has",
-    r"(old|new) mode ": "changes the mode of a file; a patch edits lines",
-    r"GIT binary patch|Binary files ": "is binary; a patch edits lines",
-    r"\\ ": "is about the newline at the end of the file; a plan cannot say that",
-    r"\*\*\* ": "is a context diff; write a unified diff (diff -u, git diff)",
+    r"(rename|copy) (from|to) |(dis)?similarity index ": "renames or copies a file, but a patch edits in place",
+    r"new file mode |--- /dev/null": "adds a file, but a patch can only edit files of vLLM",
+    r"deleted file mode |\+\+\+ /dev/null": "deletes a file, but a patch can only edit files of vLLM",
+    r"(old|new) mode ": "changes the mode of a file, but a patch can only edit lines",
+    r"GIT binary patch|Binary files ": "is binary, but a patch can only edit lines",
+    r"\\ ": "changes the newline at the end of a file, which a plan cannot express",
+    r"\*\*\* ": "is a context diff; make a unified diff (diff -u, git diff)",
 }
 _HEADER: Final = re.compile(r"(?:--- a/|\+\+\+ b/)([^\t]+)(?:\t.*)?|diff --git a/(.+) b/\2|index [0-9a-f.]+( \d+)?")
 _HUNK_HEADER: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@(?: .*)?")
@@ -33,7 +33,7 @@ _HUNK_HEADER: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@(?: .*)?")
 
 @dataclass(frozen=True, kw_only=True)
 class DiffHunk:
-    """The lines before and after, context included; `line` is where the old ones were when it was made."""
+    """The lines before and after, including context; `line` is the line of the old ones in the original file."""
 
     line: int
     old: tuple[str, ...]
@@ -49,17 +49,17 @@ class DiffFile:
 
 
 def parse_diff(text: str, name: str) -> tuple[DiffFile, ...]:
-    """The edits of a unified diff; PatchError, as name:line: text, for anything but plain edits in vllm/."""
+    """Return the edits of a unified diff. Raise PatchError, as name:line: text, for anything but edits in vllm/."""
     lines = text.split("\n")
     _refuse_characters(lines, name)
     files = _parse(text, lines, name)
     _refuse_unread(lines, files, name)
     paths = [file.path for file in files]
     if not paths:
-        raise PatchError(f"{name}:1: this is no unified diff: no file is edited in it")
+        raise PatchError(f"{name}:1: not a unified diff: it edits no file")
     for path in paths:
         if paths.count(path) > 1:
-            raise PatchError(f"{name}:{_line_of(lines, path)}: {path} is edited twice; join its hunks")
+            raise PatchError(f"{name}:{_line_of(lines, path)}: the diff edits {path} twice; join its hunks")
         _refuse_path(path, lines, name)
     return tuple(DiffFile(path=file.path, hunks=tuple(_hunks(file, name))) for file in files)
 
@@ -68,11 +68,11 @@ def _refuse_characters(lines: list[str], name: str) -> None:
     for number, line in enumerate(lines, 1):
         if "\r" in line or "\0" in line:
             what = "CRLF line endings" if line.endswith("\r") else "a control character"
-            raise PatchError(f"{name}:{number}: the diff has {what}", hint=f"sed -i 's/\\r$//' {name}")
+            raise PatchError(f"{name}:{number}: the diff contains {what}", hint=f"sed -i 's/\\r$//' {name}")
 
 
 def _parse(text: str, lines: list[str], name: str) -> PatchSet:
-    """unidiff's reading; it takes lines one by one, so where it stops is where the fault is."""
+    """Return what unidiff parses. It reads line by line, so an error is in the line where it stops."""
     read = 0
 
     def counted() -> Iterator[str]:
@@ -91,7 +91,7 @@ def _parse(text: str, lines: list[str], name: str) -> PatchSet:
 
 
 def _refuse_unread(lines: list[str], files: PatchSet, name: str) -> None:
-    """Refuse every line that is neither a header nor inside a hunk: other tools skip them in silence."""
+    """Reject every line that is neither a header nor inside a hunk, because other tools skip such lines silently."""
     inside = {line.diff_line_no for file in files for hunk in file for line in hunk}
     text = lines if lines[-1] else lines[:-1]
     outside = {f"{name}:{number}": line for number, line in enumerate(text, 1) if number not in inside}
@@ -105,13 +105,13 @@ def _refuse_unread(lines: list[str], files: PatchSet, name: str) -> None:
         header = _HEADER.fullmatch(line)
         named = header and (header[1] or header[2])
         if named and named not in paths:
-            raise PatchError(f"{where}: {named} is not the file whose hunks follow")
+            raise PatchError(f"{where}: the header names {named}, but the hunks that follow are for another file")
 
 
 def _why_unread(line: str) -> str:
     if line.startswith(("--- ", "+++ ", "diff ")):
-        return "a path must be written plainly, as a/vllm/… and b/vllm/…"
-    return "this line is in no hunk (a wrong count after @@, or stray text)"
+        return "a path must have the form a/vllm/… or b/vllm/…, without quotes"
+    return "this line is outside all hunks (a wrong count after @@, or stray text)"
 
 
 def _refuse_not_an_edit(line: str, where: str) -> None:
@@ -128,43 +128,45 @@ def _refuse_path(path: str, lines: list[str], name: str) -> None:
 
 
 def _line_of(lines: list[str], path: str) -> int:
-    """The last header line that names the path."""
+    """Return the last header line that names the path."""
     return max(number for number, line in enumerate(lines, 1) if line.startswith(("+++ ", "diff ")) and path in line)
 
 
 def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
-    """The hunks of a file; they must go down it, and both sides must agree on the lines in between."""
+    """Yield the hunks of a file. They must be in order, and both sides must agree on the lines between them."""
     end = shift = 0
     if not file:
         raise PatchError(f"{name}:1: {file.path} has no hunks")
     for hunk in file:
         where = f"{name}:{(hunk[0].diff_line_no or 1) - 1}"
         if hunk.source_start < end:
-            raise PatchError(f"{where}: this hunk overlaps the one before it, or comes before it in the file")
+            raise PatchError(f"{where}: this hunk overlaps the previous one or belongs before it")
         yield _checked_hunk(hunk, where)
         if hunk.target_start != hunk.source_start + shift:
-            raise PatchError(f"{where}: by the hunks before, the new side begins at {hunk.source_start + shift}")
+            raise PatchError(
+                f"{where}: after the previous hunks, the new side must begin at line {hunk.source_start + shift}"
+            )
         end = hunk.source_start + hunk.source_length
         shift += hunk.target_length - hunk.source_length
 
 
 def _leaves_a_seam(hunk: Hunk) -> bool:
-    """Whether lines that are not blank stand right above and below all that is taken away."""
+    """Return whether the hunk has non-blank lines directly above and below every removed line."""
     lines = [line for line in hunk if line.value.strip() or not line.is_context]
     return any(line.is_removed for line in lines) and lines[0].is_context and lines[-1].is_context
 
 
 def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
-    """A hunk that can be found, and recognised once it is in."""
+    """Return the hunk if the launcher can locate it, and detect it once it is applied; else raise PatchError."""
     for line in hunk:
         _refuse_not_an_edit(line.line_type + " ", where)
     old = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_added)
     new = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_removed)
     if not old:
-        raise PatchError(f"{where}: the hunk has no old line to be found by; keep one line of context")
+        raise PatchError(f"{where}: the hunk has no old lines, so it cannot be located; add a line of context")
     if not any(line.is_added and line.value.strip() for line in hunk) and not _leaves_a_seam(hunk):
         raise PatchError(
-            f"{where}: the hunk adds no line; one that takes lines away needs a line of context above and below, by "
-            "which it is seen later that it is in"
+            f"{where}: a deletion-only hunk cannot be detected once applied; add a line of context above and below, "
+            "or a comment line"
         )
     return DiffHunk(line=hunk.source_start, old=old, new=new)

@@ -1,7 +1,7 @@
-"""A diff from elsewhere, as `git diff` and pull requests have it, reduced to edits of vllm/**/*.py.
+"""Reduce a diff from `git diff` or a pull request to its edits of vllm/**/*.py.
 
-Tests, docs and other files are dropped, and said. Of what is kept everything is read as strictly as an own diff;
-a path that climbs, is absolute or quoted refuses the whole, wherever it is.
+Edits of tests, docs and other files are dropped and listed. The rest is read as strictly as a diff of a patch folder.
+A path with .., an absolute path or a quoted path anywhere rejects the whole diff.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFINED: Final = re.compile(r"[ \t]*(?:async[ \t]+def|def|class)[ \t]+(\w+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """What is kept, with a guess at the function or class of each hunk ("" for none); the paths that were dropped."""
+    """The remaining edits with a guess at the function or class of each hunk ("" if unknown), and the dropped paths."""
 
     text: str
     files: tuple[DiffFile, ...]
@@ -33,7 +33,7 @@ class Incoming:
 
 @dataclass(frozen=True)
 class _Section:
-    """The lines of one file: `begin` is the first one's number; `paths` are all that its headers name."""
+    """The lines of one file: `begin` is the number of the first line; `paths` are all paths in its headers."""
 
     begin: int
     lines: list[str]
@@ -44,8 +44,8 @@ class _Section:
 def reduce_diff(text: str, name: str) -> Incoming:
     """Keep the edits of vllm/**/*.py.
 
-    Raises PatchError, as name:line: text, for what is no diff, a path that no diff should have, an edit that no patch
-    can be (a new file, a rename, a mode, binary), one file twice, and when nothing is left.
+    Raise PatchError, as name:line: text, for text that is not a diff, a hostile path, an edit that a patch cannot make
+    (a new file, a rename, a mode, binary), a file that is edited twice, and a diff without any edit of vllm/.
     """
     kept: list[tuple[_Section, DiffFile]] = []
     dropped: list[str] = []
@@ -59,9 +59,9 @@ def reduce_diff(text: str, name: str) -> Incoming:
     paths = [file.path for _, file in kept]
     for path in paths:
         if paths.count(path) > 1:
-            raise PatchError(f"{name}: {path} is edited twice; take one diff, not a series of commits")
+            raise PatchError(f"{name}: the diff edits {path} twice; use one diff, not a series of commits")
     if not kept:
-        raise PatchError(f"{name}: no .py file in vllm/ is edited in it, only {', '.join(dropped)}")
+        raise PatchError(f"{name}: the diff edits no .py file in vllm/, only {', '.join(dropped)}")
     return Incoming(
         text="".join(line + "\n" for section, _ in kept for line in section.lines),
         files=tuple(file for _, file in kept),
@@ -74,7 +74,7 @@ def reduce_diff(text: str, name: str) -> Incoming:
 
 
 def _strictly(section: _Section, name: str) -> DiffFile:
-    """The edit of one section; in a refusal the line is that of the whole."""
+    """Return the edit of one section; the line number in an error is that of the whole diff."""
     try:
         (file,) = parse_diff("\n".join(section.lines) + "\n", "section")
     except PatchError as error:
@@ -93,11 +93,11 @@ def _refuse_hostile(path: str, where: str) -> None:
     if path == "/dev/null":
         return
     if path.startswith(("/", '"')) or ".." in parts or "\\" in path or not path.isprintable():
-        raise PatchError(f"{where}: the diff names {path!r}, a path that leads elsewhere or is quoted")
+        raise PatchError(f"{where}: the diff contains the path {path!r}, which leaves the folder or is quoted")
 
 
 def _sections(text: str, name: str) -> Iterator[_Section]:
-    """File by file. Lines inside hunks are counted, so that none of them is taken for a header."""
+    """Yield the sections, one per file. Lines inside hunks are counted, so that none is mistaken for a header."""
     lines = text.removesuffix("\n").split("\n")
     if lines[0].endswith("\r"):
         raise PatchError(f"{name}:1: the diff has CRLF line endings")
@@ -110,8 +110,8 @@ def _sections(text: str, name: str) -> Iterator[_Section]:
                 yield _named(current, name)
             current = _Section(index + 1, [], (), [])
         if current is None:
-            hint = "a pull request's address with .diff at its end is one" if line.startswith("From ") else None
-            raise PatchError(f"{name}:{index + 1}: no diff begins here: {line[:80]!r}", hint=hint)
+            hint = "use the pull request's address with .diff at the end" if line.startswith("From ") else None
+            raise PatchError(f"{name}:{index + 1}: not the beginning of a diff: {line[:80]!r}", hint=hint)
         size = _hunk_size(lines, index, name)
         if size:
             found = _HUNK.fullmatch(line)
@@ -119,12 +119,12 @@ def _sections(text: str, name: str) -> Iterator[_Section]:
         current.lines.extend(lines[index : index + size + 1])
         index += size + 1
     if current is None:
-        raise PatchError(f"{name}:1: this is no unified diff: it is empty")
+        raise PatchError(f"{name}:1: not a unified diff: it is empty")
     yield _named(current, name)
 
 
 def _begins(line: str, current: _Section | None) -> bool:
-    """Whether a header line is the first of another file."""
+    """Return whether a header line is the first of another file."""
     if line.startswith("diff "):
         return True
     started = current is not None and any(one.startswith("--- ") for one in current.lines)
@@ -132,7 +132,7 @@ def _begins(line: str, current: _Section | None) -> bool:
 
 
 def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
-    """How many lines after this one belong to its hunk; 0 when it is no hunk's header."""
+    """Return how many lines after this one belong to its hunk; 0 if it is not the header of a hunk."""
     found = _HUNK.fullmatch(lines[index])
     if not found:
         return 0
@@ -143,12 +143,12 @@ def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
         old -= lines[at][:1] in (" ", "-", "")
         new -= lines[at][:1] in (" ", "+", "")
     if old or new:
-        raise PatchError(f"{name}:{index + 1}: the hunk has other numbers of lines than its header says")
+        raise PatchError(f"{name}:{index + 1}: the number of lines in the hunk differs from its header")
     return at - index
 
 
 def _named(section: _Section, name: str) -> _Section:
-    """The section with the paths that its headers name."""
+    """Return the section with the paths that its headers name."""
     head = section.lines
     first_hunk = next((n for n, line in enumerate(head) if line.startswith("@@ ")), len(head))
     paths: list[str] = []
@@ -156,22 +156,22 @@ def _named(section: _Section, name: str) -> _Section:
         git, named = _GIT.fullmatch(line), _NAMED.match(line)
         paths += [git[1], git[2]] if git else [named[1]] if named else []
         if line.startswith("diff --git ") and not git:
-            raise PatchError(f"{name}:{section.begin}: a quoted or strange path: {line[:200]!r}")
+            raise PatchError(f"{name}:{section.begin}: the path is quoted or unusual: {line[:200]!r}")
     paths = [path for path in dict.fromkeys(paths) if path != "/dev/null"]
     if not paths:
-        raise PatchError(f"{name}:{section.begin}: names no file: {head[0][:80]!r}")
+        raise PatchError(f"{name}:{section.begin}: the header names no file: {head[0][:80]!r}")
     return _Section(section.begin, section.lines, tuple(paths), section.headings)
 
 
 def _guess(hunk: DiffHunk, heading: str) -> str:
-    """By indentation, the innermost scope that holds every line of a hunk; "" where its outermost is not in sight."""
+    """Return the innermost scope, by indentation, that contains all lines of a hunk; "" if it cannot be seen."""
     scopes = [scope for side in (hunk.old, hunk.new) for scope in _scopes((heading, *side))]
     shared = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*scopes, strict=False))
     return ".".join(names[0] for names in shared)
 
 
 def _scopes(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The qualified name around each line but the first, which is the heading; blank ones have none."""
+    """Yield the qualified name around each line except the first, which is the heading; blank lines have none."""
     stack: list[tuple[int, str]] = []
     for number, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())

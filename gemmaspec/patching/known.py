@@ -1,9 +1,8 @@
-"""known.json: what the files of a patch are in every release, and what the patch makes of them, by sha256.
+"""known.json: the sha256 of a patch's files in every release, before and after the patch.
 
-It is generated (`gemmaspec patch known`) from the released wheels. With it a start tells a file as released from
-one that somebody has edited, and patches the former without parsing it again: the known file must come out. In a file
-that is not known it tells the place of a hunk and whether the function has changed, by digests: it holds no line of
-vLLM.
+`gemmaspec patch known` generates it from the released wheels. With it a start can distinguish a released file from an
+edited one, and patches the former without parsing it, because the result must be the known file. For an unknown file
+it identifies the place of a hunk, and whether the function changed, by digests. It contains no lines of vLLM.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ Rules = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class FileHash:
-    """One file of one release: its sha256, and that of the patched file ("" when the patch left it alone)."""
+    """One file of one release: its sha256, and that of the patched file ("" if the patch does not change it)."""
 
     variant: str
     path: str
     vllm: str
     before: str
     lines: tuple[int, ...] = ()
-    """Where each hunk goes, from 1; none when the patch left the file alone."""
+    """The line of each hunk, from 1; empty if the patch does not change the file."""
     after: str = ""
     places: tuple[Surroundings, ...] = ()
-    """What stands around each hunk, and digests of its function."""
+    """The context of each hunk, and digests of its function."""
 
 
 def fingerprint(files: Iterable[launcher.FileEdit], rules: Rules) -> str:
-    """The sha256 of all that decides about a variant: its hunks and scopes, and the patch's rules."""
+    """Return the sha256 of everything that affects a variant's decision: its hunks, scopes and the patch's rules."""
     edits = [[edit.path, [asdict(hunk) for hunk in edit.hunks]] for edit in files]
     return launcher.sha256(json.dumps([edits, rules], sort_keys=True).encode())
 
 
 def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[Known, ...]]:
-    """By path, what is known of a variant's files; nothing when it has changed since (`made_for`: its fingerprint).
+    """Return the known states of a variant's files by path; empty if its fingerprint is no longer `made_for`.
 
-    Raises PatchError for a file that is not what `known_text` writes.
+    Raise PatchError for a file that `known_text` did not write.
     """
     file = folder / KNOWN_FILE
     if not file.is_file():
@@ -61,12 +60,15 @@ def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[
         return {path: launcher.decode(tuple[Known, ...], rows, path) for path, rows in entry["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PatchError(
-            f"{file}: not as it was generated: {error}", hint=f"gemmaspec patch known {folder.name}"
+            f"{file}: edited after it was generated, or damaged: {error}", hint=f"gemmaspec patch known {folder.name}"
         ) from None
 
 
 def known_text(made_for: Mapping[str, str], seen: Iterable[FileHash]) -> str:
-    """The text of known.json; `made_for` is the fingerprint of each variant. The same input, the same bytes."""
+    """Return the text of known.json; `made_for` is the fingerprint of each variant.
+
+    The same input gives the same bytes.
+    """
     variants: dict[str, Any] = {name: {"made_for": digest, "files": {}} for name, digest in made_for.items()}
     for one in sorted(seen, key=lambda one: (one.variant, one.path, Version(one.vllm))):
         rows = variants[one.variant]["files"].setdefault(one.path, [])

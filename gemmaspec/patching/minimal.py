@@ -1,4 +1,4 @@
-"""The least diff between two versions of a file: each change in its function, with no context it can do without."""
+"""The minimal diff between two versions of a file: each change in its function, with only the context it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmaspec.errors import PatchError
 from gemmaspec.launcher import FileEdit, Hunk, Source
 
 _EVERY_SPLIT_UP_TO: Final = 8
-"""Lines of context up to which every split into above and below is tried; beyond, both sides grow alike."""
+"""Up to this many lines of context, every split into above and below is tried; beyond, both sides grow equally."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,35 +36,35 @@ class _Change:
     new: tuple[int, int]
 
     def joined(self, other: _Change) -> _Change:
-        """Both and all between them."""
+        """Return a change that covers both and everything between them."""
         return _Change((self.old[0], other.old[1]), (self.new[0], other.new[1]))
 
     def holds(self, other: _Change) -> bool:
-        """Whether the other lies within; where the old lines only touch, the new ones tell."""
+        """Return whether the other lies within; if the old lines only touch, the new ones decide."""
         sides = (self.old, other.old), (self.new, other.new)
         return all(mine[0] <= its[0] and its[1] <= mine[1] for mine, its in sides)
 
     def grown(self, above: int, below: int) -> _Change:
-        """With context, which is the same on both sides."""
+        """Return the change with context, which is the same in both files."""
         return _Change((self.old[0] - above, self.old[1] + below), (self.new[0] - above, self.new[1] + below))
 
 
 def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
-    """The hunks that make `new` of `old`, each as short as its function or class lets it be found exactly once.
+    """Return the hunks that turn `old` into `new`, each as short as possible but unique in its function or class.
 
-    Applied to `old` they give `new`, and in `new` the launcher sees that they are in. PatchError for what no
-    patch can say: nothing changed, lines taken away at the edge of the file, other line endings, no Python.
+    Applied to `old` they give `new`, and the launcher detects them in `new`. Raise PatchError for edits that a patch
+    cannot express: no change, lines removed at the edge of the file, changed line endings, invalid Python.
     """
     pair = _Pair(path, old, new)
     changes = pair.changes()
     if not (pair.before.lines and pair.after.lines):
-        raise PatchError(f"{path}: is empty; a patch edits lines that are there, and leaves some")
+        raise PatchError(f"{path}: the file is empty; a patch edits existing lines and must keep some")
     if not changes:
-        raise PatchError(f"{path}: no line was changed" + ("" if old == new else " but for its line ending"))
+        raise PatchError(f"{path}: no line was changed" + ("" if old == new else ", only line endings"))
     hunks = pair.hunks(_close_ones_joined(changes))
     edit = FileEdit(path, tuple(hunk for _, hunk in hunks))
     if launcher.decide_file(edit, old).after != new or launcher.decide_file(edit, new).state != "applied":
-        raise PatchError(f"{path}: line endings, the encoding or the newline at the end were changed; keep them")
+        raise PatchError(f"{path}: line endings, the encoding or the newline at the end changed; keep them")
     return FileDiff(edit=edit, text=_text(path, pair, [place for place, _ in hunks], changes))
 
 
@@ -78,10 +78,10 @@ class _Pair:
             self._scopes = sorted(_scopes(self.before), key=lambda scope: scope[1][1] - scope[1][0])
             self._kept = {scope for scope, _ in _scopes(self.after)}
         except launcher.NOT_PYTHON as error:
-            raise PatchError(f"{path}: is no Python: {error}") from None
+            raise PatchError(f"{path}: not valid Python: {error}") from None
 
     def changes(self) -> list[_Change]:
-        """Where they differ, from top to bottom."""
+        """Return the differences, from top to bottom."""
         old, new = self.before.lines, self.after.lines
         head = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
         rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
@@ -96,7 +96,7 @@ class _Pair:
         ]
 
     def hunks(self, changes: Sequence[_Change]) -> list[tuple[_Change, Hunk]]:
-        """A hunk for each change; neighbours become one where there is too little between them to tell them apart."""
+        """Return a hunk for each change; adjacent changes are joined if the lines between them are not unique."""
         groups, found = list(changes), list[tuple[_Change, Hunk]]()
         while len(found) < len(groups):
             index = len(found)
@@ -108,8 +108,8 @@ class _Pair:
                 continue
             if len(groups) == 1:
                 raise PatchError(
-                    f"{self._path}:{groups[0].old[0] + 1}: nobody could see later that this change is in",
-                    hint=f"put a comment where the lines were: {self._path}, line {groups[0].new[0] + 1}",
+                    f"{self._path}:{groups[0].old[0] + 1}: this change cannot be detected once applied",
+                    hint=f"add a comment where the lines were: {self._path}, line {groups[0].new[0] + 1}",
                 )
             left = index - 1 if index and not _nearer_below(groups, index) else index
             groups[left : left + 2] = [groups[left].joined(groups[left + 1])]
@@ -117,7 +117,7 @@ class _Pair:
         return found
 
     def _shortest(self, change: _Change, low: int, high: int) -> tuple[_Change, Hunk] | None:
-        """The shortest hunk in the innermost scope that can tell it apart, within the lines low to high."""
+        """Return the shortest hunk in the innermost scope in which it is unique, within the lines low to high."""
         for scope, (begin, end) in self._scopes:
             if scope in self._kept and begin <= change.old[0] and change.old[1] <= end:
                 room = change.old[0] - max(low, begin), min(high, end) - change.old[1]
@@ -145,14 +145,14 @@ class _Pair:
         return None
 
     def _is_seam(self, change: _Change, above: int, below: int) -> bool:
-        """Whether context has a line that is not blank on either side, to see by that lines between them are gone."""
+        """Return whether the context has a non-blank line on both sides, which shows that lines were removed."""
         begin, end = change.old
         sides = self.before.lines[begin - above : begin], self.before.lines[end : end + below]
         return all(any(line.strip() for line in side) for side in sides)
 
 
 def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Every function and class with its lines, and the whole file."""
+    """Yield every function and class with its lines, then the whole file."""
     yield "", (0, len(source.lines))
     todo = [("", node) for node in launcher.defined_in(source.tree)]
     while todo:
@@ -162,12 +162,12 @@ def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _named(scope: str, in_string: bool) -> str:
-    """The scope as a patch names it: __doc__ for a hunk that begins inside a string."""
+    """Return the scope as a patch names it: __doc__ for a hunk that begins inside a string."""
     return ".".join(part for part in (scope, "__doc__" if in_string else "") if part)
 
 
 def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
-    """Lines of context above and below, from none to all, those above first."""
+    """Yield numbers of context lines above and below, from none to all, increasing those above first."""
     for size in range(min(above + below, _EVERY_SPLIT_UP_TO) + 1):
         yield from ((up, size - up) for up in range(size, -1, -1) if up <= above and size - up <= below)
     size = _EVERY_SPLIT_UP_TO
@@ -177,7 +177,7 @@ def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
 
 
 def _nearer_below(groups: Sequence[_Change], index: int) -> bool:
-    """Whether the change below is closer than the one above."""
+    """Return whether the change below is closer than the one above."""
     if index + 1 == len(groups):
         return False
     here = groups[index].old
@@ -185,7 +185,7 @@ def _nearer_below(groups: Sequence[_Change], index: int) -> bool:
 
 
 def _close_ones_joined(changes: Sequence[_Change]) -> list[_Change]:
-    """Changes with one line between them are one: apart, that line would be the context of either."""
+    """Join changes with only one line between them, because that line would be the context of both."""
     found = list(changes[:1])
     for change in changes[1:]:
         close = change.old[0] - found[-1].old[1] <= 1
@@ -202,7 +202,7 @@ def _decoded(source: Source, begin: int, end: int) -> tuple[str, ...]:
 
 
 def _text(path: str, pair: _Pair, places: Sequence[_Change], changes: Sequence[_Change]) -> str:
-    """A unified diff, its hunks at `places`."""
+    """Return a unified diff, its hunks at `places`."""
     lines = [f"--- a/{path}", f"+++ b/{path}"]
     for place in places:
         lines.append(f"@@ -{_range(place.old)} +{_range(place.new)} @@")

@@ -1,4 +1,4 @@
-"""A patch folder: patch.yaml says what the hole is and who needs it closed; a diff per range of releases."""
+"""A patch folder: patch.yaml describes the bug and who needs the fix; one diff per range of releases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Scope = Annotated[str, Field(min_length=0)]
 
 
 class _Written(BaseModel):
-    """What a human wrote: unknown keys are errors."""
+    """Base of what a person wrote: unknown keys are errors."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, defer_build=True, str_strip_whitespace=True, str_min_length=1
@@ -42,9 +42,9 @@ class RequiredBy(_Written):
 
 
 class SupersededRule(_Written):
-    """How a vLLM that has closed the hole by itself is recognised: `contains` is in the code of `scope`.
+    """A sign that vLLM fixed the bug itself: `contains` is in the code of `scope`.
 
-    Only words of code are compared: names, signs, whole strings. `lacks` says which words must be gone.
+    Only words of code are compared: names, signs, whole strings. `lacks` names words that must be gone.
     """
 
     path: str
@@ -54,7 +54,7 @@ class SupersededRule(_Written):
 
 
 class Upstream(_Written):
-    """A thread about the hole, and its state on the day somebody looked (YYYY-MM-DD)."""
+    """A thread about the bug, and its state on the day of the last check (YYYY-MM-DD)."""
 
     url: str = Field(pattern=r"^https://")
     state: Literal["open", "closed", "merged"]
@@ -62,7 +62,7 @@ class Upstream(_Written):
 
 
 class VariantText(_Written):
-    """One diff, the releases it is for, and for each file the function or class of each hunk, in order."""
+    """One diff, its range of releases, and the function or class of each hunk, in order, by file."""
 
     diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
     versions: str
@@ -70,7 +70,7 @@ class VariantText(_Written):
 
 
 class Imported(_Written):
-    """Where a diff was taken from: an address or a file's name, the sha256 of all of it, the day if it was given."""
+    """The source of a diff: its address or file name, the sha256 of the whole diff, and the day if given."""
 
     source: str
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -78,11 +78,11 @@ class Imported(_Written):
 
 
 class PatchText(_Written):
-    """patch.yaml.
+    """The content of patch.yaml.
 
-    `symptom` says in one sentence what goes wrong without the patch, and `errors` are the exact texts of it, …
-    standing for any text; `instead` is what helps without the patch ("set serve.x: true"); `until` says why the last
-    range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
+    `symptom` describes in one sentence what goes wrong without the patch. `errors` are the exact error texts, in which
+    … matches any text. `instead` is the workaround without the patch ("set serve.x: true"). `until` explains why the
+    last range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
     """
 
     id: str = Field(pattern=_ID)
@@ -109,12 +109,12 @@ class PatchText(_Written):
     author: str
     imported: Imported | None = None
     reviewed: bool = True
-    """Whether somebody stands for it; a profile can require only such a patch."""
+    """Whether somebody reviewed the patch; a profile can require only a reviewed patch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A diff, parsed and matched with its scopes; `specifier` is its releases, `sha256` that of the file."""
+    """A diff, parsed and matched with its scopes; `specifier` is its range of releases, `sha256` that of the file."""
 
     name: str
     specifier: str
@@ -137,12 +137,12 @@ class Patch:
 
 
 def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
-    """Every patch of a folder, in order of id; PatchError lists all that is wrong in the first bad one."""
+    """Return every patch of a folder, in order of id. Raise PatchError with all problems of the first invalid one."""
     return {path.parent.name: load_patch(path.parent) for path in sorted(folder.glob("*/patch.yaml"))}
 
 
 class Shelf(Mapping[str, Patch]):
-    """The patches of several folders by id, each read when it is asked for; a later folder hides an earlier one."""
+    """The patches of several folders by id, read on access; a later folder takes precedence over an earlier one."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._read: dict[str, Patch] = {}
@@ -164,12 +164,15 @@ class Shelf(Mapping[str, Patch]):
 
 
 def load_patch(folder: Path) -> Patch:
-    """One patch folder; PatchError when its text or a diff is refused, or a diff is not named in the text."""
+    """Load one patch folder.
+
+    Raise PatchError if patch.yaml or a diff is invalid, or patch.yaml does not name a diff.
+    """
     file = folder / "patch.yaml"
     text = load_text(folder)
     findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
     unused = {path.name for path in folder.glob("*.diff")} - {variant.diff for variant in text.variants}
-    findings += [f"{name} is not named in it" for name in sorted(unused)]
+    findings += [f"it does not name {name}" for name in sorted(unused)]
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
     rules = [rule.model_dump() for rule in text.superseded]
@@ -177,22 +180,22 @@ def load_patch(folder: Path) -> Patch:
 
 
 def load_text(folder: Path) -> PatchText:
-    """Return what patch.yaml says, without its diffs; raise PatchError when it is not valid."""
+    """Return the content of patch.yaml without its diffs. Raise PatchError if it is invalid."""
     file = folder / "patch.yaml"
     text = _validated(_read_yaml(file), file)
     if text.id != folder.name:
-        raise PatchError(f"{file}: id: {text.id} is not the name of its folder, {folder.name}")
+        raise PatchError(f"{file}: id: {text.id} does not match the name of the folder, {folder.name}")
     return text
 
 
 def _read_yaml(file: Path) -> Any:
-    """The one place where a patch's YAML is read."""
+    """Return the YAML of a patch; this is the only place that reads it."""
     try:
         return strict_yaml.parse(file.read_text(encoding="utf-8"), file=str(file), error=PatchError).data
     except OSError as error:
-        raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
+        raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise PatchError(f"{file}: is not UTF-8 text") from None
+        raise PatchError(f"{file}: not UTF-8 text") from None
 
 
 def _validated(values: Any, file: Path) -> PatchText:
@@ -203,7 +206,7 @@ def _validated(values: Any, file: Path) -> PatchText:
 
 
 def _sentences(error: ValidationError) -> Iterator[str]:
-    """One sentence per fault; an unknown key names the nearest known one."""
+    """Yield one sentence per error; for an unknown key it names the most similar known one."""
     models: list[type[_Written]] = _Written.__subclasses__()
     known = [name for model in models for name in model.model_fields]
     for fault in error.errors():
@@ -216,7 +219,7 @@ def _sentences(error: ValidationError) -> Iterator[str]:
 
 
 def _range_findings(text: PatchText) -> Iterator[str]:
-    """Ranges go up without overlap; the last is open (a future release is decided by content) or says why not."""
+    """Yield errors of the ranges: they must ascend without overlap, and the last must be open or `until` be set."""
     floor: tuple[int, ...] | None = ()
     for index, variant in enumerate(text.variants):
         found = _RANGE.fullmatch(variant.versions)
@@ -225,10 +228,10 @@ def _range_findings(text: PatchText) -> Iterator[str]:
             return
         low, high = (launcher.release_key(bound) if bound else None for bound in found.groups())
         if floor is None or low is None or low < floor or (high is not None and high <= low):
-            yield f"variants.{index}.versions: {variant.versions} overlaps the range before it or is empty"
+            yield f"variants.{index}.versions: {variant.versions} overlaps the previous range or is empty"
         floor = high
     if (floor is None) == (text.until is not None):
-        yield "variants: the last range must be open (a future release is decided by content), or until: say why not"
+        yield "variants: the last range must be open, because content decides for later releases, or until: must be set"
 
 
 def _rule_findings(text: PatchText) -> Iterator[str]:
@@ -240,32 +243,32 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
 
 
 UNWRITTEN: Final = "TODO"
-"""How a text begins that somebody has yet to write."""
+"""The beginning of a text that somebody still has to write."""
 
 
 def _unwritten_findings(text: PatchText) -> Iterator[str]:
-    """A reviewed patch has no text that is yet to be written."""
+    """Yield an error for every unwritten text of a patch with reviewed: true."""
     texts = {"required_by.when": text.required_by.when, "required_by.methods": " ".join(text.required_by.methods)}
     texts |= {key: getattr(text, key) for key in ("title", "hole", "drop_when", "licence", "author")}
     for key, value in texts.items():
         if text.reviewed and value.startswith(UNWRITTEN):
-            yield f"{key}: is not written yet, so it cannot be reviewed: true"
+            yield f"{key}: not written yet, so the patch cannot have reviewed: true"
 
 
 def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
-    """A diff with its scopes; PatchError when the two do not name the same files and numbers of hunks."""
+    """Return a diff with its scopes. Raise PatchError if their files or numbers of hunks differ."""
     file = folder / text.diff
     try:
         content = file.read_bytes()
         files = parse_diff(content.decode("utf-8"), str(file))
     except OSError as error:
-        raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
+        raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise PatchError(f"{file}: not UTF-8 at byte {error.start}") from None
     hunks = {edit.path: len(edit.hunks) for edit in files}
     scopes = {path: len(names) for path, names in text.scopes.items()}
     if hunks != scopes:
-        raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, its scopes are {scopes}")
+        raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, but the scopes are {scopes}")
     edits = tuple(_scoped(edit, text.scopes[edit.path]) for edit in files)
     known = read_known(folder, file.stem, fingerprint(edits, rules))
     return Variant(
@@ -277,7 +280,7 @@ def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
 
 
 def _scoped(edit: DiffFile, scopes: tuple[str, ...]) -> launcher.FileEdit:
-    """A file's hunks, each with the function or class to look in."""
+    """Return a file's hunks, each with its function or class."""
     pairs = zip(scopes, edit.hunks, strict=True)
     hunks = tuple(launcher.Hunk(scope, hunk.line, hunk.old, hunk.new) for scope, hunk in pairs)
     return launcher.FileEdit(edit.path, hunks)

@@ -1,4 +1,4 @@
-"""What stands around a hunk in a release, as known.json holds it: digests of lines and of functions."""
+"""The context of a hunk in a release, as known.json stores it: digests of lines and of functions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from gemmaspec import launcher
 from gemmaspec.launcher import EDGE_MARK, Hunk, Source, Surroundings
 
 _AT_LEAST: Final = 3
-"""Lines of code on either side of a hunk whose scope is the whole file; as many as git and patch look at."""
+"""Lines of code on either side of a hunk whose scope is the whole file; as many as git and patch use."""
 _AT_MOST: Final = 40
 
 
 def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundings:
-    """The place of a hunk at a line index of a released file; `after` is that file, patched.
+    """Return the place of a hunk at a line index of a released file; `after` is that file, patched.
 
-    Of a function every line of code is kept, so that drift can be told line by line; of the whole file as many as
-    tell the place apart.
+    In a function every line of code is kept, so that drift can be reported line by line; in a whole file only as many
+    as
+    identify the place.
     """
     spans = source.spans(hunk.function)
     above = _row(source, spans, index, -1)
@@ -39,7 +40,7 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundi
 
 
 def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:
-    """The marks of all lines of code from a line index to the edge of the scope, the nearest first."""
+    """Return the marks of all lines of code from a line index to the edge of the scope, the nearest first."""
     begin, end = next(span for span in spans if span[0] <= edge <= span[1])
     found = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
     return [*found, EDGE_MARK]

@@ -1,4 +1,4 @@
-"""Compiling patches to a plan: plain data with its own sha256, all that the launcher needs to know."""
+"""Compile patches to a plan: plain data with its own sha256, with everything that the launcher needs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def compile_plan(
     *,
     drift: str = "warn",
 ) -> dict[str, Any]:
-    """The plan of a profile: its patches in the order given, required ones first, and what it requires.
+    """Return the plan of a profile: its patches in the order given, required ones first, and what it requires.
 
-    The same input gives the same plan, byte for byte. PatchError for an unknown patch (naming the nearest), a
-    patch named twice, and a requirement that the launcher could not compare.
+    The same input gives the same plan, byte for byte. Raise PatchError for an unknown patch (with the most similar id),
+    a patch that is listed twice, and a requirement that the launcher cannot compare.
     """
     names = [*required, *optional]
     for name in names:
         if name not in patches:
             raise PatchError(unknown_patch(name, patches), hint="ls patches/")
         if names.count(name) > 1:
-            raise PatchError(f"patch {name} is named twice: a patch is either required or optional")
+            raise PatchError(f"patch {name} is listed twice; a patch is either required or optional")
     _check_needs(names, patches)
     plan: dict[str, Any] = {
         "schema": 1,
@@ -47,34 +47,34 @@ def compile_plan(
     try:
         launcher.parse_plan(plan)
     except ValueError as error:
-        raise PatchError(f"the plan of {profile_name} would be refused by the launcher: {error}") from None
+        raise PatchError(f"the launcher would reject the plan of {profile_name}: {error}") from None
     return plan
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """The plan as the file that is written: indented JSON, keys sorted, a newline at the end."""
+    """Return the text of plan.json: indented JSON with sorted keys and a newline at the end."""
     return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def unknown_patch(name: str, patches: Iterable[str]) -> str:
-    """The sentence about a patch that does not exist, with the nearest that does."""
+    """Return the sentence about an unknown patch, with the most similar id."""
     patches = sorted(patches)
     near = difflib.get_close_matches(name, patches, n=1, cutoff=0.5)
-    known = f"did you mean {near[0]}?" if near else f"there are {', '.join(patches) or 'none'}"
-    return f"there is no patch {name}: {known}"
+    known = f"did you mean {near[0]}?" if near else f"the known patches are {', '.join(patches) or 'none'}"
+    return f"unknown patch {name}; {known}"
 
 
 def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
-    """A patch that needs another comes after it: patches are applied in the order in which they are named."""
+    """Raise PatchError if a patch comes before one that it needs, because patches are applied in the listed order."""
     for index, name in enumerate(names):
         for need in patches[name].text.needs:
             if need not in names[:index]:
-                where = "comes after it" if need in names else "is not named"
-                raise PatchError(f"patch {name} needs {need}, which {where}: name {need} before {name}")
+                where = "comes after it" if need in names else "is not listed"
+                raise PatchError(f"patch {name} needs {need}, which {where}; list {need} before {name}")
 
 
 def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
-    """One patch as the plan has it."""
+    """Return the plan's entry of one patch."""
     return {
         "id": patch.id,
         "title": patch.text.title,
@@ -86,6 +86,6 @@ def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
 
 
 def _variant_entry(variant: Variant) -> dict[str, Any]:
-    """A variant as JSON has it, lists in place of tuples."""
+    """Return the plan's entry of a variant, with lists instead of tuples as in JSON."""
     entry: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(variant)))
     return entry

@@ -1,4 +1,4 @@
-"""Edits of patch.yaml as text, so that a human's comments, order and quoting stay, and a new one from nothing."""
+"""Edit patch.yaml as text, so that a person's comments, order and quoting stay; write the skeleton of a new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN_PATH: Final = re.compile(r"[A-Za-z][\w./-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class NewVariant:
-    """A variant to write: the diff's file, the first release that it is for, the scopes of its hunks by file."""
+    """A variant to write: the diff's file, the first release of its range, and the scopes of its hunks by file."""
 
     diff: str
     floor: str
@@ -31,21 +31,21 @@ class NewVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """The ranges of all variants with a new one among them, whose place is `index`."""
+    """The ranges of all variants including a new one, whose position is `index`."""
 
     versions: tuple[str, ...]
     index: int
 
 
 def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
-    """Put a range that begins at `floor` among others: it ends where the next begins or the one it cuts ended.
+    """Insert a range that begins at `floor`. It ends where the next one begins, or where the one that it splits ended.
 
-    `ranges` are as `load_patch` takes them. PatchError when one of them begins at `floor` already.
+    `ranges` are as in `load_patch`. Raise PatchError if one of them already begins at `floor`.
     """
     bounds = [[*text[2:].split(",<"), ""][:2] for text in ranges]
     at = launcher.release_key(floor)
     if any(launcher.release_key(low) == at for low, _ in bounds):
-        raise PatchError(f"a variant for vllm {floor} and up is there already: >={floor}")
+        raise PatchError(f"a variant for vllm {floor} and newer already exists: >={floor}")
     index = sum(launcher.release_key(low) < at for low, _ in bounds)
     high = bounds[index][0] if index < len(bounds) else ""
     if index:
@@ -57,9 +57,9 @@ def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
 
 
 def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededRule], *, name: str) -> str:
-    """The text with one more variant, the ranges around it adjusted, and `rules` after the superseded rule they copy.
+    """Return the text with one more variant, adjusted ranges, and `rules` after the superseded rules that they copy.
 
-    PatchError when the text is so written that this cannot be done without touching anything else.
+    Raise PatchError if this is impossible without changing anything else.
     """
     data = _data(text, name)
     ranges = ranges_with([one["versions"] for one in data["variants"]], variant.floor)
@@ -79,15 +79,15 @@ def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededR
 
 
 def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
-    """The text of a new patch.yaml: loadable, unreviewed, with all that is yet to be written marked as that."""
+    """Return the text of a new patch.yaml: loadable, unreviewed, with every missing text marked."""
     title = f"{UNWRITTEN}: what vLLM does with the patch, in one line"
-    hole = f"{UNWRITTEN}: what goes wrong without the patch, with the exact error text"
+    problem = f"{UNWRITTEN}: what goes wrong without the patch, with the exact error text"
     item = {"diff": variant.diff, "versions": f">={variant.floor}", "scopes": _plain(variant.scopes)}
     lines = [
         f"id: {id_}",
         f"title: {_scalar(title)}",
         "hole: >-",
-        f"  {hole}",
+        f"  {problem}",
         "required_by:",
         f"  methods: [{UNWRITTEN}]",
         f"  when: {_scalar(f'{UNWRITTEN}: under which conditions')}",
@@ -107,7 +107,10 @@ def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
 
 
 def diff_name(floor: str, taken: Iterable[str]) -> str:
-    """The file of a diff that begins at a release: 0.33.diff for 0.33.0. PatchError when its names are taken."""
+    """Return the file name of a diff for releases from `floor` on: 0.33.diff for 0.33.0.
+
+    Raise PatchError if it exists.
+    """
     parts = floor.split(".")
     while len(parts) > 2 and parts[-1] == "0":
         parts.pop()
@@ -115,7 +118,7 @@ def diff_name(floor: str, taken: Iterable[str]) -> str:
     for name in (f"{short}.diff", f"{floor}.diff"):
         if name not in taken:
             return name
-    raise PatchError(f"a file {floor}.diff is there already")
+    raise PatchError(f"the file {floor}.diff already exists")
 
 
 def _data(text: str, name: str) -> dict[str, Any]:
@@ -128,7 +131,7 @@ def _plain(scopes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _values(node: yaml.MappingNode) -> dict[str, Any]:
-    """The value node of every key of a map."""
+    """Return the value node of every key of a map."""
     return {key.value: value for key, value in node.value}
 
 
@@ -144,7 +147,7 @@ def _range_edits(
 
 
 def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The edit that makes `item` the index-th of a list, written as the list is."""
+    """Return the edit that inserts `item` at `index` of a list, in the list's own style."""
     items = node.value
     if node.flow_style:
         at = items[index - 1].end_mark.index if index else node.start_mark.index + 1
@@ -155,7 +158,7 @@ def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str
         at = len(text) if at < 0 else at + 1
     else:
         at = int(node.start_mark.index - node.start_mark.column)
-    indent = " " * node.start_mark.column  # a block's list begins at its first dash
+    indent = " " * node.start_mark.column  # a block list begins at its first dash
     one_line = items[0].flow_style
     lines = [f"{indent}- {_flow(item)}"] if one_line else []
     if not one_line or len(lines[0]) > _WIDTH:
@@ -165,7 +168,7 @@ def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str
 
 
 def _last(node: yaml.Node) -> int:
-    """Where the text of a node ends: a block's own mark is after the blank lines and comments that follow it."""
+    """Return where the text of a node ends; the mark of a block includes blank lines and comments after it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _last(last[1] if isinstance(last, tuple) else last)
@@ -173,7 +176,7 @@ def _last(node: yaml.Node) -> int:
 
 
 def _block(item: Mapping[str, Any], indent: str) -> list[str]:
-    """A list's item over several lines, one key each; a long map of scopes one path each."""
+    """Return a list item on several lines, one key per line; a long map of scopes has one path per line."""
     lines = []
     for key, value in item.items():
         line = f"{indent}  {key}: {_flow(value)}"
@@ -193,7 +196,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: str) -> str:
-    """A text as YAML: quoted unless it is a plain word or path that no reader takes for anything else."""
+    """Return a text as YAML, quoted unless it is a plain word or path that cannot be misread."""
     plain = _PLAIN.fullmatch(value) or _PLAIN_PATH.fullmatch(value) or re.fullmatch(r"[\d.-]+\.diff", value)
     words = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
     if plain and value.isascii() and value.lower() not in words:
@@ -221,16 +224,16 @@ def _expected(
 
 
 def _check(text: str, expected: Mapping[str, Any], name: str) -> None:
-    """The edited text must say what was meant, and nothing else must have changed."""
+    """Raise PatchError unless the edited text has the expected values and nothing else changed."""
     if _data(text, name) != expected:
-        raise PatchError(f"{name}: variants: is written in a way that cannot be edited without rewriting it")
+        raise PatchError(f"{name}: variants: cannot be edited without rewriting the file")
 
 
 def read_text(file: Path) -> str:
-    """patch.yaml as text, line endings kept."""
+    """Return patch.yaml as text, with its line endings."""
     try:
         return file.read_bytes().decode("utf-8")
     except OSError as error:
-        raise PatchError(f"{file}: cannot be read: {error.strerror}") from None
+        raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise PatchError(f"{file}: is not UTF-8 text") from None
+        raise PatchError(f"{file}: not UTF-8 text") from None

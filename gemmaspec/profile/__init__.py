@@ -1,1 +1,1 @@
-"""YAML to a checked profile. Pure but for reading files. Start at model.py and load.py."""
+"""From YAML to a checked profile. Pure, except that it reads files. Start at model.py and load.py."""

@@ -1,4 +1,4 @@
-"""Types of a profile's values: what one field alone can get wrong."""
+"""Types of a profile's values, with the checks that need only one field."""
 
 import re
 from typing import Annotated, Any, Final
@@ -17,7 +17,7 @@ LOCAL_PREFIXES: Final = ("/", "~/", "./", "../", "state:")
 
 def _printable(value: str) -> str:
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise ValueError("holds a control character")
+        raise ValueError("contains a control character")
     return value
 
 
@@ -38,7 +38,7 @@ def _whole_number(value: Any) -> Any:
 
 
 def _expanded(value: str) -> int | None:
-    """What a person means by 128k: the power of two, as context lengths are."""
+    """Return the number that 128k means: a multiple of 1024, as for context lengths."""
     match = re.fullmatch(r"([0-9]+)\s*([kKmM])i?", value.strip())
     return int(match[1]) * (1024 if match[2] in "kK" else 1024**2) if match else None
 
@@ -52,7 +52,7 @@ def _bounded(value: str) -> str:
     if not all(_SPECIFIER.fullmatch(part) for part in parts):
         raise ValueError(f"{value!r} is not a version range like >=5.5.0,<5.15")
     if not any(part.startswith(("<", "==")) for part in parts):
-        raise ValueError(f"{value!r} has no upper bound; a later release may break the server: add ,<…")
+        raise ValueError(f"{value!r} has no upper bound, and a later release may break the server; add ,<…")
     return ",".join(re.sub(r"\s+", "", part) for part in parts)
 
 
@@ -60,7 +60,7 @@ def _model_ref(value: str) -> str:
     if value.startswith(LOCAL_PREFIXES) or _HUB_ID.fullmatch(value):
         return value
     raise ValueError(
-        f"{value!r} is neither a Hugging Face id (owner/name) nor a folder (it would begin with /, ~/, ./ or state:)"
+        f"{value!r} is neither a Hugging Face id (owner/name) nor a folder (beginning with /, ~/, ./ or state:)"
     )
 
 
@@ -73,14 +73,14 @@ def _env_name(value: str) -> str:
 def not_secret(value: str) -> str:
     if _SECRET.search(value):
         raise ValueError(
-            f"{value} looks like a secret, and a profile is no place for one: "
+            f"{value} looks like a secret, which does not belong in a profile: "
             "export it in the shell and list its name under pass_env"
         )
     return value
 
 
 Text = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=4096)]
-Name = Annotated[str, matching(_NAME, "a name of small letters, digits and hyphens")]
+Name = Annotated[str, matching(_NAME, "a name of lower-case letters, digits and hyphens")]
 Int = Annotated[int, BeforeValidator(_whole_number)]
 Positive = Annotated[Int, Field(ge=1, le=2**31 - 1)]
 Version = Annotated[
@@ -100,6 +100,6 @@ Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a f
 
 
 class Section(BaseModel):
-    """A part of a profile: unknown keys are errors, nothing changes after loading."""
+    """A part of a profile. Unknown keys are errors, and nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -1,4 +1,4 @@
-"""What is wrong with a profile's values, as sentences for the person who wrote it. Pure."""
+"""Validation errors of a profile as sentences for the person who wrote it. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmaspec.sentences import got, sentence
 Path = tuple[str | int, ...]
 _MAPS: Final = {"dict_type", "model_type", "model_attributes_type"}
 _MANY: Final = 12
-"""So many known keys are listed at most."""
+"""Maximum number of known keys to list."""
 _OTHER_NAMES: Final = {
     "serve.host": "serve.bind",
     "serve.model": "target.model",
@@ -25,7 +25,7 @@ _OTHER_NAMES: Final = {
     "draft.method": "speculative.method",
     "speculative.model": "draft.model",
 }
-"""What people call keys, and what they are called here."""
+"""Names that people use for keys, and the right ones."""
 
 
 def invalid(errors: Iterable[Mapping[str, Any]], data: Any) -> Iterator[tuple[Path, str]]:
@@ -38,7 +38,7 @@ def invalid(errors: Iterable[Mapping[str, Any]], data: Any) -> Iterator[tuple[Pa
 
 
 def _path(error: Mapping[str, Any], data: Any) -> Path:
-    """Return where in the data an error is; pydantic adds the names of the types that it tried."""
+    """Return the place of an error in the data, without the names of types that pydantic adds to it."""
     path: list[str | int] = []
     for part in error["loc"]:
         inside = isinstance(data, dict) and part in data
@@ -67,11 +67,11 @@ def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 
 def _unknown(path: Path) -> str:
-    """Say what an unknown key may mean: another name, a near one, another section, or what is known here."""
+    """Return what an unknown key may mean: another name, a similar one, another section, or the known keys here."""
     key, section = str(path[-1]), tuple(str(part) for part in path[:-1])
     other = _OTHER_NAMES.get(".".join((*section, key))) or _flag_of_its_own(section, key)
     if other:
-        return f"unknown key; here it is called {other}"
+        return f"unknown key; the right name is {other}"
     known = list(keys_at(path[:-1]))
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if near:
@@ -81,9 +81,9 @@ def _unknown(path: Path) -> str:
         return f"unknown key; did you mean {' or '.join(f'{name}.{key}' for name in elsewhere)}?"
     if section == ("serve",):
         flag = f"--{key.replace('_', '-')}"
-        return f"unknown key; any other flag of vllm serve goes into serve.extra_args: [{flag}, …]"
+        return f"unknown key; add other flags of vllm serve to serve.extra_args: [{flag}, …]"
     more = ", …" if len(known) > _MANY else ""
-    return f"unknown key; known here: {', '.join(known[:_MANY])}{more}"
+    return f"unknown key; the known keys are {', '.join(known[:_MANY])}{more}"
 
 
 def _flag_of_its_own(section: Sequence[str], key: str) -> str | None:

@@ -1,6 +1,6 @@
 """From a profile's name to a checked Profile: find, extend, override, validate.
 
-All findings of a profile are reported together, each as file:line: key: what is wrong.
+All problems of a profile are reported together, each as file:line: key: problem.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Loaded:
     file: Path
     places: Mapping[strict_yaml.Path, Place]
     emptied: tuple[str, ...] = ()
-    """Keys with nothing behind them that take away what the profile inherits; `null` written out is meant."""
+    """Keys without a value that remove something inherited. An explicit `null` is deliberate and not listed."""
 
     def place(self, *path: str | int) -> Place:
-        """Where the value at `path` was written, or the nearest thing around it."""
+        """Return where the value at `path` was written, or else the nearest value around it."""
         return _nearest_place(path, self.places)
 
     @property
     def typed(self) -> str:
-        """The profile as a command names it: by its name where that finds this file, else by the file."""
+        """The profile as typed in a command: its name if that finds this file, else the path."""
         found = profile_names(profile_folders()).get(self.file.stem)
         return self.file.stem if found == self.file else shlex.quote(str(self.file))
 
@@ -56,11 +56,11 @@ def load_profile(
     overrides: Sequence[str] = (),
     no_spec: bool = False,
 ) -> Loaded:
-    """Load the profile called `name`, or the file `name` when it has a slash or ends in .yaml.
+    """Load the profile called `name`, or the file `name` if it has a slash or ends in .yaml.
 
-    `folders` are searched for names, the user's and the shipped ones when not given.
-    `overrides` are `a.b=c` texts, later ones win. `no_spec` drops draft and speculation.
-    Raises UsageError for a name that does not exist, ProfileError with all findings otherwise.
+    `folders` are searched for names; default: the user's and the shipped ones.
+    `overrides` are `a.b=c` texts; later ones win. `no_spec` removes draft and speculation.
+    Raise UsageError for an unknown name, or ProfileError with all problems of an invalid profile.
     """
     folders = profile_folders() if folders is None else folders
     file = find_profile(name, folders)
@@ -72,7 +72,7 @@ def load_profile(
     profile = _validated(document)
     if profile.name != file.stem:
         place = _nearest_place(("name",), document.places)
-        raise ProfileError(f"{place}: name: is {profile.name!r}, but the file is called {file.name}")
+        raise ProfileError(f"{place}: name: {profile.name!r} does not match the file's name, {file.name}")
     loaded = Loaded(profile=profile, file=file, places=document.places, emptied=tuple(sorted(emptied)))
     _raise_findings(_blamed(mistake, loaded) for mistake in rules.mistakes(profile))
     return loaded
@@ -85,18 +85,18 @@ def _read(file: Path) -> Document:
         raise ProfileError(f"cannot read {file}: {error.strerror}") from None
     document = strict_yaml.parse(text, file=_shown(file))
     if not isinstance(document.data, dict):
-        raise ProfileError(f"{_shown(file)}:1: a profile is a map of keys")
+        raise ProfileError(f"{_shown(file)}:1: a profile must be a map of keys")
     return replace(document, data=_anchored(document.data, file.parent))
 
 
 def _shown(file: Path) -> str:
-    """The path as a person would type it from here."""
+    """Return the path as a person would type it in the working folder."""
     here = Path.cwd()
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
 
 
 def _anchored(value: Any, folder: Path) -> Any:
-    """Paths that begin with ./ or ../ mean: from the folder of the file they stand in."""
+    """Return the value with paths that begin with ./ or ../ resolved from the folder of the file."""
     if isinstance(value, dict):
         return {key: _anchored(item, folder) for key, item in value.items()}
     if isinstance(value, str) and value.startswith(_RELATIVE):
@@ -105,7 +105,7 @@ def _anchored(value: Any, folder: Path) -> Any:
 
 
 def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) -> tuple[Document, frozenset[str]]:
-    """Return a file with what it extends, and the empty keys that take away something inherited."""
+    """Return a file merged with what it extends, and its empty keys that remove something inherited."""
     document = _read(file)
     parent = document.data.pop("extends", None)
     if parent is None:
@@ -115,7 +115,7 @@ def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) ->
         raise ProfileError(f"{place}: extends: must be the name of a profile{_did_you_mean(parent, file, folders)}")
     if file in seen or len(seen) >= MAX_EXTENDS:
         chain = " → ".join(one.stem for one in (*seen, file))
-        why = "goes in circles" if file in seen else f"goes deeper than {MAX_EXTENDS} files"
+        why = "is circular" if file in seen else f"is a chain of more than {MAX_EXTENDS} files"
         raise ProfileError(f"{place}: extends: {why}: {chain}")
     base, lost = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
     taken = {".".join(map(str, path)) for path in document.empty if _holds(base.data, path)}
@@ -136,11 +136,11 @@ def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place)
         if candidate.is_file():
             return candidate
     guess = _did_you_mean(parent, file, folders)
-    raise ProfileError(f"{place}: extends: there is no {parent}.yaml beside it or among the shipped profiles{guess}")
+    raise ProfileError(f"{place}: extends: {parent}.yaml is neither next to this file nor a shipped profile{guess}")
 
 
 def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
-    """Return the profile that is nearest to what was written, those that begin with _ included."""
+    """Return a hint with the most similar profile, including those that begin with _."""
     wanted = str(parent).rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
     known = {one.stem for folder in (file.parent, *folders) if folder.is_dir() for one in folder.glob("*.yaml")}
     near = difflib.get_close_matches(wanted, sorted(known - {file.stem}), n=1, cutoff=0.6)
@@ -148,7 +148,7 @@ def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
 
 
 def _merged(base: Document, over: Document) -> Document:
-    """Maps merge key by key, anything else is replaced, null takes a value away."""
+    """Return both merged: maps key by key, other values replaced, null removes a value."""
     return Document(_merge(base.data, over.data), {**base.places, **over.places})
 
 
@@ -162,7 +162,7 @@ def _merge(base: Any, over: Any) -> Any:
 def _overridden(document: Document, override: str) -> Document:
     match = _SET.fullmatch(override)
     if not match:
-        raise UsageError(f"--set {override!r} is not KEY=VALUE, as in --set serve.port=8001")
+        raise UsageError(f"--set {override!r} must be KEY=VALUE, as in --set serve.port=8001")
     path = tuple(match[1].split("."))
     source = f"--set {match[1]}"
     value = strict_yaml.parse(match[2], file=source).data if match[2].strip() else None
@@ -183,7 +183,7 @@ def _validated(document: Document) -> Profile:
     except ValidationError as error:
         wrong = invalid(error.errors(include_url=False), document.data)
         _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)
-        raise AssertionError("a ValidationError holds at least one error") from error
+        raise AssertionError("a ValidationError contains at least one error") from error
 
 
 def _keyed(path: strict_yaml.Path, text: str) -> str:
@@ -191,9 +191,9 @@ def _keyed(path: strict_yaml.Path, text: str) -> str:
 
 
 def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
-    """Return where to put the blame: on a key of the user's own file where one of them causes the mistake.
+    """Return where to put the blame: on a key of the user's own file if one causes the mistake.
 
-    What an extended profile says is right there, and is not the user's to edit.
+    The value in an extended profile is right there, and the user should not edit it.
     """
     place, because = loaded.place(*mistake.path), loaded.place(*mistake.because)
     own = {_shown(loaded.file)}
@@ -201,12 +201,12 @@ def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
         return place, str(mistake)
     key = ".".join(map(str, mistake.path))
     return because, _keyed(
-        mistake.because, f"{key} {mistake.message} ({key} comes from {place}; {key}: null takes it away)"
+        mistake.because, f"{key} {mistake.message} ({key} comes from {place}; set {key}: null to remove it)"
     )
 
 
 def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
-    """All findings in the order of the file, each once."""
+    """Raise ProfileError with all problems in the order of the file, each once."""
     in_order = sorted(findings, key=lambda finding: (finding[0].file, finding[0].line))
     lines = dict.fromkeys(f"{place}: {text}" for place, text in in_order)
     if lines:

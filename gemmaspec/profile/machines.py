@@ -1,4 +1,4 @@
-"""The machines a profile can name."""
+"""The machines that a profile can name."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One kind of machine, as far as a start depends on it."""
+    """One kind of machine: the properties that a start depends on."""
 
     name: str
     summary: str
     gpus: bool
     memory_gb: float | None = None
-    """Memory that one GPU can use, in 10^9 bytes, as CUDA reports it; None: this machine's own."""
+    """Usable memory of one GPU in 10^9 bytes, as CUDA reports it; None means that of this machine."""
     bandwidth_gb_s: float | None = None
     """Memory bandwidth in 10^9 bytes per second."""
     compute_capability: str | None = None
     most_gpus: int | None = None
-    """GPUs that one such machine has at most; None: nobody knows."""
+    """Maximum number of GPUs in one such machine; None if unknown."""
 
 
 MACHINES: Final = {
@@ -95,8 +95,8 @@ MACHINES: Final = {
             compute_capability="12.0",
         ),
         Machine(name="nvidia", summary="any machine with NVIDIA GPUs", gpus=True),
-        Machine(name="cpu", summary="no accelerator; for trying things out", gpus=False),
+        Machine(name="cpu", summary="no accelerator; for a first try", gpus=False),
     )
 }
-"""Memory: H100 and H200 as torch reported it on such machines; a Spark's is 121.69 GiB in its owners' logs, 119.68 with
-older firmware; A100 and B200 as published logs have it, not measured here. Bandwidth: NVIDIA's data sheets."""
+"""Sources of memory: torch on such machines for H100 and H200; owners' logs for a Spark (121.69 GiB, or 119.68 with
+older firmware); published logs for A100 and B200, not measured. Bandwidth: NVIDIA's data sheets."""

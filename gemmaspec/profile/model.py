@@ -1,7 +1,6 @@
-"""What a profile may say: one pydantic model for each part of the YAML.
+"""The format of a profile: one pydantic model for each part of the YAML.
 
-Every model forbids unknown keys. Types carry what one field alone can get wrong; what several fields
-together get wrong is in rules.py.
+Every model forbids unknown keys. The types check single fields; rules.py checks combinations of fields.
 """
 
 import re
@@ -32,14 +31,14 @@ from gemmaspec.profile.speculation import Speculative
 
 
 class Runtime(Section):
-    """What must be there to run vLLM: the process engine builds or finds it, a container is checked."""
+    """What vLLM needs to run: the process engine builds or finds it, a container is only checked."""
 
     vllm: Version | None = None
     """Release that the process engine installs; a container brings its own."""
     python: Folder | None = None
     """An existing interpreter with vLLM for the process engine; nothing is installed into it."""
     packages: dict[Text, Specifier] = {}
-    """Packages beyond the image, each bounded; installed once into the cache when missing."""
+    """Packages that the image lacks, each with an upper bound; installed once into the cache if missing."""
 
 
 class Target(Section):
@@ -48,9 +47,9 @@ class Target(Section):
     model: ModelRef
     """A Hugging Face id (owner/name), or a folder: /…, ~/…, ./… from the profile's own folder, state:…"""
     revision: Text | None = None
-    """Branch, tag or commit hash on the Hub; the newest when not given."""
+    """Branch, tag or commit hash on the Hub; default: the newest."""
     quantization: Text | None = None
-    """What the checkpoint is quantized with (modelopt, compressed-tensors …); its own config says it when not given."""
+    """What the checkpoint is quantized with (modelopt, compressed-tensors …); default: as its own config states."""
 
 
 class Draft(Section):
@@ -59,42 +58,42 @@ class Draft(Section):
     model: ModelRef
     """A Hugging Face id (owner/name), or a folder: /…, ~/…, ./… from the profile's own folder, state:…"""
     revision: Text | None = None
-    """Branch, tag or commit hash on the Hub; the newest when not given."""
+    """Branch, tag or commit hash on the Hub; default: the newest."""
     quantization: Text | None = None
-    """What the checkpoint is quantized with (modelopt, compressed-tensors …); its own config says it when not given."""
+    """What the checkpoint is quantized with (modelopt, compressed-tensors …); default: as its own config states."""
 
 
 class Serve(Section):
     """`vllm serve` flags, hyphens written as underscores, and where the server listens."""
 
     bind: Annotated[str, matching(re.compile(r"[0-9a-fA-F.:]+"), "an address like 127.0.0.1")] = "127.0.0.1"
-    """Address of this machine that the port is bound to; another than loopback needs VLLM_API_KEY in pass_env."""
+    """Address of this machine to listen on; any address other than loopback needs VLLM_API_KEY in pass_env."""
     port: Annotated[Int, Field(ge=1, le=65535)] = 8000
     """Port of the OpenAI API."""
     served_model_name: Text | None = None
-    """The model's name in requests; target.model when not given."""
+    """The model's name in requests; default: target.model."""
     dtype: Text | None = None
     """Type of the activations, and of weights that are not quantized: auto, bfloat16 …"""
     load_format: Text | None = None
-    """How weights are read: auto, safetensors, dummy (random weights) …"""
+    """How to read the weights: auto, safetensors, dummy (random weights) …"""
     max_model_len: Positive | None = None
-    """Longest context in tokens, prompt and answer together; the checkpoint's when not given."""
+    """Longest context in tokens, prompt and answer together; default: the checkpoint's."""
     max_num_seqs: Positive | None = None
     """Requests that run at once."""
     max_num_batched_tokens: Positive | None = None
-    """Tokens that one step may process, prompts included."""
+    """Maximum tokens in one step, including prompts."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the memory that vLLM takes for weights and KV cache."""
+    """Share of the memory that vLLM may use for weights and KV cache."""
     kv_cache_dtype: Text | None = None
     """Format of the KV cache: auto (as the weights say), fp8 …"""
     block_size: Positive | None = None
     """Tokens in one block of the KV cache."""
     tensor_parallel_size: Positive | None = None
-    """GPUs that every layer is spread over."""
+    """Number of GPUs that share every layer."""
     pipeline_parallel_size: Positive | None = None
-    """Groups of GPUs that the layers are dealt out to."""
+    """Number of groups of GPUs that the layers are distributed over."""
     attention_backend: Text | None = None
-    """Attention kernels (TRITON_ATTN, FLASH_ATTN …); chosen by vLLM when not given."""
+    """Attention kernels (TRITON_ATTN, FLASH_ATTN …); default: vLLM chooses."""
     linear_backend: Text | None = None
     """Kernels of quantized linear layers (marlin, cutlass …)."""
     moe_backend: Text | None = None
@@ -104,67 +103,67 @@ class Serve(Section):
     seed: Int | None = None
     """Seed of the random numbers."""
     limit_mm_per_prompt: dict[Literal["image", "video", "audio"], Annotated[Int, Field(ge=0)]] | None = None
-    """How many images, videos and audio clips a request may hold; all 0 makes the target text-only."""
+    """How many images, videos and audio clips a request may contain; if all are 0, the target is text-only."""
     enable_prefix_caching: StrictBool | None = None
-    """Keep the KV cache of prompts that begin alike."""
+    """Reuse the KV cache of prompts with a common beginning."""
     enable_chunked_prefill: StrictBool | None = None
     """Process long prompts in pieces, between the steps of other requests."""
     disable_hybrid_kv_cache_manager: StrictBool | None = None
-    """One KV cache group for all layers; what draft_model needs up to vLLM 0.30, at the price of memory."""
+    """Use one KV cache group for all layers. draft_model needs it up to vLLM 0.30; it costs memory."""
     async_scheduling: StrictBool | None = None
-    """Schedule the next step while the last one runs; vLLM decides when not given."""
+    """Schedule the next step while the last one runs; default: vLLM decides."""
     enforce_eager: StrictBool | None = None
-    """Neither compile nor CUDA graphs: a quick start and a slow server."""
+    """Disable compilation and CUDA graphs: a quick start, but a slow server."""
     skip_mm_profiling: StrictBool | None = None
-    """Do not try the image and audio towers while starting."""
+    """Do not run the image and audio encoders at start-up."""
     language_model_only: StrictBool | None = None
-    """Leave the image and audio towers out."""
+    """Do not load the image and audio encoders."""
     kv_sharing_fast_prefill: StrictBool | None = None
     """Skip prompt tokens in layers that share another layer's KV cache."""
     trust_remote_code: StrictBool | None = None
-    """Run Python code that the checkpoint brings."""
+    """Run Python code from the checkpoint."""
     extra_args: list[Word] = []
-    """Further arguments, one list item each, passed on as they are."""
+    """Further arguments, one per list item, passed to vLLM unchanged."""
 
 
 class Chat(Section):
     """How a conversation becomes a prompt and an answer becomes a message."""
 
     template: Text | None = None
-    """`gemma4` for the shipped one that goes with the vLLM release, a file of templates/, or a path; None leaves
-    the checkpoint's own."""
+    """`gemma4` for the shipped one that matches the vLLM release, a file of templates/, or a path; default: the
+    checkpoint's own."""
     content_format: Literal["auto", "string", "openai"] | None = None
-    """How the template wants a message's content: as one text or as OpenAI's list of parts."""
+    """The format of a message's content in the template: one text, or OpenAI's list of parts."""
     template_kwargs: dict[Text, StrictBool | int | EnvValue] = {}
-    """Values for the template when a request does not give them, such as enable_thinking: false."""
+    """Default values for the template, such as enable_thinking: false; a request may set others."""
     reasoning_parser: Text | None = None
-    """Takes the thought out of the answer; gemma4 for Gemma 4."""
+    """Parser that separates the thought from the answer; gemma4 for Gemma 4."""
     tool_call_parser: Text | None = None
-    """Makes tool calls of the answer; gemma4 for Gemma 4. Also turns on `--enable-auto-tool-choice`."""
+    """Parser that extracts tool calls from the answer; gemma4 for Gemma 4. Also sets `--enable-auto-tool-choice`."""
 
 
 class Container(Section):
-    """How the container is set up; the process engine does not read it."""
+    """Settings of the container; the process engine ignores them."""
 
     python: Text = "python3"
-    """The interpreter in the image that has vLLM."""
+    """The Python interpreter with vLLM in the image."""
     ipc: Literal["host", "private"] = "private"
-    """Whose shared memory the container uses."""
+    """The IPC namespace, and so the shared memory, that the container uses."""
     shm_size: Size | None = None
-    """Size of the container's own /dev/shm, such as 16gb; Docker gives 64 MB."""
+    """Size of the container's own /dev/shm, such as 16gb; Docker's default is 64 MB."""
     user: User | None = None
-    """uid or uid:gid of the server; the image's own when not given."""
+    """uid or uid:gid of the server; default: the image's."""
     read_only: StrictBool = False
-    """A container whose root cannot be written."""
+    """Make the container's root file system read-only."""
     restarts: Annotated[Int, Field(ge=0, le=10)] = 2
-    """How often Docker may restart a server that died; bounded, since a crash loop on unified memory
-    takes the whole machine down."""
+    """How often Docker may restart a server that died; bounded because a crash loop on unified memory takes the
+    whole machine down."""
     stop_grace_seconds: Positive = 60
-    """How long a server may take to stop before it is killed."""
+    """How long the server may take to stop before Docker kills it."""
 
 
 class Caches(Section):
-    """Folders that outlive the container; where none is given, one named volume holds it all."""
+    """Folders that outlive the container; by default one named volume holds all caches."""
 
     huggingface: Folder | None = None
     """Downloaded models (HF_HOME)."""
@@ -173,14 +172,14 @@ class Caches(Section):
 
 
 class Patches(Section):
-    """Patch ids; a required one that does not fit stops the start, an optional one is skipped."""
+    """Patch ids. A required patch that does not fit stops the start; an optional one is skipped."""
 
     required: list[Name] = []
     """Patches without which the server must not start."""
     optional: list[Name] = []
-    """Patches that are used where they fit."""
+    """Patches that are applied if they fit."""
     drift: Literal["warn", "refuse"] = "warn"
-    """What a start does when a patch fits, and its function is not that of any known release."""
+    """What a start does if a patch fits, but to a function that no known release has."""
 
 
 class Watch(Section):
@@ -189,11 +188,11 @@ class Watch(Section):
     on_dead_draft: Literal["report", "off", "restart"] = "report"
     """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it."""
     on_hang: Literal["report", "restart"] = "report"
-    """Requests run, but no token comes."""
+    """Requests run, but no tokens arrive."""
     most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2
-    """After so many restarts within an hour it only reports."""
+    """After this many restarts within an hour, watch only reports."""
     hook: list[Word] = []
-    """A command to run for each event, argument by argument; it gets the event as JSON on standard input."""
+    """A command to run for each event, as a list of arguments; it reads the event as JSON from standard input."""
 
 
 class Measured(Section):
@@ -202,27 +201,27 @@ class Measured(Section):
     tokens_per_second: Annotated[float, Field(gt=0)] | None = None
     """Generated tokens per second, of all requests together when concurrency > 1."""
     baseline: Annotated[float, Field(gt=0)] | None = None
-    """The same without speculation, or with the format that the note names."""
+    """Generated tokens per second without speculation, or with the format named in the note."""
     speedup: Text | None = None
-    """Times the speed without speculation, where the source gives nothing else, as in 2.0-2.5."""
+    """Speed-up over no speculation, such as 2.0-2.5, if the source states nothing else."""
     acceptance_length: Annotated[float, Field(ge=1)] | None = None
     """1 + accepted / drafts: tokens per step of the target."""
     context: Positive | None = None
     """max_model_len of the measured server, in tokens."""
     concurrency: Positive = 1
-    """Requests at once."""
+    """Concurrent requests."""
     target: Text | None = None
-    """The target it was measured with, where that is not the profile's own."""
+    """The measured target, if it is not the profile's own."""
     draft: Text | None = None
-    """The draft it was measured with, where that is not the profile's own."""
+    """The measured draft, if it is not the profile's own."""
     machine: Text
-    """The machine it was measured on."""
+    """The measured machine."""
     date: Text
-    """As precise as the source is; 'not given' when it does not say."""
+    """As precise as the source; 'not given' if it does not say."""
     source: Text
     """Where the figure was published."""
     note: Text | None = None
-    """What else the source says about it."""
+    """Further notes from the source."""
 
 
 class Profile(Section):
@@ -231,21 +230,21 @@ class Profile(Section):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     """Version of this format: 1."""
     name: Name
-    """As the file is called."""
+    """The name of the file, without .yaml."""
     summary: Text
     """One line for `gemmaspec profile list`."""
     machine: Name
-    """The machine that it is meant for; `nvidia` is any machine with NVIDIA GPUs."""
+    """The machine that the profile is meant for; `nvidia` is any machine with NVIDIA GPUs."""
     image: Image | None = None
-    """What the docker engine runs; a tag such as v0.33.0 says which vLLM that is."""
+    """The image that the docker engine runs; a tag such as v0.33.0 states the vLLM release."""
     runtime: Runtime = Field(default_factory=Runtime)
-    """What must be there to run vLLM."""
+    """What vLLM needs to run."""
     target: Target
     """The model that verifies."""
     draft: Draft | None = None
     """The model that drafts."""
     speculative: Speculative | None = None
-    """How they speculate; becomes --speculative-config."""
+    """How target and draft speculate; becomes --speculative-config."""
     serve: Serve = Field(default_factory=Serve)
     """`vllm serve` flags, hyphens written as underscores."""
     chat: Chat = Field(default_factory=Chat)
@@ -253,9 +252,9 @@ class Profile(Section):
     env: dict[Annotated[EnvName, AfterValidator(not_secret)], EnvValue] = {}
     """Environment variables of the server; no secrets."""
     pass_env: list[EnvName] = ["HF_TOKEN"]
-    """Names whose values go from the shell to the server and are written nowhere."""
+    """Names of variables that are passed from the shell to the server; their values are never stored."""
     container: Container = Field(default_factory=Container)
-    """How the container is set up."""
+    """Settings of the container."""
     caches: Caches = Field(default_factory=Caches)
     """Folders that outlive the container."""
     patches: Patches = Field(default_factory=Patches)

@@ -1,4 +1,4 @@
-"""What several keys of a profile together get wrong: pure checks that yield mistakes."""
+"""Checks that need several keys of a profile. Pure: each yields mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIELDS_OF_METHOD: Final = {
     "disable_eagle_block_drop": {"eagle", "eagle3", "mtp"},
     "disable_lookahead_block_hashes": {"eagle", "eagle3", "mtp"},
 }
-"""Fields that one method reads and the others refuse or ignore (vllm/config/speculative.py; the padded drafter batch:
+"""Fields that one method reads and the others reject or ignore (vllm/config/speculative.py; the padded drafter batch:
 NotImplementedError with draft_model in every release; the output head: Gemma 4's MTP heads have none to share)."""
 
 _FIELDS_OF_ACCEPTANCE: Final = {
@@ -54,7 +54,7 @@ OWN_KEYS: Final = {
     "--model": "target.model",
     "--chat-template": "chat.template",
 }
-"""Flags that a profile sets by another key."""
+"""Flags that a profile sets with a key of its own."""
 
 
 _METHOD: Final = ("speculative", "method")
@@ -63,41 +63,43 @@ _LIMIT: Final = ("serve", "max_model_len")
 
 @dataclass(frozen=True)
 class Mistake:
-    """Keys that are right by themselves and wrong together: the key to blame, and what is wrong in one clause.
+    """Keys that are valid by themselves but wrong together: the key to blame, and the problem in one clause.
 
-    The loader places it, and turns all of a profile's into one ProfileError.
+    The loader adds the places and raises one ProfileError for all mistakes of a profile.
     """
 
     path: tuple[str | int, ...]
     message: str
     because: tuple[str | int, ...] = ()
-    """The key that makes the value at `path` wrong, where that value is right by itself."""
+    """The key that makes the value at `path` wrong, if the value alone would be right."""
 
     def __str__(self) -> str:
         return f"{'.'.join(map(str, self.path))}: {self.message}"
 
 
 def mistakes(profile: Profile) -> Iterator[Mistake]:
-    """All that is wrong with a profile whose single fields are right."""
+    """Yield every problem of a profile whose single fields are valid."""
     for rule in _RULES:
         yield from rule(profile)
 
 
 def _machine(profile: Profile) -> Iterator[Mistake]:
     if profile.machine not in MACHINES:
-        yield Mistake(("machine",), f"{profile.machine!r} is none of {', '.join(MACHINES)}")
+        yield Mistake(("machine",), f"unknown machine {profile.machine!r}; the known ones are {', '.join(MACHINES)}")
 
 
 def _pairing(profile: Profile) -> Iterator[Mistake]:
     spec, draft = profile.speculative, profile.draft
     if draft and not spec:
-        yield Mistake(("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B it is draft_model")
+        yield Mistake(
+            ("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B the method is draft_model"
+        )
     if not spec:
         return
     if spec.method in _NEEDS_DRAFT and not draft:
         yield Mistake(("speculative", "method"), f"{spec.method} needs a `draft: {{model: …}}`")
     if spec.method in LOOK_UPS and draft:
-        yield Mistake(("draft",), f"{spec.method} drafts from the text itself; take the draft away", _METHOD)
+        yield Mistake(("draft",), f"{spec.method} drafts from the text itself; remove the draft", _METHOD)
     if spec.num_speculative_tokens is None and spec.method != "suffix":
         yield Mistake(("speculative",), "num_speculative_tokens is missing")
 
@@ -111,7 +113,9 @@ def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
             known = " or ".join(sorted(methods))
             yield Mistake(("speculative", field), f"belongs to the method {known}, not to {spec.method}", _METHOD)
     if spec.parallel_drafting and spec.disable_padded_drafter_batch:
-        yield Mistake(("speculative", "disable_padded_drafter_batch"), "vLLM cannot do it with parallel_drafting")
+        yield Mistake(
+            ("speculative", "disable_padded_drafter_batch"), "vLLM does not support it with parallel_drafting"
+        )
     for field, method in _FIELDS_OF_ACCEPTANCE.items():
         if spec.rejection_sample_method != method and getattr(spec, field) is not None:
             because = ("speculative", "rejection_sample_method")
@@ -122,11 +126,11 @@ def _draft_parallelism(profile: Profile) -> Iterator[Mistake]:
     draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
     target_tp = profile.serve.tensor_parallel_size or 1
     if _asks_for(profile, "--tensor-parallel-size", "-tp"):
-        return  # what it comes to is for lint to read
+        return  # lint checks the value
     if draft_tp is not None and draft_tp not in (1, target_tp):
         yield Mistake(
             ("speculative", "draft_tensor_parallel_size"),
-            f"is {draft_tp}; vLLM takes 1 or the target's tensor_parallel_size, here {target_tp}",
+            f"is {draft_tp}; vLLM accepts 1 or the target's tensor_parallel_size, here {target_tp}",
             ("serve", "tensor_parallel_size"),
         )
 
@@ -134,7 +138,7 @@ def _draft_parallelism(profile: Profile) -> Iterator[Mistake]:
 def _lookup(profile: Profile) -> Iterator[Mistake]:
     spec = profile.speculative
     if spec and spec.prompt_lookup_min and spec.prompt_lookup_max and spec.prompt_lookup_min > spec.prompt_lookup_max:
-        why = f"is {spec.prompt_lookup_min}, and larger than prompt_lookup_max, {spec.prompt_lookup_max}"
+        why = f"is {spec.prompt_lookup_min}, which is larger than prompt_lookup_max, {spec.prompt_lookup_max}"
         yield Mistake(("speculative", "prompt_lookup_min"), why)
 
 
@@ -153,7 +157,7 @@ def _exposure(profile: Profile) -> Iterator[Mistake]:
     if not address.is_loopback and "VLLM_API_KEY" not in profile.pass_env:
         yield Mistake(
             ("serve", "bind"),
-            "others can reach this address: add VLLM_API_KEY to pass_env, so that the server asks for a key",
+            "other machines can reach this address; add VLLM_API_KEY to pass_env, so that the server requires a key",
         )
 
 
@@ -166,7 +170,7 @@ def _extra_args(profile: Profile) -> Iterator[Mistake]:
     for index, argument in enumerate(profile.serve.extra_args):
         flag = argument.split("=", 1)[0].replace("_", "-")
         if flag in OWN_KEYS:
-            yield Mistake(("serve", "extra_args", index), f"{flag} has a key of its own: {OWN_KEYS[flag]}")
+            yield Mistake(("serve", "extra_args", index), f"set {flag} with its own key, {OWN_KEYS[flag]}")
 
 
 def _patch_twice(profile: Profile) -> Iterator[Mistake]:

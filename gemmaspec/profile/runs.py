@@ -1,4 +1,4 @@
-"""Which vLLM release a profile will run, as far as the profile itself says."""
+"""Which vLLM release a profile will run, as far as the profile itself states it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[.-][A-Za-z0-9.-]
 
 
 def vllm_of(profile: Profile) -> str | None:
-    """The release: `runtime.vllm`, else the version in the image's tag; None when neither says it.
+    """Return the release: `runtime.vllm`, else the version in the image's tag; None if neither states it.
 
-    A tag such as cu130-nightly moves, and what it holds is known only where the image is; 26.01.1 and 2026.11.21 are
-    dates.
+    A tag such as cu130-nightly moves, so only the image itself shows its version. 26.01.1 and 2026.11.21 are dates.
     """
     if profile.runtime.vllm:
         return profile.runtime.vllm
@@ -25,12 +24,12 @@ def vllm_of(profile: Profile) -> str | None:
 
 
 def can_be_process(profile: Profile) -> bool:
-    """Return whether the profile says which vLLM a process would run; a container brings its own."""
+    """Return whether the profile states which vLLM a process would run; a container brings its own."""
     return bool(profile.runtime.vllm or profile.runtime.python)
 
 
 def compile_of(profile: Profile) -> str:
-    """How a profile's server compiles, in one word or as its flag says it: what step times of two servers share or not.
+    """Return how a profile's server compiles: one word, or the value of its flag. It changes the step times.
 
     `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
     """
@@ -42,7 +41,7 @@ def compile_of(profile: Profile) -> str:
 
 
 def _compilation_flag(arguments: Sequence[str]) -> str | None:
-    """The last --compilation-config, -cc or -O of a command line, without its spaces."""
+    """Return the last --compilation-config, -cc or -O of a command line, without spaces."""
     found = None
     for index, argument in enumerate(arguments):
         flag, _, value = argument.partition("=")

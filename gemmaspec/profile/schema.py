@@ -1,7 +1,7 @@
 """The JSON Schema of a profile file, for editors.
 
-It describes a file, not a merged profile: `extends` is allowed, a file that extends another may leave anything out,
-and null takes a value away. It is written for YAML as editors read it, where 0.80 is a number and not a text.
+It describes a file, not a merged profile: `extends` is allowed, a file that extends another may omit any key, and null
+removes a value. It is written for YAML as editors read it, in which 0.80 is a number and not a text.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Schema = dict[str, Any]
 
 _DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 _BOUNDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-"""pydantic leaves its own words where a validator of ours runs before the bound."""
+"""pydantic keeps its own names of the bounds if a custom validator runs before them."""
 
 _WHOLE: Final = ("schema", "summary", "machine", "target")
-"""What a profile with a name has that extends no other."""
+"""The required keys of a profile that has a name and extends no other."""
 
 _EXTENDS: Final[Schema] = {
-    "description": "A profile whose keys this one takes over and may replace: beside this file, or a shipped one.",
+    "description": "A profile whose keys this one inherits and may replace: next to this file, or a shipped one.",
     "type": "string",
     "pattern": "^[a-z0-9_][a-z0-9_-]*$",
 }
 
 
 def profile_schema() -> Schema:
-    """The schema of a profile file."""
+    """Return the schema of a profile file."""
     written = Profile.model_json_schema(by_alias=True)
     for module in (model, speculation):
         for part, key, text in _docstrings(module):
@@ -56,9 +56,9 @@ def profile_schema() -> Schema:
 
 
 def _docstrings(module: ModuleType) -> Iterator[tuple[str, str, str]]:
-    """Class, field and the text below the field.
+    """Yield the class, the field and the text below it.
 
-    pydantic's use_attribute_docstrings gives the same, and parses the module once for each class at every import.
+    pydantic's use_attribute_docstrings does the same, but parses the module for each class at every import.
     """
     for part in ast.parse(inspect.getsource(module)).body:
         for field, after in pairwise(part.body if isinstance(part, ast.ClassDef) else ()):
@@ -69,12 +69,12 @@ def _docstrings(module: ModuleType) -> Iterator[tuple[str, str, str]]:
 
 
 def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """A schema without references and titles, every property of which may be null."""
+    """Return a schema without references and titles, in which every property may be null."""
     name = str(node.get("$ref", "")).rpartition("/")[2]
     if name:
         beside = {key: value for key, value in node.items() if key != "$ref"}
         return _written_out({**definitions[name], **beside}, definitions)
-    complete = node.get("title") == Measured.__name__  # lists are replaced, so their items stand for themselves
+    complete = node.get("title") == Measured.__name__  # lists are replaced, so their items are complete
     out: Schema = {}
     for key, value in node.items():
         if key == "properties":
@@ -91,7 +91,7 @@ def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """The same, or null: as a list of types where there is one, since an editor then says which key is wrong."""
+    """Return the schema, or null: as a list of types if possible, because editors then name the wrong key."""
     choices = [one for one in schema.get("anyOf", [schema]) if one != {"type": "null"}]
     if len(choices) > 1:
         return {**schema, "anyOf": [*choices, {"type": "null"}]}
@@ -104,7 +104,7 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _let_numbers_be_text(properties: Schema) -> None:
-    """Where the text of an unquoted number is meant: `vllm: 0.33`, `user: 1000`, `env: {X: 1}`."""
+    """Allow an unquoted number for a text: `vllm: 0.33`, `user: 1000`, `env: {X: 1}`."""
     runtime, serve, container, chat = (
         properties[name]["properties"] for name in ("runtime", "serve", "container", "chat")
     )

@@ -24,7 +24,7 @@ class Speculative(Section):
     draft_tensor_parallel_size: Positive | None = None
     """GPUs that the draft is spread over: 1, or as many as the target's."""
     max_model_len: Positive | None = None
-    """Longest context, in tokens, in which the draft still drafts."""
+    """Longest context, in tokens, up to which the draft drafts."""
     attention_backend: Text | None = None
     """Attention kernels of the draft (TRITON_ATTN, FLASH_ATTN …)."""
     kv_cache_dtype: Text | None = None
@@ -32,50 +32,50 @@ class Speculative(Section):
     moe_backend: Text | None = None
     """Mixture-of-experts kernels of the draft."""
     enforce_eager: StrictBool | None = None
-    """No CUDA graphs for the draft; this costs most of what speculation wins."""
+    """Disable CUDA graphs for the draft; this costs most of what speculation gains."""
     disable_padded_drafter_batch: StrictBool | None = None
     """Draft for sequences of different lengths without padding them."""
     parallel_drafting: StrictBool | None = None
-    """All tokens in one pass, for a draft that was trained so."""
+    """Draft all tokens in one pass, for a draft that was trained for it."""
     use_local_argmax_reduction: StrictBool | None = None
     """Reduce the draft's logits on each GPU before they are gathered; greedy drafting only."""
     use_heterogeneous_vocab: StrictBool | None = None
-    """Draft and target may have different vocabularies; only tokens of both are drafted."""
+    """Allow a draft with another vocabulary than the target; it drafts only tokens that both have."""
     draft_sample_method: Literal["greedy", "gumbel", "probabilistic"] | None = None
     """How the draft picks its tokens."""
     rejection_sample_method: Literal["strict", "probabilistic", "standard", "synthetic", "block", "fly"] | None = None
-    """How drafted tokens are accepted. synthetic (for measuring costs) and fly do not keep the target's answers."""
+    """How drafted tokens are accepted. synthetic (to measure costs) and fly do not preserve the target's answers."""
     synthetic_acceptance_rates: list[Annotated[float, Field(ge=0, le=1)]] | None = None
     """With synthetic: the probability that all tokens up to each position are accepted."""
     synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
-    """With synthetic: 1 + accepted / drafts, as the server is to report it."""
+    """With synthetic: 1 + accepted / drafts, as the server should report it."""
     fly_window_size: Positive | None = None
-    """With fly: how many following acceptances are looked at."""
+    """With fly: how many following acceptances are checked."""
     fly_entropy_threshold: Annotated[float, Field(ge=0)] | None = None
-    """With fly: the target's entropy from which on a token may be accepted loosely."""
+    """With fly: the target's entropy above which a token may be accepted loosely."""
     fly_entropy_top_k: Positive | None = None
-    """With fly: how many of the target's probabilities that entropy is taken over."""
+    """With fly: how many of the target's probabilities the entropy covers."""
     dspark_draft_topk: Positive | None = None
     """With dspark: candidates of each drafted token."""
     enable_adaptive_verification: StrictBool | None = None
-    """With dspark: verify fewer tokens where the draft is unsure."""
+    """With dspark: verify fewer tokens when the draft is unsure."""
     xpress_topc: Annotated[Int, Field(ge=0)] | None = None
     """With dflash and an XPress head: candidates that each pass scores; 0 scores the whole vocabulary."""
     draft_lm_head_quantization: Literal["fp8", "nvfp4"] | None = None
     """Quantize the draft's copy of the output head that it shares with the target."""
     disable_eagle_block_drop: StrictBool | None = None
-    """Keep the last prefix-cache block of eagle, eagle3 and mtp; for measuring."""
+    """Keep the last prefix-cache block of eagle, eagle3 and mtp; for measurements."""
     disable_lookahead_block_hashes: StrictBool | None = None
     """Hash prefix-cache blocks without the tokens that the draft reads ahead."""
     prompt_lookup_max: Positive | None = None
-    """With ngram: the longest run of tokens that is looked up."""
+    """With ngram: the longest run of tokens to look up."""
     prompt_lookup_min: Positive | None = None
-    """With ngram: the shortest run of tokens that is looked up."""
+    """With ngram: the shortest run of tokens to look up."""
     suffix_decoding_max_tree_depth: Positive | None = None
     """With suffix: depth of the suffix trees."""
     suffix_decoding_max_cached_requests: Annotated[Int, Field(ge=0)] | None = None
-    """With suffix: earlier requests that are kept; 0 for none."""
+    """With suffix: number of earlier requests to keep; 0 keeps none."""
     suffix_decoding_max_spec_factor: Annotated[float, Field(ge=0)] | None = None
-    """With suffix: tokens drafted, as a multiple of the length matched."""
+    """With suffix: number of drafted tokens, as a multiple of the matched length."""
     suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
-    """With suffix: the least probability of a token that is drafted."""
+    """With suffix: minimum probability of a drafted token."""

@@ -1,1 +1,1 @@
-"""Showing that a patch does what it says: its probe finds the hole in a released vLLM, and not in the patched one."""
+"""Show that a patch works: its probe finds the bug in a released vLLM, but not in the patched one."""

@@ -1,6 +1,6 @@
-"""The Python in which probes run: torch, transformers and what vLLM imports at once, but no vLLM and no GPU.
+"""The Python environment of probes: torch, transformers and vLLM's top-level imports, but no vLLM and no GPU.
 
-All releases from 0.19.0 to 0.33.0 import with these packages; their compiled parts are not needed for what is probed.
+All releases from 0.19.0 to 0.33.0 import with these packages; the probes do not need vLLM's compiled parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gemmaspec.runtime.uv import Uv
 
 TORCH: Final = "torch==2.13.0"
 TRANSFORMERS: Final = "transformers>=5.14,<5.15"
-"""The newest that still reads Gemma 4's configs as vLLM up to 0.30 does."""
+"""The newest release that reads Gemma 4's configs as vLLM up to 0.30 does."""
 LIGHT: Final = (
     "aiohttp", "blake3", "cachetools", "cbor2", "cloudpickle", "compressed-tensors", "diskcache", "einops", "fastapi",
     "gguf", "ijson", "llguidance", "mcp", "mistral-common", "msgspec", "openai", "openai-harmony",
@@ -32,21 +32,21 @@ LIGHT: Final = (
     "pybase64", "pydantic", "pyzmq", "regex", "scipy", "sentencepiece", "setproctitle", "tiktoken", "torchvision",
     "uvloop", "xgrammar",
 )  # fmt: skip
-"""What vLLM's modules import at their top, over all releases."""
+"""The packages that vLLM's modules import at the top level, over all releases."""
 _NEWEST_PYTHON: Final = (3, 13)
-"""vLLM up to 0.19 is for Python below 3.14."""
+"""vLLM up to 0.19 needs a Python below 3.14."""
 
 
 def prove_python(*, progress: Callable[[str], None]) -> Path:
-    """The interpreter of the environment, built first when it is not there (about half a minute, 1.5 GB).
+    """Return the interpreter of the environment; build it first if it is missing (about half a minute, 1.5 GB).
 
-    Raises EnvironmentMissing when packages cannot be found or installed; what was begun does not count then.
+    Raise EnvironmentMissing if packages cannot be found or installed; an incomplete environment is never used.
     """
     folder = state_dir() / "runtimes" / f"prove-{_key()}"
     interpreter, marker = folder / "bin" / "python", folder / "complete.json"
     if marker.is_file():
         return interpreter
-    waiting = "another gemmaspec is building the environment for probes, waiting for it"
+    waiting = "waiting for another gemmaspec process that builds the environment for probes"
     with held_lock(folder.parent / f".{folder.name}.lock", waiting=lambda: progress(waiting)) as lock:
         if not marker.is_file():
             _build(folder, lock, progress)
@@ -64,7 +64,7 @@ def _version() -> str:
 
 
 def _python() -> str:
-    """This very Python where it is not too new, so that none is downloaded."""
+    """Return the running Python unless it is too new, so that no other is downloaded."""
     return sys.executable if sys.version_info[:2] <= _NEWEST_PYTHON else _version()
 
 
@@ -73,11 +73,11 @@ def _build(folder: Path, lock: int, progress: Callable[[str], None]) -> None:
     try:
         folder.mkdir(parents=True)
         uv = Uv(folder=folder, environment=uv_environment(), progress=progress, keep_open=(lock,))
-        progress(f"making an environment for probes: {TORCH}, {TRANSFORMERS}")
+        progress(f"building an environment for probes: {TORCH}, {TRANSFORMERS}")
         uv.run("venv", "--allow-existing", "--no-project", "--python", _python(), str(folder))
         interpreter = folder / "bin" / "python"
         overrides = folder / "overrides.txt"
-        overrides.write_text("triton ; sys_platform == 'never'\n", encoding="utf-8")  # 1 GB, of no use on a CPU
+        overrides.write_text("triton ; sys_platform == 'never'\n", encoding="utf-8")  # 1 GB, useless on a CPU
         target = ("--python", str(interpreter), "--link-mode", "copy", "--overrides", str(overrides))
         uv.run("pip", "install", *target, TORCH, TRANSFORMERS, *LIGHT)
         define_torchvision_operators(_site_packages(interpreter))

@@ -1,4 +1,4 @@
-"""Proving patches: in a release that a patch claims its probe finds the hole, and in the patched one it does not."""
+"""Prove patches: the probe finds the bug in a release of the patch's range, but not in the patched release."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _QUIET: Final = {
     "PYTHONWARNINGS": "ignore",
 }
 _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
-"""A probe is somebody's code: it gets no token."""
+"""Secrets that a probe does not get, because it is somebody else's code."""
 
 Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit"]
-"""not-open: the probe passes on the stock tree, a fault of the probe or a closed hole. unfit: no diff applies."""
+"""not-open: the probe passes on the stock tree, because the probe is wrong or vLLM fixed the bug. unfit: no diff
+applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What a probe said of one tree."""
+    """The result of a probe on one tree."""
 
     state: str
     seen: str
@@ -46,7 +47,7 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """One patch in one release."""
+    """The proof of one patch in one release."""
 
     patch: str
     release: str
@@ -63,7 +64,7 @@ class Proof:
 
 
 class Probes:
-    """The process that runs probes; it is started for the first job and ends with the block."""
+    """The process that runs probes; it starts with the first job and ends with the block."""
 
     def __init__(self, interpreter: Path) -> None:
         self._interpreter = interpreter
@@ -77,7 +78,7 @@ class Probes:
         self._stack.close()
 
     def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Observed]:
-        """Run probes with these folders in front of sys.path, each on vllm as it is found there."""
+        """Run probes with these folders first on sys.path, so that they import vllm from there."""
         process = self._process or self._start()
         assert process.stdin
         assert process.stdout
@@ -85,7 +86,7 @@ class Probes:
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
         answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
-        ended = {"state": "failed", "seen": "the process that runs probes has ended"}
+        ended = {"state": "failed", "seen": "the process that runs probes ended"}
         return {name: Observed(**answer.get(name, ended)) for name in probes}
 
     def _start(self) -> subprocess.Popen[str]:
@@ -106,7 +107,7 @@ class Probes:
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:
-        """Its input ends, so it ends; it is killed when a probe still runs, as after Ctrl-C."""
+        """End the process by closing its input; kill it if a probe still runs, as after Ctrl-C."""
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close() if process.stdin else None
         try:
@@ -124,15 +125,14 @@ def prove(
     probes: Probes,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Proof]:
-    """Prove patches in releases, release by release; a patch that does not claim a release is left out there.
+    """Prove patches release by release; a patch is skipped for releases outside its ranges.
 
-    `shelf` has what they need besides. Patches that go together are proven together, applied one after the other
-    in the order given. Raises PatchError for a patch without a probe, EnvironmentMissing for a release
-    that cannot be read.
+    `shelf` contains the patches that they need. All patches of a release are proven together, applied in the given
+    order. Raise PatchError for a patch without a probe, EnvironmentMissing for an unreadable release.
     """
     for patch in patches:
         if not (patch.folder / PROBE).is_file():
-            raise PatchError(f"{patch.folder}: there is no {PROBE}: nothing shows the hole")
+            raise PatchError(f"{patch.folder}: {PROBE} is missing, so nothing demonstrates the bug")
     for release in releases:
         claimed = [patch for patch in patches if _claims(patch, release)]
         if claimed:
@@ -165,7 +165,7 @@ def _prove_release(
 def _judge(
     patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> Proof:
-    """What two looks mean."""
+    """Return the proof that follows from the results on both trees."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(
         patch=patch.id,
@@ -182,26 +182,26 @@ def _outcome(
     patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> tuple[Outcome, str]:
     if stock is None or patched is None:
-        return "unfit", f"the patch is {result.state}"
+        return "unfit", f"the state of the patch is {result.state}"
     for where, look in (("stock", stock), ("patched", patched)):
         if look.state == "failed":
             return "broken-probe", f"on the {where} tree: {look.seen}"
     if stock.state != "open":
         return "not-open", f"the probe passes on the stock tree: {stock.seen}"
     if patched.state != "closed":
-        return "not-closed", f"the hole is still open: {patched.seen}"
+        return "not-closed", f"the bug remains: {patched.seen}"
     if patch.text.errors and not any(says(stock.seen, error) for error in patch.text.errors):
-        return "broken-probe", f"it saw another error than patch.yaml names: {stock.seen}"
+        return "broken-probe", f"the probe saw an error that patch.yaml does not list: {stock.seen}"
     return "proven", ""
 
 
 def says(seen: str, error: str) -> bool:
-    """Whether an error of patch.yaml is in what was seen; … in it stands for any text."""
+    """Return whether an error text of patch.yaml, in which … matches any text, occurs in what the probe saw."""
     return re.search(".*".join(re.escape(part) for part in error.split("…")), seen, re.DOTALL) is not None
 
 
 def ends_of_ranges(patches: Sequence[Patch], releases: Sequence[str]) -> list[str]:
-    """Of some releases, the first and the last in the range of each variant of each patch."""
+    """Return the first and the last of the releases in the range of each variant of each patch."""
     ends: set[str] = set()
     for patch in patches:
         for variant in patch.variants:

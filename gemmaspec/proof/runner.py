@@ -1,13 +1,13 @@
-"""Runs probes against vLLM trees, inside an environment that has torch and transformers but no vLLM.
+"""Run probes against vLLM trees, in an environment with torch and transformers but without vLLM.
 
-One job a line on stdin, one answer a line on stdout, both JSON:
+One JSON job per line on stdin, one JSON answer per line on stdout:
 
     {"path": ["/overlay", "/tree"], "probes": {"some-patch": "/…/probe.py"}}
     {"some-patch": {"state": "open" | "closed" | "failed", "seen": "what the probe saw"}}
 
-Most of the time an import of vLLM takes is for modules of others. Each job therefore runs in a fork of this process,
-and what it has imported of others is imported here before the next one. Only the standard library is imported by
-name, and nothing of gemmaspec: this file is run alone.
+Importing vLLM's dependencies takes most of the time of an import. Each job therefore runs in a fork of this process,
+and this process imports the dependencies that a job imported before the next one. This file runs alone: it imports
+only the standard library by name, and nothing of gemmaspec.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import traceback
 from typing import Any
 
-LIMIT_S = 600  # for one job; imports are slow on a machine that is busy with other things
+LIMIT_S = 600  # for one job; imports are slow on a busy machine
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork inherits no threads
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever vLLM prints is not an answer
+    os.dup2(2, 1)  # vLLM's own output must not mix with the answers
     for line in sys.stdin:
         job = json.loads(line)
         answer = in_fork(job)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def in_fork(job: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a child process; if it dies, every probe has failed."""
+    """Return the answer of a child process; if it dies, every probe counts as failed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -61,7 +61,7 @@ def in_fork(job: dict[str, Any]) -> dict[str, Any]:
     if text:
         answer: dict[str, Any] = json.loads(text)
         return answer
-    seen = f"the process of the probe ended by itself, wait status {status}"
+    seen = f"the process of the probe died with wait status {status}"
     return {name: {"state": "failed", "seen": seen} for name in job["probes"]}
 
 
@@ -75,7 +75,7 @@ def look(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def one(file: str) -> dict[str, str]:
-    """Run one probe: its function `probe` returns whether the hole is open, and what it saw."""
+    """Run one probe: its function `probe` returns whether the bug is present, and what it saw."""
     try:
         is_open, seen = runpy.run_path(file)["probe"]()
         return {"state": "open" if is_open else "closed", "seen": str(seen)}

@@ -1,4 +1,4 @@
-"""The whole Python source of a released vLLM: about 10 MB of a wheel of several hundred."""
+"""The whole Python source of a released vLLM: about 10 MB of a wheel of several hundred MB."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
 from gemmaspec.index import wheels
 from gemmaspec.index.cache import cache_dir
+from gemmaspec.reasons import reason
 from gemmaspec.trees import listing
 
-_GAP: Final = 128 * 1024  # bytes that are rather read than asked for again
+_GAP: Final = 128 * 1024  # smaller gaps are read too, to save a request; bytes
 _SLACK: Final = 1024  # a member's local header: 30 bytes, its name and its extra field
 _UNREADABLE: Final = (requests.RequestException, RemoteZipError, zipfile.BadZipFile)
 
 
 def source_of(version: str) -> Path:
-    """A folder with vllm/**/*.py of a release, made once for each wheel and kept in the cache.
+    """Return a folder with vllm/**/*.py of a release, cached by wheel.
 
-    Raises EnvironmentMissing when the wheel cannot be found, read or kept.
+    Raise EnvironmentMissing if the wheel is missing or unreadable, or the cache cannot be written.
     """
     sha256 = listing.published().wheels.get(version)
     if not sha256:
-        raise EnvironmentMissing(f"the package index has no wheel of vllm {version} with a sha256")
+        raise EnvironmentMissing(f"the package index lists no wheel of vllm {version} with a sha256")
     folder = cache_dir() / "sources" / sha256
     if not folder.is_dir():
         try:
@@ -43,7 +44,7 @@ def source_of(version: str) -> Path:
 
 
 def _make(folder: Path, wheel: DistributionPackage) -> None:
-    """Fill a temporary sibling and rename it: another process may do the same at this moment."""
+    """Fill a temporary sibling and rename it, because another process may do the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
@@ -60,7 +61,7 @@ def _make(folder: Path, wheel: DistributionPackage) -> None:
 
 
 def _copy_parts(wheel: DistributionPackage, copy: IO[bytes]) -> None:
-    """The wheel as a sparse file: where nothing is wanted there is a hole."""
+    """Copy the needed parts of the wheel into a sparse file."""
     try:
         with wheels.open_session() as session, wheels.opened(wheel.url, session) as archive:
             end_of_members = archive.start_dir
@@ -69,11 +70,11 @@ def _copy_parts(wheel: DistributionPackage, copy: IO[bytes]) -> None:
                 copy.seek(begin)
                 copy.write(_read(wheel.url, session, begin, end))
     except _UNREADABLE as error:
-        raise EnvironmentMissing(f"{wheel.filename} could not be read: {type(error).__name__}: {error}") from None
+        raise EnvironmentMissing(f"cannot read {wheel.filename}: {reason(error)}") from None
 
 
 def _is_source(member: zipfile.ZipInfo) -> bool:
-    """Whether a member is wanted, by a path that stays inside vllm/."""
+    """Return whether a member is a Python file whose path stays inside vllm/."""
     try:
         launcher.check_path(member.filename)
     except ValueError:
@@ -82,7 +83,7 @@ def _is_source(member: zipfile.ZipInfo) -> bool:
 
 
 def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[int, int]]:
-    """The parts of the file that hold the members, those close together joined."""
+    """Yield the parts of the file that contain the members; close ones are joined."""
     spans = sorted((member.header_offset, member.header_offset + _SLACK + member.compress_size) for member in members)
     while spans:
         begin, end = spans.pop(0)
@@ -92,7 +93,7 @@ def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[in
 
 
 def _read(url: str, session: requests.Session, begin: int, end: int | None) -> bytes:
-    """Bytes begin to end (to the last one without it) of a file somewhere."""
+    """Return the bytes from begin to end (None for the rest) of a local or remote file."""
     if path := wheels.local_path(url):
         with path.open("rb") as file:
             file.seek(begin)
@@ -101,7 +102,7 @@ def _read(url: str, session: requests.Session, begin: int, end: int | None) -> b
     answer = session.get(url, headers={"Range": f"bytes={begin}-{last}"}, timeout=wheels.TIMEOUT)
     answer.raise_for_status()
     if answer.status_code != requests.codes.partial_content:
-        raise requests.RequestException("the server does not answer range requests")
+        raise requests.RequestException("the server does not support range requests")
     return answer.content
 
 

@@ -17,17 +17,17 @@ LETTERS: Final = {
     "unfit": "U",
 }
 LEGEND: Final = {
-    "P": "proven: the probe found the hole in the release and not in the patched release",
-    "B": "the probe itself failed, or saw another error than patch.yaml names",
-    "O": "the probe found no hole in the release as it is",
-    "N": "the probe found the hole in the patched release too",
+    "P": "proven: the probe found the bug in the release, but not in the patched release",
+    "B": "the probe itself failed, or saw an error that patch.yaml does not list",
+    "O": "the probe did not find the bug in the unpatched release",
+    "N": "the probe found the bug in the patched release too",
     "U": "the patch does not apply",
-    ".": "the patch does not claim the release",
+    ".": "the release is outside the patch's ranges",
 }
 
 
 def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, environment: str) -> str:
-    """Markdown: a row for each release, a column for each patch, then what each probe saw."""
+    """Return Markdown with a row for each release and a column for each patch, then what each probe saw."""
     releases = sorted({proof.release for proof in proofs}, key=launcher.release_key)
     cells = {(proof.patch, proof.release): LETTERS[proof.outcome] for proof in proofs}
     names = [patch.id for patch in patches]
@@ -58,7 +58,7 @@ def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, enviro
 
 
 def _seen(proofs: Sequence[Proof]) -> list[str]:
-    """The same words over several releases are said once."""
+    """Return lines with what the probes saw; equal texts of several releases are listed once."""
     found: dict[tuple[str, str], list[str]] = {}
     for proof in proofs:
         looks = (proof.stock.seen if proof.stock else proof.detail, proof.patched.seen if proof.patched else "")
@@ -74,6 +74,6 @@ def _span(releases: Sequence[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """One line of code in Markdown, whatever it holds."""
+    """Return any text as one line of code in Markdown."""
     line = " ".join(text.split()).replace("`", "'")
     return f"`{line[:300]}`" if line else "nothing"

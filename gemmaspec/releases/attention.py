@@ -17,18 +17,18 @@ FLASH: Final = "vllm/vllm_flash_attn/flash_attn_interface.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """What its code mentions."""
+    """The backends and versions that the code mentions."""
 
     falls_to: frozenset[str] = frozenset()
     """Backends that it sets, as TRITON_ATTN."""
     flash_attention: frozenset[str] = frozenset()
-    """Versions of FlashAttention that it asks for."""
+    """Versions of FlashAttention that it requests."""
     families: frozenset[str] = frozenset()
-    """Compute capabilities, times ten, on which FlashAttention 4 is there (_is_fa4_supported)."""
+    """Compute capabilities, times ten, on which FlashAttention 4 is available (_is_fa4_supported)."""
 
 
 def attention_of(sources: Sources) -> Attention:
-    """Raises Unexpected when there is no Gemma4Config."""
+    """Return what Gemma4Config mentions. Raise Unexpected if the class is missing."""
     _, config = sources.class_of(MODELS, "Gemma4Config")
     found = sources.find(FLASH, "_is_fa4_supported")
     return Attention(
@@ -45,7 +45,7 @@ def attention_of(sources: Sources) -> Attention:
 
 
 def _arguments(inside: ast.AST, function: str) -> frozenset[str]:
-    """The constants that a function is called with."""
+    """Return the constants that a function is called with."""
     return frozenset(
         str(argument.value)
         for node in ast.walk(inside)

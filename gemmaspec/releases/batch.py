@@ -1,7 +1,7 @@
-"""How many tokens a batch has, and how many requests run at once, where no flag says it: it depends on the machine.
+"""How many tokens a batch has, and how many requests run at once, by default: this depends on the machine.
 
-EngineArgs.get_batch_defaults in vllm/engine/arg_utils.py, for `vllm serve`, read in 0.19.0 to 0.33.0. What vLLM itself
-answers for six machines is in data/defaults.json (tools/oracle.py), and the tests hold these rules against it.
+Source: EngineArgs.get_batch_defaults in vllm/engine/arg_utils.py, for `vllm serve`, 0.19.0 to 0.33.0. The tests compare
+these rules with vLLM's own answers for six machines in data/defaults.json (tools/oracle.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class BatchDefaults:
 def batch_defaults(
     vllm: str, *, memory: int, name: str = "", capability: str | None = None, cpu: bool = False, world: int = 1
 ) -> BatchDefaults:
-    """The defaults of one release on one machine.
+    """Return the defaults of one release on one machine.
 
-    `memory` is that of one GPU, in bytes; `name` as the driver tells it; `world` the processes of a CPU server.
-    A GB10 is never taken for a large GPU: up to 0.32.0 NVML cannot tell its memory and vLLM goes on with none, and
-    0.33.0, which reads it elsewhere, leaves it out by its compute capability. Nor is an A100, by its name.
+    `memory` is that of one GPU, in bytes; `name` is the driver's name for it; `world` the processes of a CPU server.
+    A GB10 never counts as a large GPU: up to 0.32.0 NVML does not report its memory and vLLM assumes 0; 0.33.0 reads
+    the memory elsewhere but excludes the GB10 by its compute capability. An A100 is excluded by its name.
     """
     if cpu:
         return BatchDefaults(tokens=2048 * world, sequences=128 * world)
@@ -51,6 +51,6 @@ def batch_defaults(
 
 @functools.cache
 def asked() -> dict[str, dict[str, dict[str, int | None]]]:
-    """What vLLM itself answered: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""
+    """Return vLLM's own answers: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""
     found: dict[str, dict[str, dict[str, int | None]]] = json.loads(_DATA.read_text(encoding="utf-8"))
     return found

@@ -1,4 +1,4 @@
-"""What came and went between two vLLMs."""
+"""Facts that were added or removed between two vLLM releases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gemmaspec.releases.table import Fact
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A fact that one vLLM has and the other has not."""
+    """A fact that only one of two vLLM releases has."""
 
     kind: str
-    """As the table calls it: flags, environment, speculative …"""
+    """The table's name for it: flags, environment, speculative …"""
     name: str
-    """With what lies below it: `--kv-cache-dtype choices fp8`."""
+    """Its name and the path below: `--kv-cache-dtype choices fp8`."""
     came: bool
 
     def __str__(self) -> str:
@@ -23,7 +23,7 @@ class Change:
 
 
 def changes(before: frozenset[Fact], after: frozenset[Fact]) -> Iterator[Change]:
-    """Sorted by name. What lies below a thing that came or went as a whole is not listed by itself."""
+    """Yield the changes, sorted by name; parts of a fact that was added or removed as a whole are not listed."""
     for kind, *rest in sorted(before ^ after):
         fact = (kind, *rest)
         mine, other = (after, before) if fact in after else (before, after)

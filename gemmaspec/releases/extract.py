@@ -1,4 +1,4 @@
-"""All that can be read from the files of one vLLM, without importing it."""
+"""Everything that can be read from the files of one vLLM release without importing it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gemmaspec.releases.read_runner import RunnerChoice, runner_of
 from gemmaspec.releases.sources import Read, Sources, Unexpected
 
 METADATA: Final = "METADATA"
-"""The path that `read` is asked for to get the METADATA of vLLM's dist-info; None where there is none."""
+"""The path that makes `read` return the METADATA of vLLM's dist-info, or None if it is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted:
-    """The facts in the files of one vLLM. Values that are empty mean: any text goes."""
+    """The facts in the files of one vLLM. An empty set of values means that any text is allowed."""
 
     flags: dict[str, Flag]
     speculative: dict[str, frozenset[str]]
@@ -38,15 +38,17 @@ class Extracted:
     transformers: str
     python: str
     cuda: str = ""
-    """Of the released image; empty where its Dockerfile was not looked at."""
+    """Of the released image; empty if its Dockerfile was not read."""
 
 
 def extract(read: Read) -> Extracted:
-    """Raises Unexpected, with the place, where vLLM's code is not as it was in any release so far."""
+    """Extract all facts. Raise Unexpected, with the place, if vLLM's code has a form that no release had so far."""
     try:
         return _extract(Sources(read), _metadata(read(METADATA)))
     except RecursionError:
-        raise Unexpected("classes, aliases or expressions of this vLLM refer to each other without end") from None
+        raise Unexpected(
+            "classes, aliases or expressions of this vLLM release refer to each other in a circle"
+        ) from None
 
 
 def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
@@ -68,13 +70,13 @@ def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
 
 
 def cuda_of(dockerfile: str) -> str | None:
-    """The CUDA version of the released image, from docker/Dockerfile of the sdist."""
+    """Return the CUDA version of the released image, from docker/Dockerfile of the sdist."""
     found = re.search(r"(?m)^ARG CUDA_VERSION=([0-9.]+)\s*$", dockerfile)
     return found[1] if found else None
 
 
 def _metadata(content: bytes | None) -> dict[str, str]:
-    from packaging.metadata import InvalidMetadata, Metadata  # slow to import, and who only looks up needs none of it
+    from packaging.metadata import InvalidMetadata, Metadata  # slow to import, and not needed for a look-up
 
     if content is None:
         return {"torch": "", "transformers": "", "python": ""}
@@ -82,6 +84,6 @@ def _metadata(content: bytes | None) -> dict[str, str]:
         found = Metadata.from_email(content, validate=False)
         requires, python = found.requires_dist or [], str(found.requires_python or "")
     except (InvalidMetadata, ValueError):
-        raise Unexpected("METADATA is none") from None
+        raise Unexpected("METADATA is invalid") from None
     wanted = {one.name: str(one.specifier) for one in requires if one.name in ("torch", "transformers")}
     return {"python": python, "torch": "", "transformers": ""} | wanted

@@ -1,4 +1,4 @@
-"""Facts about vLLM by release: what a profile may say there, and what comes of it."""
+"""Facts about vLLM by release: what a profile may set, and the consequences."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _KINDS: Final = {
     "architecture": "architectures",
     "metric": "metrics",
 }
-"""What `spans` calls the kinds, and the table."""
+"""The names of the kinds, for `spans` and in the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One vLLM. An empty set of values, and `choices` None, mean that any text goes."""
+    """One vLLM release. An empty set of values, or `choices` None, means that any text is allowed."""
 
     vllm: str
     speculative_keys: frozenset[str]
     """Keys of --speculative-config; SpeculativeConfig forbids all others."""
     speculative_values: Mapping[str, frozenset[str]]
-    """The only values, for the keys that have such (method, rejection_sample_method …)."""
+    """The allowed values of keys that restrict them (method, rejection_sample_method …)."""
     flags: Mapping[str, Flag]
-    """By name, with the leading --; a --no- form is not listed by itself."""
+    """By name, with the leading --; --no- forms are not listed separately."""
     environment: frozenset[str]
     """The variables that vllm/envs.py reads."""
     environment_values: Mapping[str, frozenset[str]]
@@ -62,52 +62,52 @@ class Facts:
     """As vLLM names them; the exposition adds _total to counters."""
     kv_cache_dtypes: frozenset[str]
     torch: str
-    """Version specifiers, as everything below up to `cuda`; empty when it is not known."""
+    """A version specifier, as all fields below up to `cuda`; empty if unknown."""
     transformers_declared: str
-    """What METADATA asks for."""
+    """The requirement in METADATA."""
     transformers_working: str
-    """What really runs Gemma 4 (transformers.py)."""
+    """The releases that run Gemma 4 (transformers.py)."""
     python_requires: str
     cuda: str
-    """CUDA of the released image, as 13.0.3; empty when it is not known."""
+    """CUDA of the released image, as 13.0.3; empty if unknown."""
     methods: tuple[Method, ...]
     """What works for a Gemma 4 target here, and with which patches."""
     runner: RunnerRule
     runner_unsupported: frozenset[str]
-    """All that makes model runner v2 give way to v1, in vLLM's own words."""
+    """Everything that makes vLLM fall back from model runner v2 to v1, in vLLM's own words."""
     attention: AttentionRule
 
     def methods_named(self, method: str) -> tuple[Method, ...]:
-        """The ways in which one speculative method works; none when it does not."""
+        """Return the ways in which one speculative method works; empty if it does not work."""
         return tuple(row for row in self.methods if row.method == method)
 
 
 def releases() -> tuple[str, ...]:
-    """The releases of the table, oldest first."""
+    """Return the releases of the table, oldest first."""
     return tuple(json.loads((_DATA / "releases.json").read_text(encoding="utf-8"))["releases"])
 
 
 def newest() -> str:
-    """The newest release of the table."""
+    """Return the newest release of the table."""
     return _releases()[-1]
 
 
 @functools.cache
 def facts_for(vllm: str) -> Facts | None:
-    """The facts of a release; None for one that the table does not have."""
+    """Return the facts of a release; None for one that the table does not have."""
     found = extracted_for(vllm)
     return facts_from(vllm, found) if found else None
 
 
 def extracted_for(vllm: str) -> Extracted | None:
-    """What was extracted from a release of the table; None for another."""
+    """Return what was extracted from a release of the table; None for another."""
     if vllm not in _releases():
         return None
     return table.extracted(table.facts_of(whole_table(), vllm, _releases()))
 
 
 def facts_from(vllm: str, found: Extracted) -> Facts:
-    """The facts of a vLLM that was extracted just now, or before."""
+    """Return the facts of a release from what was extracted from it."""
     with_values = {key: values for key, values in found.speculative.items() if values}
     return Facts(
         vllm=vllm,
@@ -136,9 +136,9 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
 
 
 def nearest(vllm: str) -> str:
-    """The release whose facts are the best guess for a version: it, or the newest before it, else the oldest.
+    """Return the release whose facts fit a version best: itself, else the newest before it, else the oldest.
 
-    A build between two releases (0.26.1.dev3+gabc) is taken for the one that it grew out of.
+    A build between two releases (0.26.1.dev3+gabc) counts as the release before it.
     """
     try:
         wanted = Version(vllm)
@@ -149,10 +149,10 @@ def nearest(vllm: str) -> str:
 
 
 def spans(kind: str, name: str) -> str:
-    """Where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
+    """Return where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
 
     Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, KV cache dtype,
-    attention backend, architecture, metric. KeyError for another.
+    attention backend, architecture, metric. Raise KeyError for any other kind.
     """
     return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
 
@@ -165,7 +165,7 @@ def first_with(architecture: str) -> str | None:
 
 @functools.cache
 def whole_table() -> Mapping[Fact, str]:
-    """Every fact with its span."""
+    """Return every fact with its span."""
     return table.read(_file(name) for name in FILES)
 
 

@@ -1,9 +1,9 @@
 """The flags of `vllm serve`, from the code that builds its argument parser.
 
-vLLM makes most of them from the fields of its config dataclasses: `get_kwargs(ModelConfig)["dtype"]` is taken apart
+vLLM makes most of them from the fields of its config dataclasses: `get_kwargs(ModelConfig)["dtype"]` is interpreted
 by type (EngineArgs.add_cli_args and _compute_kwargs in vllm/engine/arg_utils.py, FrontendArgs.add_cli_args in the
-file that vllm/entrypoints/cli/serve.py imports make_arg_parser from). A field with a bool is a flag with a --no-
-form, one with a Literal and no str has choices, one that also takes str has none.
+file that vllm/entrypoints/cli/serve.py imports make_arg_parser from). A bool field becomes a flag with a --no- form. A
+field with a Literal and no str has choices; with str it has none.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Flag:
     name: str
     """With the leading --."""
     choices: frozenset[str] | None = None
-    """The only values; None when any text goes, as far as the parser is concerned."""
+    """The allowed values; None if the parser allows any text."""
     folds: bool = False
-    """A value is taken in small letters and with _ for - before it is compared with the choices."""
+    """Whether a value is lower-cased, with _ for -, before it is compared with the choices."""
     negatable: bool = False
-    """There is a --no- form of it as well, and neither takes a value."""
+    """Whether it also has a --no- form; then neither takes a value."""
     bare: bool = False
-    """It may stand without a value."""
+    """Whether the value may be omitted."""
     paired: bool = False
-    """--enable-x has a --disable-x, or the other way round, which says the opposite."""
+    """Whether --enable-x also has a --disable-x, or the other way round, with the opposite meaning."""
     short: str | None = None
     """As -tp."""
 
@@ -52,15 +52,15 @@ class Flag:
         return None
 
     def takes(self, value: str) -> bool:
-        """Whether a value is one of the choices."""
+        """Return whether a value is one of the choices."""
         return self.choices is None or (value.lower().replace("-", "_") if self.folds else value) in self.choices
 
 
 def flags_of(sources: Sources) -> dict[str, Flag]:
-    """Every long option, by name. Raises Unexpected where vLLM's code is not understood."""
+    """Return every long option, by name. Raise Unexpected if vLLM's code has an unknown form."""
     where, found = sources.find(SERVE, "make_arg_parser") or (SERVE, None)
     if not isinstance(found, ast.FunctionDef):
-        raise Unexpected(f"{SERVE}: there is no make_arg_parser")
+        raise Unexpected(f"{SERVE}: make_arg_parser is missing")
     flags = [*_Builder(sources, where, found).flags(), *_frontend(sources, where)]
     command = sources.find(SERVE, "ServeSubcommand")
     if command and isinstance(command[1], ast.ClassDef) and (own := method_of(command[1], "subparser_init")):
@@ -75,18 +75,18 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
 
 
 def _pairs(sources: Sources) -> bool:
-    """Whether vLLM's parser gives every --enable-x a --disable-x: its EnableDisableAction, from 0.33.0 on."""
+    """Return whether vLLM's parser gives every --enable-x a --disable-x: its EnableDisableAction, from 0.33.0 on."""
     found = sources.find(UTILITIES, "EnableDisableAction")
     return found is not None and isinstance(found[1], ast.ClassDef)
 
 
 def option(field: str) -> str:
-    """A field's name as a long option."""
+    """Return a field's name as a long option."""
     return "--" + field.replace("_", "-")
 
 
 def _frontend(sources: Sources, path: str) -> Iterator[Flag]:
-    """One flag a field; _customize_cli_kwargs changes types, never names."""
+    """Yield one flag per field; _customize_cli_kwargs changes types, never names."""
     for field, (where, statement) in sources.fields(path, "FrontendArgs").items():
         yield replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
 
@@ -105,7 +105,7 @@ class _Builder:
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        """Local names and what they stand for: model_kwargs -> get_kwargs(ModelConfig)."""
+        """Local names and their values: model_kwargs -> get_kwargs(ModelConfig)."""
         self._edits: dict[str, list[ast.AST]] = {}
         """Statements that change arguments, by what they change: x_kwargs["field"]["choices"].remove(…)."""
         for node in ast.walk(function):
@@ -113,7 +113,7 @@ class _Builder:
                 self._edits.setdefault(ast.unparse(owner), []).append(node)
 
     def flags(self) -> Iterator[Flag]:
-        """Those of all its calls."""
+        """Yield the flags of all its calls."""
         for node in ast.walk(self._function):
             match node:
                 case ast.Call(func=ast.Attribute(attr="add_argument")):
@@ -130,7 +130,7 @@ class _Builder:
                 yield replace(flag, name=option)
 
     def _with(self, keyword: ast.keyword, flag: Flag) -> Flag:
-        """The flag as one keyword of add_argument changes it."""
+        """Return the flag as one keyword of add_argument changes it."""
         value = keyword.value
         match keyword.arg:
             case None:
@@ -146,7 +146,7 @@ class _Builder:
         return flag
 
     def _of_field(self, node: ast.expr) -> Flag:
-        """`**x_kwargs["field"]`, a local name for it, or a dict that starts with it."""
+        """Return the flag of `**x_kwargs["field"]`, of a local name for it, or of a dict that starts with it."""
         match node:
             case ast.Dict(keys=[None, *_], values=[first, *_]):
                 return self._of_field(first)
@@ -157,10 +157,10 @@ class _Builder:
                 if field in fields:
                     where, statement = fields[field]
                     return self._edited(node, _of_hints(hints_of(self._sources, where, statement.annotation)))
-        raise Unexpected(f"{self._path}:{node.lineno}: not understood: {ast.unparse(node)[:80]}")
+        raise Unexpected(f"{self._path}:{node.lineno}: unknown form: {ast.unparse(node)[:80]}")
 
     def _config(self, node: ast.expr) -> str:
-        """The class whose get_kwargs() it is."""
+        """Return the class in get_kwargs(…)."""
         match node:
             case ast.Name(id=name) if name in self._names:
                 return self._config(self._names[name])
@@ -169,26 +169,26 @@ class _Builder:
         raise Unexpected(f"{self._path}:{node.lineno}: not get_kwargs(…): {ast.unparse(node)[:80]}")
 
     def _edited(self, kwargs: ast.expr, flag: Flag) -> Flag:
-        """The flag as statements change the arguments that it is made of, before it is added."""
+        """Return the flag after the statements that change its arguments before it is added."""
         for edit in self._edits.get(ast.unparse(kwargs), ()):
             match edit:
                 case ast.Assign(value=ast.Lambda(body=body)) if ".lower()" in ast.unparse(body):
                     flag = replace(flag, folds=True)
-                case ast.AugAssign():  # combinations are added that no literal lists
+                case ast.AugAssign():  # adds combinations that no literal lists
                     flag = replace(flag, choices=None)
                 case ast.Call(args=[taken]) if flag.choices:
                     flag = replace(flag, choices=flag.choices - {self._text(taken)})
         return flag
 
     def _text(self, node: ast.expr) -> str | None:
-        """A string constant, or a name for one."""
+        """Return the text of a string constant, or of a name for one."""
         if isinstance(node, ast.Name) and (found := self._sources.find(self._path, node.id)):
             return constant(assigned(found[1]))
         return constant(node)
 
 
 def _edited_by(node: ast.AST) -> ast.expr | None:
-    """What a statement changes the type or the choices of."""
+    """Return what a statement changes the type or the choices of."""
     match node:
         case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant(value="type"))]):
             return owner
@@ -202,7 +202,7 @@ def _edited_by(node: ast.AST) -> ast.expr | None:
 
 
 def _of_hints(hints: Sequence[Hint]) -> Flag:
-    """As _compute_kwargs decides by type."""
+    """Return the flag that _compute_kwargs makes of these types."""
     kinds = {hint.kind for hint in hints}
     if "config" in kinds:
         return Flag(name="")
@@ -218,7 +218,7 @@ def _of_hints(hints: Sequence[Hint]) -> Flag:
 
 
 def _choices(sources: Sources, path: str, node: ast.expr) -> frozenset[str] | None:
-    """`choices=` that is written out, or is get_args() of a literal; None when the machine decides."""
+    """Return the values of `choices=`, written out or from get_args() of a literal; None if the machine decides."""
     match node:
         case ast.List(elts=values) | ast.Tuple(elts=values):
             return frozenset(constant(value) or ast.unparse(value) for value in values)

@@ -1,4 +1,7 @@
-"""What no code says: what works for Gemma 4 under which vLLM. Written by hand, each row with its source."""
+"""What works for Gemma 4 in which vLLM release.
+
+No code states this: it is written by hand, each row with its source.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ HybridManager = Literal["on", "off", "any"]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A way to speculate that works for a Gemma 4 target in some releases, and what it takes."""
+    """A way to speculate that works for a Gemma 4 target in some releases, and its requirements."""
 
     method: str
     versions: str
     hybrid_manager: HybridManager = "any"
-    """How the hybrid KV cache manager has to be set."""
+    """The required setting of the hybrid KV cache manager."""
     patches: tuple[str, ...] = ()
-    """Shipped patches without which it does not start, or dies."""
+    """Shipped patches without which vLLM does not start, or dies."""
     patches_when: tuple[tuple[str, str], ...] = ()
-    """More patches, each with the condition under which it is needed."""
+    """Further patches, each with the condition under which it is needed."""
     note: str = ""
 
 
 _WINDOWS: Final = ("kv-spec-uniform-valueerror",)
 _ONE_GROUP: Final = (*_WINDOWS, "kv-sharing-uniform-specs")
-_SEES: Final = "the target takes images or audio, and model runner v1 runs"
+_SEES: Final = "the target accepts images or audio, and model runner v1 runs"
 
 METHODS: Final = (
     Method(method="ngram", versions=">=0.19.0"),
@@ -51,7 +54,7 @@ METHODS: Final = (
         method="draft_model",
         versions=">=0.31.0",
         hybrid_manager="on",
-        note="model runner v2 alone, which needs Triton; read in its code, not run",
+        note="only in model runner v2, which needs Triton; read in its code, not run",
     ),
     Method(method="eagle3", versions=">=0.19.0,<0.19.1", patches=("eagle3-gemma4-target",)),
     Method(method="eagle3", versions=">=0.19.1"),
@@ -63,7 +66,7 @@ METHODS: Final = (
     ),
     Method(method="dflash", versions=">=0.21.0", note="up to 0.24 all its layers attend to everything"),
     Method(method="dflash", versions=">=0.25.0", hybrid_manager="off", patches=_WINDOWS),
-    Method(method="dspark", versions=">=0.26.0", note="model runner v2 alone"),
+    Method(method="dspark", versions=">=0.26.0", note="only in model runner v2"),
     Method(method="dspark", versions=">=0.26.0", hybrid_manager="off", patches=_WINDOWS),
     Method(method="custom_class", versions=">=0.22.0"),
     Method(method="extract_hidden_states", versions=">=0.19.1"),
@@ -85,13 +88,13 @@ def since(method: str) -> str | None:
 
 
 def methods_for(vllm: str) -> tuple[Method, ...]:
-    """What works under one vLLM."""
+    """Return what works under one vLLM."""
     return tuple(row for row in METHODS if within(vllm, row.versions))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRule:
-    """Which attention backend a Gemma 4 gets when none is asked for. Its two head sizes, 256 and 512, decide."""
+    """The attention backend of Gemma 4 by default. Its two head sizes, 256 and 512, decide."""
 
     versions: str
     flash_attention_on: tuple[int, ...]
@@ -109,11 +112,11 @@ vllm/v1/attention/backends/fa_utils.py, which from compute capability 10 on fall
 
 
 def attention_for(vllm: str) -> AttentionRule:
-    """The rule of one vLLM."""
+    """Return the rule of one vLLM."""
     matching = (rule for rule in ATTENTION if within(vllm, rule.versions))
     return next(matching, ATTENTION[-1])
 
 
 def within(vllm: str, versions: str) -> bool:
-    """Whether a version is in a range, by its release number; one without a number is taken for a very new one."""
+    """Return whether a version is in a range, by its release number; one without a number counts as very new."""
     return launcher.range_contains(versions, vllm if vllm[:1].isdigit() else "999")

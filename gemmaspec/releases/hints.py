@@ -1,4 +1,4 @@
-"""Type hints as vLLM's own argument parser takes them apart: which kinds of values a field has."""
+"""Type hints as vLLM's own argument parser interprets them: which kinds of values a field has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Hint:
 
 
 def hints_of(sources: Sources, path: str, node: ast.expr) -> tuple[Hint, ...]:
-    """The types of a union, aliases followed. Raises Unexpected for what is no type."""
+    """Return the types of a union, following aliases. Raise Unexpected if the expression is not a type."""
     match node:
         case ast.Constant(value=None):
             return (Hint(kind="None"),)
@@ -59,7 +59,7 @@ def _subscript(sources: Sources, path: str, name: str, inner: ast.expr) -> tuple
 
 
 def _values(sources: Sources, path: str, node: ast.expr) -> tuple[str, ...]:
-    """The values inside Literal[…]; a literal in a literal is flattened, as typing does."""
+    """Return the values inside Literal[…]; nested literals are flattened, as in typing."""
     if isinstance(node, ast.Constant):
         return (str(node.value),)
     hints = hints_of(sources, path, node)
@@ -69,7 +69,7 @@ def _values(sources: Sources, path: str, node: ast.expr) -> tuple[str, ...]:
 
 
 def _attribute(sources: Sources, path: str, node: ast.expr, name: str) -> tuple[Hint, ...]:
-    """`me_quant.QuantizationMethods`: a name of a module that is imported under an alias."""
+    """Return the types of `me_quant.QuantizationMethods`: a name in a module that is imported under an alias."""
     module = ast.unparse(node).rpartition(".")[0]
     tree = sources.module(path)
     for statement in ast.walk(tree):
@@ -81,7 +81,7 @@ def _attribute(sources: Sources, path: str, node: ast.expr, name: str) -> tuple[
 
 
 def _name(sources: Sources, path: str, name: str) -> tuple[Hint, ...]:
-    """A class, or an alias, which is followed once: aliases of aliases could double without end."""
+    """Return the types of a name. An alias is followed once, because aliases of aliases could double without end."""
     known = sources.aliases
     if (path, name) not in known:
         known[path, name] = tuple(dict.fromkeys(_defined(sources, path, name)))

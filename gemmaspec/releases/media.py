@@ -1,4 +1,4 @@
-"""Images and videos: how many tokens one takes, and which vLLM wants it whole in a batch.
+"""Images and videos: how many tokens each takes, and which vLLM releases require it whole in one batch.
 
 vllm/model_executor/models/gemma4_mm.py, get_mm_max_tokens_per_item; the numbers are the same in 0.19.0 to 0.33.0.
 """
@@ -24,27 +24,27 @@ class Item:
     tokens: int
     frames: int
     patches: int
-    """Of one frame."""
+    """Tokens of one frame."""
 
 
 ITEMS: Final = (
     Item(modality="video", tokens=32 * (70 + 2 + 6), frames=32, patches=70 * _POOLED),
     Item(modality="image", tokens=280, frames=1, patches=280 * _POOLED),
 )
-"""Larger ones first. A frame of a video has its time and two marks beside its 70 tokens."""
+"""Larger ones first. A video frame has 70 tokens plus its time and two markers."""
 
 
 def largest_item(limits: Mapping[Modality, int]) -> Item | None:
-    """The largest that a request may hold under limit_mm_per_prompt; None when it may hold neither."""
+    """Return the largest item that limit_mm_per_prompt allows in a request; None if it allows none."""
     return next((item for item in ITEMS if limits.get(item.modality, 1)), None)
 
 
 def wants_whole_items(vllm: str, *, cpu: bool) -> bool:
-    """Whether images are not cut for a model that attends to them both ways, as 31B and 26B-A4B do.
+    """Return whether vLLM keeps images whole for a model with bidirectional image attention, as 31B and 26B-A4B.
 
-    Such a model is taken for one from 0.20.0 on (Gemma4ModelArchConfigConvertor.is_mm_prefix_lm in
+    vLLM recognises such models from 0.20.0 on (Gemma4ModelArchConfigConvertor.is_mm_prefix_lm in
     vllm/transformers_utils/model_arch_config_convertor.py). vllm/platforms/cuda.py then sets disable_chunked_mm_input,
-    which no other platform does, and compute_mm_encoder_budget in vllm/v1/core/encoder_cache_manager.py refuses a batch
-    that is smaller than one item.
+    as no other platform does, and compute_mm_encoder_budget in vllm/v1/core/encoder_cache_manager.py rejects a batch
+    smaller than one item.
     """
     return not cpu and launcher.range_contains(">=0.20.0", vllm)

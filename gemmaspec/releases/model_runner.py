@@ -1,7 +1,7 @@
-"""Which model runner vLLM uses for a Gemma 4: the answer that lint and fit share.
+"""Which model runner vLLM uses for a Gemma 4; lint and fit share this answer.
 
 VllmConfig.use_v2_model_runner in vllm/config/vllm.py: VLLM_USE_V2_MODEL_RUNNER if it is set; else v1 without Triton, or
-if v2 cannot do something that is asked for; else v2, for the models that the release takes it for.
+if v2 does not support a requested feature; else v2, for the models that the release uses it for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OFF: Final = ("0", "false", "off", "no")
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerRule:
-    """Which model runner a Gemma 4 gets on a GPU with Triton, when VLLM_USE_V2_MODEL_RUNNER is not set."""
+    """The model runner of a Gemma 4 on a GPU with Triton, if VLLM_USE_V2_MODEL_RUNNER is not set."""
 
     versions: str
     dense: RunnerName
@@ -25,13 +25,13 @@ class RunnerRule:
     mixture: RunnerName
     """26B-A4B, a mixture of experts."""
     v1_methods: frozenset[str] = frozenset()
-    """Speculative methods for which v2 gives way to v1."""
+    """Speculative methods for which vLLM falls back from v2 to v1."""
     v1_when: tuple[str, ...] = ()
-    """What else makes v2 give way."""
+    """Other reasons to fall back."""
 
 
 _ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
-"""The latter for heads only: dflash and dspark, which always draft in parallel, run under v2."""
+"""parallel_drafting counts only for heads: dflash and dspark always draft in parallel and run under v2."""
 _NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
 _NEVER: Final = frozenset({"suffix", "custom_class"})
 
@@ -74,42 +74,42 @@ RUNNERS: Final = (
     ),
 )
 """vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from
-0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests hold against v1_methods."""
+0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests compare with v1_methods."""
 
 
 def runner_for(vllm: str) -> RunnerRule:
-    """The rule of one vLLM; the newest one, for a vLLM without Gemma 4."""
+    """Return the rule of one vLLM release; the newest rule for a release without Gemma 4."""
     matching = (rule for rule in RUNNERS if within(vllm, rule.versions))
     return next(matching, RUNNERS[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerInput:
-    """Everything of a start that decides about its model runner."""
+    """Everything in a start that affects the choice of the model runner."""
 
     mixture: bool
     """Whether the target is a mixture of experts."""
     triton: bool
-    """Whether there is Triton: on a GPU, but not on a CPU."""
+    """Whether Triton is available: on a GPU, but not on a CPU."""
     forced: RunnerName | None = None
-    """What VLLM_USE_V2_MODEL_RUNNER asks for."""
+    """The value of VLLM_USE_V2_MODEL_RUNNER."""
     method: str | None = None
     """The speculative method that vLLM drafts with (drafting.method_run); None without speculation."""
     stages: int = 1
     """pipeline_parallel_size."""
     options: frozenset[str] = frozenset()
-    """Of parallel_drafting, use_heterogeneous_vocab and kv_sharing_fast_prefill, those that are on."""
+    """Which of parallel_drafting, use_heterogeneous_vocab and kv_sharing_fast_prefill are enabled."""
 
 
 def forced_by(variable: str | None) -> RunnerName | None:
-    """Return the model runner that a value of VLLM_USE_V2_MODEL_RUNNER asks for; None if it is not set."""
+    """Return the model runner that a value of VLLM_USE_V2_MODEL_RUNNER selects; None if it is not set."""
     if variable is None:
         return None
     return "v1" if variable.lower() in _OFF else "v2"
 
 
 def runs(rule: RunnerRule, given: RunnerInput) -> RunnerName:
-    """Return the model runner that will run. DSpark is implemented in v2 alone, which vLLM takes for it."""
+    """Return the model runner that will run. vLLM implements DSpark only in v2 and always uses that for it."""
     if given.forced:
         return given.forced
     if given.method == "dspark":
@@ -119,18 +119,18 @@ def runs(rule: RunnerRule, given: RunnerInput) -> RunnerName:
 
 
 def falls_back(rule: RunnerRule, given: RunnerInput) -> str | None:
-    """Return why vLLM takes v1 instead of v2, in words; None if nothing makes it."""
+    """Return, in words, why vLLM uses v1 instead of v2; None if it does not."""
     if not given.triton:
         return "without a GPU there is no Triton"
     if "kv_sharing_fast_prefill" in given.options and "kv_sharing_fast_prefill" in rule.v1_when:
-        return "it cannot do kv_sharing_fast_prefill"
+        return "v2 does not support kv_sharing_fast_prefill"
     if given.method is None:
         return None
     if given.method in rule.v1_methods:
-        return f"it cannot do {given.method}"
+        return f"v2 does not support {given.method}"
     if given.method == "eagle3" and given.stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
-        return "it cannot do eagle3 with pipeline parallelism"
+        return "v2 does not support eagle3 with pipeline parallelism"
     for key in ("parallel_drafting", "use_heterogeneous_vocab"):
         if key in given.options and key in rule.v1_when:
-            return f"it cannot do {key}"
+            return f"v2 does not support {key}"
     return None

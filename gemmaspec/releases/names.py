@@ -1,4 +1,4 @@
-"""Names that a vLLM knows: speculative keys, environment variables, parsers, metrics, quantizations, models."""
+"""Names that a vLLM release knows: speculative keys, environment variables, parsers, metrics, quantizations, models."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ METRICS: Final = (
     "vllm/v1/spec_decode/metrics.py",
     "vllm/parser/metrics.py",
 )
-"""The engine's own metrics. Those of KV connectors, of reinforcement learning and of speech are left out."""
+"""The engine's own metrics, without those of KV connectors, reinforcement learning and speech."""
 
 _METRIC: Final = re.compile("vllm:[a-z0-9_]+")
 
 
 def speculative_of(sources: Sources) -> dict[str, frozenset[str]]:
-    """The keys of --speculative-config, each with its only values; no values where any go.
+    """Return the keys of --speculative-config, each with its allowed values; an empty set allows any.
 
-    SpeculativeConfig forbids every other key. What the engine fills in itself (fields with SkipValidation) is no key.
+    SpeculativeConfig forbids every other key. Fields that the engine fills in (with SkipValidation) are not keys.
     """
     found = {}
     for key, (where, statement) in sources.fields(SPECULATIVE, "SpeculativeConfig").items():
@@ -45,73 +45,73 @@ def speculative_of(sources: Sources) -> dict[str, frozenset[str]]:
 
 
 def environment_of(sources: Sources) -> dict[str, frozenset[str]]:
-    """The variables in vllm/envs.py, each with its only values; no values where any go.
+    """Return the variables in vllm/envs.py, each with its allowed values; an empty set allows any.
 
-    Other variables that begin with VLLM_ get a warning, or with --fail-on-environ-validation an error.
+    vLLM warns of other variables that begin with VLLM_, or rejects them with --fail-on-environ-validation.
     """
     table = _table(sources, ENVIRONMENT, "environment_variables")
     return {name: _env_choices(value) for name, value in table.items()}
 
 
 def reasoning_parsers_of(sources: Sources) -> frozenset[str]:
-    """Names for --reasoning-parser; `none` is one where vLLM takes it for "no parser" (from 0.33.0 on)."""
+    """Return names for --reasoning-parser, with `none` where vLLM accepts it for "no parser" (from 0.33.0 on)."""
     none = {"none"} if sources.find(ENGINE, "parse_reasoning_parser") else set()
     return frozenset(none) | frozenset(_table(sources, REASONING, "_REASONING_PARSERS_TO_REGISTER"))
 
 
 def tool_call_parsers_of(sources: Sources) -> frozenset[str]:
-    """Names for --tool-call-parser."""
+    """Return names for --tool-call-parser."""
     return frozenset(_table(sources, TOOLS, "_TOOL_PARSERS_TO_REGISTER"))
 
 
 def quantizations_of(sources: Sources) -> frozenset[str]:
-    """Names for --quantization."""
+    """Return names for --quantization."""
     return _literal(sources, QUANTIZATION, "QuantizationMethods")
 
 
 def kv_cache_dtypes_of(sources: Sources) -> frozenset[str]:
-    """Names for --kv-cache-dtype. From 0.33.0 on a platform may add its own, and the parser takes any."""
+    """Return names for --kv-cache-dtype. From 0.33.0 on a platform may add its own, and the parser accepts any."""
     return _literal(sources, CACHE, "CacheDType")
 
 
 def attention_backends_of(sources: Sources) -> frozenset[str]:
-    """Names for --attention-backend."""
+    """Return names for --attention-backend."""
     _, found = sources.class_of(BACKENDS, "AttentionBackendEnum")
     targets = [statement.targets[0] for statement in found.body if isinstance(statement, ast.Assign)]
     return frozenset(target.id for target in targets if isinstance(target, ast.Name))
 
 
 def architectures_of(sources: Sources) -> frozenset[str]:
-    """The Gemma 4 architectures that vLLM has a model for, as config.json names them."""
+    """Return the Gemma 4 architectures that vLLM has a model for, as config.json names them."""
     keys = (key for node in ast.walk(sources.module(REGISTRY)) if isinstance(node, ast.Dict) for key in node.keys)
     return frozenset(name for key in keys if (name := constant(key)) and name.startswith("Gemma4"))
 
 
 def metrics_of(sources: Sources) -> frozenset[str]:
-    """The metrics of METRICS, as vLLM names them: the exposition adds _total to a counter."""
+    """Return the metrics of METRICS, as vLLM names them: the exposition adds _total to a counter."""
     trees = [tree for path in METRICS if (tree := sources.parsed(path))]
     texts = (constant(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return frozenset(text for text in texts if text and _METRIC.fullmatch(text))
 
 
 def _table(sources: Sources, path: str, name: str) -> dict[str, ast.expr]:
-    """A dict that is written out at the top of a file. Raises Unexpected when it is not."""
+    """Return a dict that is written out at the top level of a file. Raise Unexpected if it is not."""
     found = sources.find(path, name)
     table = assigned(found[1]) if found else None
     if not isinstance(table, ast.Dict):
-        raise Unexpected(f"{path}: {name} is no table")
+        raise Unexpected(f"{path}: {name} is not a table")
     return {text: value for key, value in zip(table.keys, table.values, strict=True) if (text := constant(key))}
 
 
 def _literal(sources: Sources, path: str, name: str) -> frozenset[str]:
     hints = hints_of(sources, path, ast.Name(id=name))
     if [hint.kind for hint in hints] != ["literal"]:
-        raise Unexpected(f"{path}: {name} is no literal")
+        raise Unexpected(f"{path}: {name} is not a literal")
     return frozenset(hints[0].values)
 
 
 def _env_choices(node: ast.expr) -> frozenset[str]:
-    """The third argument of env_with_choices(), where it is written out."""
+    """Return the third argument of env_with_choices() if it is written out."""
     match node:
         case ast.Call(func=ast.Name(id="env_with_choices"), args=[_, _, ast.List(elts=values), *_]):
             return frozenset(text for value in values if (text := constant(value)))

@@ -1,4 +1,4 @@
-"""Which model runner a vLLM chooses, as far as its code says it in a form that can be read.
+"""Which model runner a vLLM release chooses, as far as that can be read from its code.
 
 VllmConfig.use_v2_model_runner in vllm/config/vllm.py: VLLM_USE_V2_MODEL_RUNNER when it is set; else v2, if
 _is_default_v2_model_runner_model (up to 0.28) says so and _get_v2_model_runner_unsupported_features names nothing.
@@ -20,19 +20,19 @@ class RunnerChoice:
     """What makes vLLM fall back from model runner v2 to v1."""
 
     chooses: bool
-    """It chooses by itself; otherwise v1 runs unless VLLM_USE_V2_MODEL_RUNNER says v2."""
+    """Whether vLLM chooses by itself; otherwise v1 runs unless VLLM_USE_V2_MODEL_RUNNER is set."""
     default: str = ""
     """Which models it is chosen for: the last condition of _is_default_v2_model_runner_model; empty for all."""
     unsupported: frozenset[str] = frozenset()
-    """What v2 cannot do, in vLLM's own words, one for each `unsupported.append`."""
+    """What v2 does not support, in vLLM's own words, one for each `unsupported.append`."""
     methods_refused: frozenset[str] = frozenset()
-    """Speculative methods that are named as unsupported."""
+    """Speculative methods that vLLM lists as unsupported."""
     methods_supported: frozenset[str] | None = None
-    """Where vLLM lists the methods that v2 can do: these; all others are refused."""
+    """The methods that v2 supports, if vLLM lists those instead; all others are unsupported."""
 
 
 def runner_of(sources: Sources) -> RunnerChoice:
-    """Raises Unexpected when there is no VllmConfig."""
+    """Return the rules in VllmConfig. Raise Unexpected if the class is missing."""
     _, config = sources.class_of(CONFIG, "VllmConfig")
     features = method_of(config, "_get_v2_model_runner_unsupported_features")
     if features is None:
@@ -66,7 +66,7 @@ def _last_return(function: ast.FunctionDef | None) -> str:
 
 
 def _names_method(node: ast.If) -> bool:
-    """`if speculative_config.method in (…)`, or `not in`, alone in the condition."""
+    """Return whether the condition is only `speculative_config.method in (…)`, or `not in`."""
     match node.test:
         case ast.Compare(left=ast.Attribute(attr="method"), ops=[ast.In() | ast.NotIn()]):
             return True
@@ -78,7 +78,7 @@ def _texts(node: ast.expr) -> frozenset[str]:
 
 
 def _words(features: ast.FunctionDef) -> frozenset[str]:
-    """The texts that are put on the list, f-strings without what is filled in."""
+    """Return the texts that are added to the list; f-strings without their placeholders."""
     found = set()
     for call in ast.walk(features):
         match call:

@@ -1,4 +1,4 @@
-"""The Python files of one vLLM, parsed but never imported: names are followed to where they are defined."""
+"""The Python files of one vLLM release, parsed but never imported, and where names are defined in them."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ if TYPE_CHECKING:
     from gemmaspec.releases.hints import Hint
 
 Read = Callable[[str], bytes | None]
-"""From a path as vllm/….py to its content; None for a file that is not there."""
+"""From a path such as vllm/….py to its content; None if the file is missing."""
 
 _DEEPEST: Final = 12
-"""How many imports and aliases a name is followed through."""
+"""How many imports and aliases to follow for one name."""
 
 
 class Unexpected(Exception):
-    """vLLM's code is not as this code knows it; the message says where."""
+    """An error for code of vLLM in an unknown form; the message says where."""
 
 
 class Sources:
-    """The files that `read` gives, each parsed once."""
+    """The files that `read` returns, each parsed once."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._parsed: dict[str, ast.Module | None] = {}
         self.aliases: dict[tuple[str, str], tuple[Hint, ...]] = {}
-        """Types that names of a file stand for, as far as they were asked for (hints.py)."""
+        """The types of names of a file, as far as they were looked up (hints.py)."""
 
     def parsed(self, path: str) -> ast.Module | None:
-        """A file's syntax tree; None when there is no such file. Raises Unexpected when it is no Python."""
+        """Return a file's syntax tree; None if it is missing. Raise Unexpected if it is not valid Python."""
         if path not in self._parsed:
             self._parsed[path] = self._parse(path)
         return self._parsed[path]
 
     def module(self, path: str) -> ast.Module:
-        """As `parsed`; raises Unexpected when there is no such file."""
+        """Return the tree as `parsed` does. Raise Unexpected if the file is missing."""
         if (tree := self.parsed(path)) is None:
-            raise Unexpected(f"{path} is not there")
+            raise Unexpected(f"{path} is missing")
         return tree
 
     def find(self, path: str, name: str, depth: int = 0) -> tuple[str, ast.stmt] | None:
-        """Where a top-level name of a file is defined, imports from vllm followed: the file and the statement."""
+        """Return the file and the statement that define a top-level name, following imports from vllm."""
         tree = self.parsed(path)
         if tree is None or depth > _DEEPEST:
             return None
@@ -57,14 +57,17 @@ class Sources:
         return None
 
     def class_of(self, path: str, name: str) -> tuple[str, ast.ClassDef]:
-        """The file and the definition of a class that is visible in a file. Raises Unexpected."""
+        """Return the file and the definition of a class that is visible in a file.
+
+        Raise Unexpected if it is missing.
+        """
         found = self.find(path, name)
         if found is None or not isinstance(found[1], ast.ClassDef):
-            raise Unexpected(f"{path}: {name} is no class of vllm")
+            raise Unexpected(f"{path}: {name} is not a class of vllm")
         return found[0], found[1]
 
     def fields(self, path: str, name: str) -> dict[str, tuple[str, ast.AnnAssign]]:
-        """The annotated fields of a class and of its bases in vllm, each with the file that it is written in."""
+        """Return the annotated fields of a class and of its bases in vllm, each with its file."""
         where, found = self.class_of(path, name)
         fields: dict[str, tuple[str, ast.AnnAssign]] = {}
         for base in found.bases:
@@ -95,12 +98,12 @@ class Sources:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return ast.parse(content)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise Unexpected(f"{path} is no Python: {type(error).__name__}") from None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise Unexpected(f"{path} is not valid Python") from None
 
 
 def flattened(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Top-level statements, those under `if` and `try` included, in order."""
+    """Yield the top-level statements in order, including those under `if` and `try`."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.If | ast.Try):
@@ -108,12 +111,12 @@ def flattened(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def method_of(found: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    """A method that a class itself defines."""
+    """Return a method that a class itself defines."""
     return next((one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
 
 
 def assigned(statement: ast.stmt) -> ast.expr | None:
-    """The right-hand side of an assignment or type alias."""
+    """Return the right-hand side of an assignment or type alias."""
     match statement:
         case ast.Assign(value=value) | ast.AnnAssign(value=value):
             return value
@@ -122,7 +125,7 @@ def assigned(statement: ast.stmt) -> ast.expr | None:
 
 
 def constant(node: ast.expr | None) -> str | None:
-    """The text of a string constant."""
+    """Return the text of a string constant."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 

@@ -9,7 +9,7 @@ _BETWEEN: Final = ", "
 
 
 def write(has: Iterable[str], releases: Sequence[str]) -> str:
-    """The runs of the releases that have it. `releases` are all there are, oldest first."""
+    """Return the runs of the releases that have it. `releases` lists all releases, oldest first."""
     having = set(has)
     runs: list[list[str]] = []
     for before, release in zip([None, *releases], releases, strict=False):
@@ -23,7 +23,7 @@ def write(has: Iterable[str], releases: Sequence[str]) -> str:
 
 
 def read(text: str, releases: Sequence[str]) -> frozenset[str]:
-    """The releases of a text that `write` wrote. Raises ValueError for other text."""
+    """Return the releases in a text from `write`. Raise ValueError for any other text."""
     found: set[str] = set()
     for run in text.split(_BETWEEN) if text else []:
         first, dash, last = run.partition("-")
@@ -33,7 +33,7 @@ def read(text: str, releases: Sequence[str]) -> frozenset[str]:
 
 
 def words(text: str, releases: Sequence[str]) -> str:
-    """The same for a message: `from 0.22.0 on`, `up to 0.27.1`, `in all releases from 0.19.0 on`, `nowhere`."""
+    """Return the same for a message: `from 0.22.0 on`, `up to 0.27.1`, `in all releases from 0.19.0 on`, `nowhere`."""
     oldest = releases[0]
     if not text:
         return f"in no release from {oldest} to {releases[-1]}"

@@ -1,7 +1,8 @@
 """The facts of all releases as one table: every fact once, with the releases that have it.
 
-A fact is a path: ("flags", "--kv-cache-dtype", "choices", "fp8"). In the files it is a place in nested tables, and
-what stands there is its span (spans.py); a fact with facts below it has its own span under "in".
+A fact is a path: ("flags", "--kv-cache-dtype", "choices", "fp8"). In the files it is a place in nested tables with its
+span (spans.py) as the value; a fact with facts below it has
+its own span under "in".
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "packages": ("torch", "transformers", "python", "cuda"),
     "choices": ("runner", "attention"),
 }
-"""Which kinds of facts are in which file."""
+"""The kinds of facts in each file."""
 
 _IN: Final = "in"
 _MARKS: Final = ("folds", "negatable", "bare", "paired")
@@ -45,7 +46,7 @@ _TEXTS: Final = ("torch", "transformers", "python", "cuda")
 
 
 def facts_in(found: Extracted) -> frozenset[Fact]:
-    """What was extracted, as facts."""
+    """Return the extracted values as facts."""
     facts: set[Fact] = set()
     for flag in found.flags.values():
         facts |= {("flags", flag.name, *rest) for rest in _flag(flag)}
@@ -60,7 +61,7 @@ def facts_in(found: Extracted) -> frozenset[Fact]:
 
 
 def extracted(facts: Iterable[Fact]) -> Extracted:
-    """The inverse of `facts_in`."""
+    """Return the inverse of `facts_in`."""
     below: dict[str, dict[str, list[Fact]]] = {field.name: {} for field in fields(Extracted)}
     for kind, name, *rest in facts:
         below[kind].setdefault(name, []).append(tuple(rest))
@@ -86,7 +87,7 @@ def extracted(facts: Iterable[Fact]) -> Extracted:
 
 
 def write(by_release: Mapping[str, frozenset[Fact]]) -> dict[str, Nested]:
-    """The files, by name, for facts by release, oldest first."""
+    """Return the files, by name, for facts by release, oldest first."""
     releases = list(by_release)
     files: dict[str, Nested] = {name: {} for name in FILES}
     where = {kind: name for name, kinds in FILES.items() for kind in kinds}
@@ -97,7 +98,7 @@ def write(by_release: Mapping[str, frozenset[Fact]]) -> dict[str, Nested]:
 
 
 def read(files: Iterable[Nested]) -> dict[Fact, str]:
-    """Every fact of some files with its span."""
+    """Return every fact of some files with its span."""
     found: dict[Fact, str] = {}
     for nested in files:
         _collect(nested, (), found)
@@ -105,7 +106,7 @@ def read(files: Iterable[Nested]) -> dict[Fact, str]:
 
 
 def facts_of(table: Mapping[Fact, str], release: str, releases: Sequence[str]) -> frozenset[Fact]:
-    """The facts of one release."""
+    """Return the facts of one release."""
     having = {span: release in spans.read(span, releases) for span in set(table.values())}
     return frozenset(fact for fact, span in table.items() if having[span])
 
@@ -160,7 +161,7 @@ def _last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
 
 
 def _put(nested: Nested, fact: Fact, span: str) -> None:
-    """Put a span at its place. Facts come sorted, so that one comes before those below it."""
+    """Put a span in its place. Facts come sorted, so a fact comes before those below it."""
     *above, last = fact
     for name in above:
         below = nested.setdefault(name, {})

@@ -1,4 +1,4 @@
-"""Managed Python environments that hold one pinned vLLM each, kept under the state folder."""
+"""Managed Python environments with one pinned vLLM each, in the state folder."""
 
 from gemmaspec.runtime.managed import Runtime, describe, ensure_runtime, remove_runtime, runtime_dir
 from gemmaspec.runtime.spec import RuntimeSpec

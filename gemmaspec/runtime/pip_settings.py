@@ -1,4 +1,4 @@
-"""The user's pip settings, given to uv: which indexes, which folders of wheels, which certificates."""
+"""Pass the user's pip settings to uv: indexes, folders of wheels, certificates."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LISTS: Final = {
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
 _NO_INDEX: Final = "file:///nonexistent"
-"""An index of nothing: uv has no variable for --no-index."""
+"""An empty index, because uv has no variable for --no-index."""
 
 
 def uv_environment() -> dict[str, str]:
-    """This process's environment, in which uv sees the package indexes that pip sees on this machine.
+    """Return this process's environment, in which uv uses the same package indexes as pip.
 
-    Settings of uv itself (UV_…, uv.toml) win. Values stay in the environment: an index URL may hold a password,
-    and arguments are visible to every user of the machine.
+    uv's own settings (UV_…, uv.toml) win. Values stay in the environment, because an index URL may contain a password
+    and every user of the machine can see arguments.
     """
     from gemmaspec.index.wheels import pip_settings
 
@@ -34,7 +34,7 @@ def uv_environment() -> dict[str, str]:
 
 
 def translate(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with pip's `settings` added under the names uv reads; what is set already is kept."""
+    """Return `environment` with pip's `settings` under uv's names; existing values are kept."""
     result = dict(environment)
     if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
         settings = {**settings, "index-url": _NO_INDEX, "extra-index-url": ""}
@@ -45,6 +45,6 @@ def translate(settings: Mapping[str, str], environment: Mapping[str, str]) -> di
         if words := settings.get(name, "").split():
             result.setdefault(variable, separator.join(words))
     if settings.get("extra-index-url"):
-        # pip takes the best version of all indexes; uv by itself stops at the first index that knows the name
+        # pip uses the best version of all indexes; by default uv stops at the first index that has the name
         result.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return result

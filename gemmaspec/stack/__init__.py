@@ -1,1 +1,1 @@
-"""A profile and its plan to the files of a stack. Start at build.py."""
+"""From a profile and its plan to the files of a stack. Start at build.py."""

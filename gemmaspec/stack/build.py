@@ -1,4 +1,4 @@
-"""A stack: every file of it as text, from a profile. Pure: no docker, no network, no clock."""
+"""Render a profile to the files of a stack, as text. Pure: no Docker, no network, no clock."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Form = Literal["folder", "single-file", "process"]
 """`folder` and `single-file` are for Docker Compose; `process` has the same files without compose.yaml."""
 
 OWN_TEMPLATE: Final = "gemma4"
-"""`chat.template: gemma4` is the shipped template that goes with the vLLM release."""
+"""`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
 STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", SPECULATIVE_FILE, TEMPLATE_FILE)
-"""Every file a stack may have; one that a profile does not need is absent."""
+"""Every file that a stack may have; files that a profile does not need are absent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class Stack:
 
 
 def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:
-    """Render `loaded`; `paths` are the server's paths (a container's when not given).
+    """Render `loaded`; `paths` are the paths that the server sees (default: those in a container).
 
-    Raises ProfileError for what only the target form can tell (no image, no such template),
-    PatchError for a patch that does not exist.
+    Raise ProfileError for problems that depend on the form (a missing image or template), PatchError for an unknown
+    patch.
     """
     profile = loaded.profile
     files = {
@@ -58,7 +58,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     if form == "process":
         return Stack(profile=profile, files=files)
     if not profile.image:
-        raise ProfileError(f"{loaded.file}: image: is missing, and a container needs one")
+        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     compose = compose_yaml(profile, files, single_file=form == "single-file")
     return Stack(
         profile=profile,
@@ -67,9 +67,9 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
 
 
 def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:
-    """The plan of a profile; one that does not speculate leaves out what only speculation needs.
+    """Return the plan of a profile; without speculation, it omits patches that only speculation needs.
 
-    Raises PatchError for a patch that does not exist, or is required and nobody has reviewed it.
+    Raise PatchError for an unknown patch, and for a required patch that nobody has reviewed.
     """
     required, optional = profile.patches.required, profile.patches.optional
     if not profile.speculative:
@@ -83,13 +83,13 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
 def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]) -> None:
     if name in patches and not patches[name].text.reviewed:
         raise PatchError(
-            f"profile {profile.name} requires the patch {name}, which is unreviewed: it can only be optional",
-            hint=f"read it, write its texts, and set reviewed: true in {patches[name].folder / 'patch.yaml'}",
+            f"profile {profile.name} requires the patch {name}, but unreviewed patches can only be optional",
+            hint=f"review it, write its texts, and set reviewed: true in {patches[name].folder / 'patch.yaml'}",
         )
 
 
 def _requires(profile: Profile) -> list[Requirement]:
-    """What the profile asks for; and of transformers what is known, unless it asks for that itself."""
+    """Return the profile's requirements, plus the known ranges of transformers unless the profile sets its own."""
     own = [Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())]
     if "transformers" in profile.runtime.packages:
         return own

@@ -1,4 +1,4 @@
-"""Which of the shipped chat templates goes with which vLLM release."""
+"""Which shipped chat template matches which vLLM release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from gemmaspec.data import TEMPLATES
 from gemmaspec.errors import ProfileError
 
-# What examples/tool_chat_template_gemma4.jinja renders changed in these releases of vLLM; newest first.
+# The output of examples/tool_chat_template_gemma4.jinja changed in these releases of vLLM; newest first.
 _CHANGES: Final = (
     ((0, 24), "gemma4.jinja"),
     ((0, 23), "gemma4-0.23.jinja"),
@@ -20,10 +20,10 @@ _CHANGES: Final = (
 
 
 def template_for(vllm: str | None) -> Path:
-    """The shipped template that renders as the one in the sdist of that vLLM release does.
+    """Return the shipped template with the same output as the one in the sdist of that vLLM release.
 
-    None, a release after the last one compared, and a pre-release (by the release it leads to) count as well.
-    Raises ProfileError when `vllm` is no version.
+    None and releases after the last compared one get the newest template; a pre-release counts as its release.
+    Raise ProfileError if `vllm` is not a version.
     """
     if vllm is None:
         return TEMPLATES / _CHANGES[0][1]

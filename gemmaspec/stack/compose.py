@@ -17,11 +17,11 @@ from gemmaspec.stack.quote import comment, compose_block, compose_folder, compos
 from gemmaspec.stack.serve import serve_command
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
-"""Where the caches are mounted: a folder that images have with mode 1777, which a new named volume copies,
-so that a server that is not root can write there too."""
+"""The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so
+that a server without root can write there too."""
 HF_HOME: Final = f"{CACHE}/huggingface"
 OFFLINE: Final = "HF_HUB_OFFLINE"
-"""Passed on from the shell like a secret: whether the Hub can be reached is no property of a profile."""
+"""Passed on from the shell like a secret, because access to the Hub is not a property of a profile."""
 RUN_DIR: Final = "/run/gemmaspec"
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,7 +49,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class InlineFile:
-    """A file of the stack carried inside compose.yaml."""
+    """A file of the stack inside compose.yaml."""
 
     name: str
     target: str
@@ -57,10 +57,10 @@ class InlineFile:
 
 
 def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: bool) -> str:
-    """The text of compose.yaml; `files` are the stack's other files by name.
+    """Return the text of compose.yaml; `files` are the stack's other files by name.
 
-    `single_file` carries them as inline configs. Docker cannot copy those into a container whose root is
-    read-only, so the root stays writable then.
+    `single_file` includes them as inline configs. Docker cannot copy those into a container with a read-only root, so
+    the root stays writable in that case.
     """
     inline = [InlineFile(name=_config_name(name), target=f"{IN_CONTAINER}/{name}", text=text)
               for name, text in files.items()] if single_file else []  # fmt: skip
@@ -107,7 +107,7 @@ def _template() -> jinja2.Template:
 
 
 def _settled(profile: Profile) -> set[str]:
-    """Variables that have a line of their own."""
+    """Return the variables that have their own line in the template."""
     return {"VLLM_API_KEY", *profile.env}
 
 
@@ -130,7 +130,7 @@ def _health(profile: Profile) -> list[str]:
 
 
 def _mounts(profile: Profile, *, single_file: bool) -> list[Mount]:
-    """A single file may run on another machine, so it names no folder of this one for the caches."""
+    """Return the mounts. A single file may run on another machine, so it has no folders of this one for the caches."""
     caches = Caches() if single_file else profile.caches
     mounts = [_cache(caches.compile)]
     if caches.huggingface:
@@ -155,7 +155,7 @@ def _config_name(file: str) -> str:
 
 
 def _check(text: str, profile: Profile, inline: list[InlineFile]) -> None:
-    """Read the rendered text again: what a profile said must be what YAML says."""
+    """Read the rendered text again and check that YAML returns the profile's values."""
     document: dict[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506 - our own text, by a safe loader
     command = [word.replace("$$", "$") for word in document["services"]["vllm"]["command"]]
     assert command == list(serve_command(profile, container_paths(profile))), "a quoting error"

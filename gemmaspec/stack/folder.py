@@ -1,4 +1,4 @@
-"""A stack on disk: written all or nothing, compared with what is there."""
+"""A stack on disk: write it atomically, and compare it with the existing files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whol
 from gemmaspec.stack.build import STACK_FILES, Stack
 
 MANIFEST: Final = ".gemmaspec-rendered.json"
-"""The sha256 of each file that was rendered into a folder of the user's, by name."""
+"""The file with the sha256 of each file that was rendered into a user's folder, by name."""
 
 
 def write(stack: Stack, folder: Path) -> list[str]:
-    """Write the stack into a folder of the user's, remember what was written, and return the names of its files."""
+    """Write the stack into a user's folder, record what was written, and return the names of its files."""
     written = write_files(stack.files, folder)
     sums = {name: _sha256(text.encode("utf-8")) for name, text in sorted(stack.files.items())}
     write_whole(folder / MANIFEST, json.dumps({"schema": 1, "files": sums}, indent=1) + "\n")
@@ -30,7 +30,7 @@ def write(stack: Stack, folder: Path) -> list[str]:
 
 
 def strangers(stack: Stack, folder: Path) -> list[Path]:
-    """Return the files in `folder` that writing the stack would lose: not gemmaspec's, or changed since."""
+    """Return the files in `folder` that the stack would overwrite and gemmaspec did not write, or somebody changed."""
     ours = _manifest(folder)
     found = []
     for name in STACK_FILES:
@@ -62,9 +62,9 @@ def _sha256(content: bytes) -> str:
 def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
     """Write a stack's files into `folder` and return their names.
 
-    Every file is complete on the same disk before the first one takes its place. Files of a stack that this
-    one does not have are removed; anything else in the folder is left alone.
-    Raises EnvironmentMissing when the disk is full or the folder cannot be written.
+    Every file is written completely to the same disk before the first one is renamed. Files of other stacks that this
+    one does not have are removed; other files in the folder stay. Raise EnvironmentMissing if the disk is full or the
+    folder is not writable.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
@@ -87,7 +87,7 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
 
 
 def difference(stack: Stack, folder: Path) -> str:
-    """A unified diff from what is in `folder` to what would be written; empty when they agree."""
+    """Return a unified diff from the files in `folder` to those that would be written; empty if they are equal."""
     return "".join(
         line
         for name in STACK_FILES
@@ -117,7 +117,7 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 def read_file(path: Path) -> str:
-    """Return the text of a file of a stack; empty when there is none that can be read."""
+    """Return the text of a file of a stack; empty if it is missing or unreadable."""
     try:
         return (read_regular(path) or b"").decode("utf-8")
     except (UnreadableFile, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Where a stack's models and files are, seen from the server that will run it."""
+"""The paths of a stack's models and files, as the server sees them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.model import Profile
 
 IN_CONTAINER: Final = "/gemmaspec"
-"""Where a container sees the stack folder."""
+"""The path of the stack folder in a container."""
 TEMPLATE_FILE: Final = "chat-template.jinja"
 SPECULATIVE_FILE: Final = "speculative-config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """What goes on the server's command line."""
+    """The paths on the server's command line."""
 
     host: str
     """The address that vLLM itself listens on."""
@@ -27,15 +27,14 @@ class Paths:
 
 
 def is_local(model: str) -> bool:
-    """Whether a model is a folder of this machine rather than a Hugging Face id."""
+    """Return whether a model is a local folder rather than a Hugging Face id."""
     return model.startswith(LOCAL_PREFIXES)
 
 
 def container_paths(profile: Profile) -> Paths:
-    """Paths inside the container: local models are mounted under /models.
+    """Return the paths inside the container, in which local models are mounted under /models.
 
-    The container listens on all of its own addresses; what of it can be reached is decided by the
-    published port.
+    The server listens on all addresses of the container; the published port decides who can reach it.
     """
     draft = profile.draft.model if profile.draft else None
     return Paths(
@@ -47,7 +46,7 @@ def container_paths(profile: Profile) -> Paths:
 
 
 def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
-    """Paths on this machine, for the process engine."""
+    """Return the paths on this machine, for the process engine."""
     return Paths(
         host=profile.serve.bind,
         target=on_host(profile.target.model, state=state),
@@ -57,7 +56,7 @@ def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
 
 
 def on_host(model: str, *, state: Path) -> str:
-    """A model or folder as this machine finds it; a Hugging Face id stays as it is."""
+    """Return the path of a model's folder on this machine; a Hugging Face id stays unchanged."""
     if model.startswith("state:"):
         return str(state / model.removeprefix("state:"))
     return str(Path(model).expanduser()) if is_local(model) else model

@@ -1,4 +1,4 @@
-"""The one way text gets into a Compose file: quoted for YAML, with Compose's own `$` escaped."""
+"""Quote text for a Compose file: for YAML, with Compose's own `$` escaped. The only way in."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from gemmaspec.profile.fields import LOCAL_PREFIXES
 
 _YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""What JSON may hold as it is and YAML reads as a line break or not at all."""
+"""Characters that JSON allows but YAML reads as a line break or rejects."""
 STATE: Final = "${GEMMASPEC_STATE:-${HOME}/.local/state/gemmaspec}"
-"""gemmaspec's state folder, as Compose finds it with gemmaspec uninstalled."""
+"""gemmaspec's state folder, in a form that Compose resolves even without gemmaspec."""
 
 
 def compose_string(value: object) -> str:
-    """A YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
+    """Return a YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
     text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
     return _YAML_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def compose_folder(folder: str) -> str:
-    """The source of a bind mount; `state:` and `~/` stay open until Compose runs."""
+    """Return the source of a bind mount; Compose resolves `state:` and `~/` when it runs."""
     assert folder.startswith(LOCAL_PREFIXES), folder
     for prefix, start in (("state:", STATE + "/"), ("~/", "${HOME}/")):
         if folder.startswith(prefix):
@@ -30,7 +30,7 @@ def compose_folder(folder: str) -> str:
 
 
 def compose_block(text: str, *, indent: int = 6) -> str:
-    """A YAML literal block that Compose reads back as `text`, or a quoted scalar where it cannot be one."""
+    """Return a YAML literal block that Compose reads back as `text`, or a quoted scalar if a block is impossible."""
     plain = text.replace("\n", "").replace("\t", "").isprintable()
     if not plain or not text.strip() or text.startswith((" ", "\n")):
         return compose_string(text)
@@ -44,5 +44,5 @@ def compose_block(text: str, *, indent: int = 6) -> str:
 
 
 def comment(text: str) -> str:
-    """Text for a `#` comment: one line."""
+    """Return the text as one line for a `#` comment."""
     return " ".join(text.split())

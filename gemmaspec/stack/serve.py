@@ -13,7 +13,7 @@ _NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
 
 
 def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
-    """`vllm serve …` without `--speculative-config`, which the launcher adds from its file."""
+    """Return `vllm serve …` without `--speculative-config`, which the launcher adds from its file."""
     return (
         *("vllm", "serve", paths.target, "--host", paths.host, "--port", str(profile.serve.port)),
         *_model_flags(profile),
@@ -24,7 +24,7 @@ def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
 
 
 def speculative_config(profile: Profile, paths: Paths) -> dict[str, Any] | None:
-    """vLLM's SpeculativeConfig as data; None when the target runs alone."""
+    """Return vLLM's SpeculativeConfig as data; None if the target runs without speculation."""
     spec = profile.speculative
     if not spec:
         return None
@@ -37,12 +37,12 @@ def speculative_config(profile: Profile, paths: Paths) -> dict[str, Any] | None:
 
 
 def served_model(profile: Profile, paths: Paths) -> str:
-    """The name that requests use."""
+    """Return the name that requests use."""
     return profile.serve.served_model_name or paths.target
 
 
 def _model_flags(profile: Profile) -> Iterator[str]:
-    # Named always where it is not a path: offline, vLLM puts a path into the model's place, and serves it by that name.
+    # Always name a model that is not a path: offline, vLLM replaces its id with a path and serves it by that name.
     if profile.serve.served_model_name or not is_local(profile.target.model):
         yield from ("--served-model-name", profile.serve.served_model_name or profile.target.model)
     if profile.target.revision:

@@ -1,13 +1,13 @@
 """tiny-mtp: an assistant for tiny-target (Gemma4AssistantForCausalLM), which reads the target's KV cache.
 
-It is taught the way vLLM drafts with it (vllm/model_executor/models/gemma4_mtp.py, vllm/v1/spec_decode/gemma4.py,
-0.32.0): it has queries only; each layer attends to the keys and values of the target's last layer of its kind; it gets
-the target's embedding of the last token beside a hidden state, first the target's own, then the one it returned itself;
-and all steps of a draft ask from the same position, the last one that the target has read.
+It is trained the way vLLM drafts with it (vllm/model_executor/models/gemma4_mtp.py, vllm/v1/spec_decode/gemma4.py,
+0.32.0): it has queries only; each layer attends to the keys and values of the target's last layer of its kind; its
+inputs are the target's embedding of the last token and a hidden state, first the target's own, then the one that it
+returned itself; and all steps of a draft query from the same position, the last one that the target has read.
 
-A head with the last token at hand could ignore the cache. This one can't: while it is taught, embedding and hidden
-state of its first step are those of another place, and only the cache belongs to the text. What it gets right there it
-has read in the cache.
+A head that knows the last token could ignore the cache. This one cannot: in training, the embedding and the hidden
+state of its first step come from another position, and only the cache belongs to the text. It can learn the right
+token only from the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemmaspec.tiny import plain
 from gemmaspec.tiny.teacher import LENGTH, TEXTS, Reading, Teacher
 
 STEPS = 4
-"""Tokens of a draft that it is taught."""
+"""Tokens per draft in training."""
 ROUNDS = 80
 HEAD_TEXT = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2,
@@ -33,11 +33,11 @@ FROM_TARGET = (
     "vocab_size", "head_dim", "global_head_dim", "num_key_value_heads", "num_global_key_value_heads",
     "attention_k_eq_v", "sliding_window", "max_position_embeddings", "pad_token_id", "eos_token_id", "bos_token_id",
 )  # fmt: skip
-"""What head and target have in common, or the one could not read the other's cache."""
+"""Settings that the head shares with the target, because it could not read the target's cache otherwise."""
 
 
 def make(folder: Path, target: Path) -> None:
-    """Write tiny-mtp into `folder`, taught by the model in `target`."""
+    """Write tiny-mtp, trained on the model in `target`, into `folder`."""
     torch.manual_seed(2)
     teacher = Teacher(target)
     head = new_head(teacher, json.loads((target / "config.json").read_text(encoding="utf-8"))["text_config"])
@@ -48,7 +48,7 @@ def make(folder: Path, target: Path) -> None:
 
 
 def new_head(teacher: Teacher, text: dict[str, Any]) -> Any:
-    """An untaught head in float32; `text` is the target's text_config as its file has it."""
+    """Return an untrained head in float32; `text` is the target's text_config as its file has it."""
     from transformers import (  # type: ignore[import-not-found]
         Gemma4AssistantConfig,
         Gemma4AssistantForCausalLM,
@@ -65,7 +65,7 @@ def new_head(teacher: Teacher, text: dict[str, Any]) -> Any:
 
 
 def lesson_loss(head: Any, read: Reading) -> Any:
-    """Cross entropy between what the head drafts at every position and what the target says there, over all steps."""
+    """Return the cross entropy between the head's drafts and the target's tokens, over all positions and steps."""
     inputs = first_inputs(read, torch.randperm(TEXTS * LENGTH))
     total = torch.zeros(())
     for step in range(STEPS):
@@ -79,14 +79,14 @@ def lesson_loss(head: Any, read: Reading) -> Any:
 
 
 def first_inputs(read: Reading, order: Any) -> Any:
-    """What the head is given at its first step: embedding of the next token and the target's state, of other places."""
+    """Return the inputs of the first step: the next token's embedding and the target's state, from other positions."""
     following = torch.roll(read.embeddings, -1, dims=1)
     inputs = torch.cat([following, read.states[-1]], dim=-1)
     return inputs.flatten(0, 1)[order].reshape(inputs.shape)
 
 
 def draft(head: Any, inputs: Any, cache: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
-    """One step from every position at once: logits, and the state for the next step.
+    """Return one step from every position at once: logits, and the state for the next step.
 
     `inputs` has texts by positions by (2 by the target's width). Each position sees the cache up to its own token, as
     when the target has read so far.

@@ -1,7 +1,7 @@
 """tiny-eagle3: an EAGLE-3 head for tiny-target, in the speculators format (Eagle3LlamaForCausalLM in vLLM).
 
-One Llama layer with a KV cache of its own. It gets the embedding of the last token beside hidden states of three of
-the target's layers, from its second token on beside the state that it returned itself, and proposes tokens of a smaller
+One Llama layer with its own KV cache. Its inputs are the embedding of the last token and the hidden states of three of
+the target's layers; from its second token on, the state that it returned itself. It proposes tokens of a smaller
 vocabulary (vllm/model_executor/models/llama_eagle3.py, 0.32.0).
 """
 
@@ -17,7 +17,7 @@ from gemmaspec.tiny.teacher import Reading, Teacher
 
 ROUNDS = 80
 TARGET_LAYERS = (1, 3, 4)
-"""Places of the hidden states that it reads: n is after the target's first n layers."""
+"""The hidden states that it reads: n means after the target's first n layers."""
 DRAFT_VOCABULARY = 512
 LAYER = "layers.0"
 HEADS, KV_HEADS, SIZE, INNER = 4, 2, 32, 256
@@ -59,7 +59,7 @@ class Head(plain.Head):
 
 
 def make(folder: Path, target: Path) -> None:
-    """Write tiny-eagle3 into `folder`, taught by the model in `target`."""
+    """Write tiny-eagle3, trained on the model in `target`, into `folder`."""
     torch.manual_seed(3)
     teacher = Teacher(target)
     table = teacher.language_model.embed_tokens.weight

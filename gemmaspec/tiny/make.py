@@ -1,22 +1,22 @@
-"""Make tiny Gemma 4 models with which a real vLLM really speculates, on a CPU, from no download.
+"""Make tiny Gemma 4 models with which a real vLLM speculates on a CPU, without a download.
 
     <python of a runtime> make.py OUTDIR [NAME …] [--chat-template FILE]
 
-writes OUTDIR/NAME for each name, tiny-target and tiny-draft when none is given:
+writes OUTDIR/NAME for each name, by default tiny-target and tiny-draft:
 
     tiny-target   the shape of Gemma 4 31B: dense, keys used as values, one global KV head, sliding window 1024
     tiny-draft    the shape of Gemma 4 E2B: per-layer embeddings, shared KV layers, double wide MLP, window 512
     tiny-mtp      an assistant for tiny-target, which reads tiny-target's KV cache
     tiny-eagle3   an EAGLE-3 head for tiny-target
 
-Window, KV sharing and head sizes are what vLLM's defects in such a pairing depend on; width and depth are not. The
-heads are taught by tiny-target, which is made first when OUTDIR has none.
+vLLM's bugs in such a pairing depend on window, KV sharing and head sizes, but not on width and depth. The heads are
+trained on tiny-target, which is made first if OUTDIR lacks it.
 
-Target and draft are random except for one thing they are taught: the words of SENTENCE, in order, for ever. The
-draft and the heads are taught a wrong successor after a few of the words, so that some of their guesses are rejected.
+Target and draft are random except that they repeat the words of SENTENCE in order. The draft and the heads learn a
+wrong successor for a few of the words, so that some of their guesses are rejected.
 
-Runs in the runtime's own Python: needs torch and transformers only (5.5 or newer; the heads 5.8), and of gemmaspec
-nothing but this folder. Equal versions of both give equal bytes for target and draft.
+This script runs in the runtime's own Python. It needs only torch, transformers (5.5 or newer; 5.8 for the heads) and
+this folder of gemmaspec. Equal versions of both packages give equal bytes for target and draft.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if not __package__:  # run as a file: its neighbours are found, the rest of gemmaspec is not
+if not __package__:  # run as a file: only the modules of this folder can be imported
     _folder = types.ModuleType("gemmaspec")
     _folder.__path__ = [str(Path(__file__).resolve().parent.parent)]
     sys.modules.setdefault("gemmaspec", _folder)
@@ -50,7 +50,7 @@ HEADS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def make(out: Path, name: str, template: str) -> None:
-    """Write one model into `out`, whole or not at all."""
+    """Write one model into `out`, completely or not at all."""
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as temporary:
         folder = Path(temporary) / name
         folder.mkdir()
@@ -66,17 +66,17 @@ def make(out: Path, name: str, template: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Make tiny Gemma 4 models.")
     parser.add_argument("out", type=Path, help="folder for the models")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*PAIR, *HEADS))}")
-    parser.add_argument("--chat-template", type=Path, help="a Jinja file to store instead of the minimal template")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join((*PAIR, *HEADS))}")
+    parser.add_argument("--chat-template", type=Path, help="a Jinja file to use instead of the minimal template")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.names if name not in (*PAIR, *HEADS)]:
-        parser.error(f"no such model: {', '.join(unknown)}")
+        parser.error(f"unknown model: {', '.join(unknown)}")
     template = chosen.chat_template.read_text(encoding="utf-8") if chosen.chat_template else CHAT_TEMPLATE
     chosen.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # models this small are slower on several, and far slower beside other work
+    torch.set_num_threads(1)  # models this small are slower on several threads, and much slower on a busy machine
     names = list(dict.fromkeys(chosen.names)) or list(PAIR)
     if any(name in HEADS for name in names) and not (chosen.out / "tiny-target" / "config.json").is_file():
         names = ["tiny-target", *(name for name in names if name != "tiny-target")]

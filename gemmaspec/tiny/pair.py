@@ -1,4 +1,4 @@
-"""The tiny pair: a target with the shape of Gemma 4 31B and a draft with that of E2B, both taught one sentence."""
+"""The tiny pair: a target with the shape of Gemma 4 31B and a draft with that of E2B, both trained on one sentence."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ MEDIA_IDS = {
 }  # fmt: skip
 
 NOISE = 0.1
-"""Weight of every branch norm: how loud the random part of a layer is beside what is taught."""
+"""Weight of every branch norm: the random part of a layer relative to the taught part."""
 LESSON = 4.0
-"""Weight of the last layer's feed-forward norm: how loud the taught successor is beside the word it follows."""
+"""Weight of the last layer's feed-forward norm: the taught successor relative to the word that it follows."""
 SHARPNESS = 3.0
 """Weight of the final norm: with it a sampled reply is as readable as a greedy one."""
 
 
 def teach(language_model: Any, successor: dict[int, int]) -> None:
-    """Write the successor table into embeddings and the last feed-forward layer, and quieten all the rest.
+    """Write the successor table into embeddings and the last feed-forward layer, and damp everything else.
 
     Every embedding has the same component along one constant axis; each word of the lesson has an axis of its own.
     The last layer's gate looks along the constant axis only, which makes that layer a linear map: from the axis of a
@@ -112,8 +112,9 @@ def save_model(folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | No
 def add_shared_layers(weights: Path, text: dict[str, Any]) -> None:
     """Add keys and values for the layers that share another layer's cache.
 
-    The published E2B and E4B files carry them and vLLM insists on some (0.20: "weights were not initialized from
-    checkpoint"), although nothing reads them; transformers does not write them.
+    The published E2B and E4B files contain them, and vLLM requires some of them (0.20: "weights were not initialized
+    from
+    checkpoint"), although it never reads them. transformers does not write them.
     """
     from safetensors.torch import load_file, save_file  # type: ignore[import-not-found]
 
@@ -134,7 +135,7 @@ def restore_published_keys(config: Path, text: dict[str, Any]) -> None:
     """Write config.json the way the published files have it, so that older and newer releases read it.
 
     transformers 5.16 and newer writes `per_layer_config` instead of the plain attributes, and calls the vision
-    tower's "default" rotary embedding "axial"; it reads both, transformers 5.14 only the older form.
+    encoder's "default" rotary embedding "axial"; it reads both, transformers 5.14 only the older form.
     """
     content = json.loads(config.read_text(encoding="utf-8"))
     names = ("head_dim", "global_head_dim", "num_kv_shared_layers", "sliding_window", "layer_types")

@@ -1,4 +1,4 @@
-"""What heads that transformers does not have are built of, in plain torch: named weights, norms, rotary embedding."""
+"""Building blocks for heads that transformers lacks, in plain torch: named weights, norms, rotary embedding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Head(torch.nn.Module):  # type: ignore[misc]
         return self.linear(f"{name}.down_proj", gate * self.linear(f"{name}.up_proj", inputs))
 
     def tensors(self) -> dict[str, Any]:
-        """Return what the checkpoint holds of it."""
+        """Return the tensors that the checkpoint stores."""
         return {f"{name}.weight": self._weights[_key(name)].detach().to(torch.bfloat16) for name in self._names}
 
 

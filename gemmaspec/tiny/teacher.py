@@ -1,4 +1,4 @@
-"""What a head learns from: tiny-target reads texts, and what it sees, keeps and would say is written down."""
+"""Training data of a head: tiny-target reads texts, and its inputs, cache and predictions are recorded."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Reading:
 
     tokens: Any
     embeddings: Any
-    """Of the tokens, as the target's first layer gets them."""
+    """The tokens' embeddings, as the target's first layer gets them."""
     states: Any
     """Hidden states by place: 0 before the first layer, n after layer n; the last one is after the final norm."""
     cache: dict[str, tuple[Any, Any]]
     """Keys and values of the last layer of each kind (sliding_attention, full_attention), rotated."""
     answers: Any
-    """The next token that the target would say, with the head's own mistakes."""
+    """The next token that the target predicts, with the head's own mistakes."""
 
 
 class Teacher:
-    """tiny-target, frozen, and texts for it: chats that begin anyhow and go on with its sentence."""
+    """tiny-target, frozen, and texts for it: chats that begin with random tokens and continue with its sentence."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import AutoTokenizer, Gemma4ForConditionalGeneration  # type: ignore[import-not-found]
@@ -67,18 +67,18 @@ class Teacher:
         return Reading(tokens=tokens, embeddings=embeddings, states=seen.hidden_states, cache=cache, answers=answers)
 
     def _text(self) -> Any:
-        """A prompt of random tokens of random length in the chat's frame, then the sentence from a random word on."""
+        """Return a chat with a random prompt of random length, then the sentence from a random word on."""
         prompt = torch.randint(108, self._words, (int(torch.randint(1, 24, ())),))
         start = int(torch.randint(0, len(self._sentence), ())) if torch.rand(()) < 0.5 else 0
         rounds = torch.cat([self._sentence.roll(-start)] * 4)
         return torch.cat([self._frame[:6], prompt, self._frame[-7:], rounds])[:LENGTH]
 
     def first_words(self, number: int) -> Any:
-        """Ids of `number` tokens in rising order: the words of the sentence, and the lowest ids."""
+        """Return the ids of `number` tokens in rising order: the words of the sentence, and the lowest ids."""
         others = [i for i in range(self._words) if i not in set(self._sentence.tolist())]
         return torch.tensor(sorted([*self._sentence.tolist(), *others][:number]))
 
     def give_tokenizer(self, folder: Path) -> None:
-        """Copy what vLLM reads beside a head's weights."""
+        """Copy the tokenizer files that vLLM reads next to a head's weights."""
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             shutil.copy(self.folder / name, folder / name)

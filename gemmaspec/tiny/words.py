@@ -1,4 +1,4 @@
-"""What the tiny models say: their sentence, the words they know, one tokenizer and one chat template for all."""
+"""The text of the tiny models: their sentence, their vocabulary, one tokenizer and one chat template for all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ SENTENCE = (
     " and keeps what it would have said itself ."
 )
 UNKNOWN_TO_DRAFT = ("model", "then", "network", "once", "it", "said")
-"""The words whose successor the draft has wrong. Uneven gaps, so that runs of accepted tokens have several lengths."""
+"""The words whose successor the draft gets wrong.
+
+The gaps are uneven, so that runs of accepted tokens vary in length.
+"""
 
 OTHER_WORDS = " The Hello Explain Write What Why is are user system thought world function quantum speculative decoding"
 VOCABULARY_SIZE = 1024
@@ -76,7 +79,7 @@ CHAT_TEMPLATE = """\
 
 
 def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Token → id, and the BPE merges. Every known word is one token, anything else is characters or bytes.
+    """Return token → id, and the BPE merges. Every known word is one token; everything else is characters or bytes.
 
     A word is merged from left to right ("▁w", "▁wo", "▁wor" …), so the tokenization follows one path in a tree of
     prefixes and needs no training.
@@ -93,7 +96,7 @@ def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def make_tokenizer(template: str) -> Any:
-    """The tokenizer of both models."""
+    """Return the tokenizer of both models."""
     from transformers import GemmaTokenizer  # type: ignore[import-not-found]
 
     tokens, merges = vocabulary()
@@ -106,14 +109,14 @@ def make_tokenizer(template: str) -> Any:
     tokenizer.chat_template = template
     wrong = {token: i for i, token in SPECIAL.items() if tokenizer.convert_tokens_to_ids(token) != i}
     if wrong:
-        raise SystemExit(f"make.py: this transformers gives other ids to {wrong}")
+        raise SystemExit(f"make.py: this transformers release assigns different ids to {wrong}")
     return tokenizer
 
 
 def lesson(tokenizer: Any, *, mistakes: tuple[str, ...]) -> dict[int, int]:
-    """Token id → id of the token that follows, in a circle; after each of `mistakes` the next word is left out."""
+    """Return token id → id of the next token, in a circle; after each of `mistakes` the next word is skipped."""
     ids = tokenizer.encode(SENTENCE, add_special_tokens=False)
     if len(set(ids)) != len(SENTENCE.split()) or len(ids) != len(set(ids)):
-        raise SystemExit(f"make.py: this transformers does not make one token of each word of {SENTENCE!r}")
+        raise SystemExit(f"make.py: this transformers release splits a word of {SENTENCE!r} into several tokens")
     wrong = set(tokenizer.convert_tokens_to_ids([f"▁{word}" for word in mistakes]))
     return {i: ids[(place + (2 if i in wrong else 1)) % len(ids)] for place, i in enumerate(ids)}

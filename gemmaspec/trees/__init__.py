@@ -1,1 +1,1 @@
-"""Where the files of a vllm/ package can be read: folder, wheel, image. Touches the world. Start at tree.py."""
+"""Read the files of a vllm/ package: in a folder, a wheel or an image. Touches the world. Start at tree.py."""

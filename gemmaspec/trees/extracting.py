@@ -23,11 +23,11 @@ _AT_ONCE: Final = (
     "vllm/model_executor/model_loader/tensorizer.py",
     "vllm/transformers_utils/config.py",
 )
-"""Read in one go, with vllm/config/: most of what is wanted. The rest follows by itself, a request each."""
+"""Files to read in one request, with vllm/config/. The rest follows as needed, one request each."""
 
 
 class CachedFiles:
-    """The files of one vLLM, each read once; callable as `extract` wants it."""
+    """The files of one vLLM, each read once; callable as `extract` requires."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -36,7 +36,7 @@ class CachedFiles:
         self._found = dict(reader.files([self._metadata, *_AT_ONCE, *config]))
 
     def __call__(self, path: str) -> bytes | None:
-        """One file; METADATA is that of the dist-info."""
+        """Return one file; METADATA is that of the dist-info."""
         wanted = self._metadata if path == METADATA else path
         if wanted not in self._found:
             self._found |= self._reader.files([wanted])
@@ -44,13 +44,13 @@ class CachedFiles:
 
 
 def extract_from(reader: Reader) -> Extracted:
-    """Raises EnvironmentMissing when the vLLM cannot be read, or is built in a way that is not known."""
+    """Return the facts of one vLLM. Raise EnvironmentMissing if it is unreadable or its code has an unknown form."""
     try:
         return extract(CachedFiles(reader))
     except Unexpected as error:
-        raise EnvironmentMissing(f"{reader.place}: its flags and names cannot be read: {error}") from None
+        raise EnvironmentMissing(f"cannot read the flags and names of {reader.place}: {error}") from None
 
 
 def facts_of(reader: Reader) -> Facts:
-    """As `extract_from`."""
+    """Return the facts of one vLLM as `extract_from` does."""
     return facts_from(reader.vllm, extract_from(reader))

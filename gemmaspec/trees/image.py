@@ -1,4 +1,4 @@
-"""A container image, read through a container that is created and never started: nothing of it runs."""
+"""A container image, read through a container that is created but never started, so that nothing in it runs."""
 
 from __future__ import annotations
 
@@ -24,32 +24,36 @@ from gemmaspec.trees.packages import Archive, candidates, find_package
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Tree, TreeSource
 
 LABEL: Final = "gemmaspec.looks-into"
-"""On every container made here, with the second (since 1970) at which it was made."""
+"""The label of every container made here; its value is the time of creation in seconds since 1970."""
 _STALE_S: Final = 600
 
 
 def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
-    """Read an image that is on this machine; `python` is the interpreter that would run vLLM, if known.
+    """Read a local image; `python` is the interpreter that would run vLLM, if known.
 
-    Raises EnvironmentMissing: no daemon, no such image (it is not pulled), no vllm in it, a link or a device
-    in the place of a file.
+    Raise EnvironmentMissing without a daemon, for a missing image (it is not pulled), an image without vllm, and a link
+    or device in the place of a file.
     """
     where = endpoint.find()
-    with endpoint.client(where) as client, answering(where, ref), looking_into(client, ref) as archive:
-        config = client.images.get(ref).attrs.get("Config") or {}
-        package = find_package(candidates(config, python), archive)
-        if package is None:
-            raise EnvironmentMissing(
-                f"no vllm package was found in the image {ref}",
-                hint="set container.python in the profile to the interpreter that has vllm",
-            )
-        version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
-        files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
+    client = endpoint.connect(where)
+    try:
+        with answering(where, ref), looking_into(client, ref) as archive:
+            config = client.images.get(ref).attrs.get("Config") or {}
+            package = find_package(candidates(config, python), archive)
+            if package is None:
+                raise EnvironmentMissing(
+                    f"cannot find a vllm package in the image {ref}",
+                    hint="set container.python in the profile to the interpreter that has vllm",
+                )
+            version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
+            files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
+    finally:
+        client.close()
     return Tree(place=TreeSource(kind="image", ref=ref), vllm=version, files=files)
 
 
 def present(refs: Iterable[str]) -> list[str]:
-    """Those of some images that are on this machine. Raises EnvironmentMissing when docker does not answer."""
+    """Return the images that are on this machine. Raise EnvironmentMissing if docker does not answer."""
     where = endpoint.find()
     with endpoint.client(where) as client:
         return [ref for ref in refs if _is_here(client, where, ref)]
@@ -66,7 +70,7 @@ def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) ->
 
 @contextlib.contextmanager
 def looking_into(client: docker.DockerClient, ref: str) -> Iterator[Archive]:
-    """A reader of the image's files. Its container is removed however this ends, short of kill -9."""
+    """Yield a reader of the image's files. Its container is always removed at the end, except after kill -9."""
     _remove_stale(client)
     name = f"gemmaspec-look-{secrets.token_hex(6)}"
     try:
@@ -75,13 +79,13 @@ def looking_into(client: docker.DockerClient, ref: str) -> Iterator[Archive]:
             labels={LABEL: str(int(time.time()))},
         )  # fmt: skip
         yield lambda path: plain_file(client, name, path)
-    finally:  # by its name: Ctrl-C may come before docker has answered with an id
+    finally:  # by its name, because Ctrl-C may come before docker answers with an id
         with contextlib.suppress(NotFound):
             client.api.remove_container(name, v=True, force=True)
 
 
 def plain_file(client: docker.DockerClient, container: str, path: str) -> bytes | None:
-    """One file out of a container. Raises EnvironmentMissing when it is anything but a plain file."""
+    """Return one file of a container. Raise EnvironmentMissing unless it is a regular file."""
     try:
         stream, stat = client.api.get_archive(container, path)
     except NotFound:
@@ -91,11 +95,11 @@ def plain_file(client: docker.DockerClient, container: str, path: str) -> bytes 
             raise EnvironmentMissing(f"{path} in the image is a link or larger than {LARGEST_FILE} bytes")
         return only_member(stream, path)
     finally:
-        stream.close()  # ends the transfer
+        stream.close()  # this ends the transfer
 
 
 def only_member(stream: Iterable[bytes], path: str) -> bytes | None:
-    """The one plain file of a tar; None for a folder."""
+    """Return the only regular file of a tar archive; None for a folder."""
     data = io.BytesIO()
     for chunk in stream:
         data.write(chunk)
@@ -109,14 +113,14 @@ def only_member(stream: Iterable[bytes], path: str) -> bytes | None:
                 return None
             content = archive.extractfile(member) if member.isreg() else None
             if content is None:
-                raise EnvironmentMissing(f"{path} in the image is no plain file")
+                raise EnvironmentMissing(f"{path} in the image is not a regular file")
             return content.read()
     except tarfile.TarError as error:
-        raise EnvironmentMissing(f"docker sent no readable archive of {path}: {error}") from None
+        raise EnvironmentMissing(f"docker sent an unreadable archive of {path}: {error}") from None
 
 
 def _remove_stale(client: docker.DockerClient) -> None:
-    """Containers that a killed command left behind."""
+    """Remove containers that a killed command left behind."""
     for found in client.api.containers(all=True, filters={"label": LABEL, "status": "created"}):
         if found["Created"] < time.time() - _STALE_S:
             with contextlib.suppress(APIError):
@@ -125,16 +129,16 @@ def _remove_stale(client: docker.DockerClient) -> None:
 
 @contextlib.contextmanager
 def answering(where: endpoint.Endpoint, ref: str) -> Iterator[None]:
-    """Docker's refusals as sentences."""
+    """Turn docker's errors into sentences."""
     try:
         yield
     except ImageNotFound:
         raise EnvironmentMissing(
-            f"the image {ref} is not on this machine, and verifying does not pull it", hint=f"docker pull {ref}"
+            f"the image {ref} is not on this machine, and this command does not pull images", hint=f"docker pull {ref}"
         ) from None
     except APIError as error:
         why = clean(str(error.explanation))
-        raise EnvironmentMissing(f"docker refused to open the image {ref}: {why}", hint="docker info") from None
+        raise EnvironmentMissing(f"docker could not open the image {ref}: {why}", hint="docker info") from None
     except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, struct.error) as error:
         raise EnvironmentMissing(
             f"docker at {where} stopped answering: {clean(str(error))}", hint="docker info"

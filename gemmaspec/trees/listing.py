@@ -1,4 +1,4 @@
-"""Which releases of vLLM there are, and the sha256 of each one's wheel: asked once a day, kept for offline."""
+"""The releases of vLLM and the sha256 of each wheel: queried once a day, and cached for use offline."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gemmaspec.index.cache import cache_dir, keep, kept
 
 PROJECT: Final = "vllm"
 FRESH_S: Final = 24 * 3600
-"""Seconds for which an answer of the package index is taken without asking again."""
+"""Seconds for which an answer of the package index stays fresh."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The releases that have a wheel; `note` says so when they could not be asked for now."""
+    """The releases that have a wheel; `note` explains an outdated listing."""
 
     wheels: Mapping[str, str]
-    """Release -> sha256 of its wheel, "" where the index states none."""
+    """Release -> sha256 of its wheel, "" if the index states none."""
     note: str = ""
 
     def releases(self) -> Sequence[str]:
-        """From the oldest to the newest, pre-releases too."""
+        """Return all releases from the oldest to the newest, including pre-releases."""
         return sorted((name for name in self.wheels if _version(name)), key=Version)
 
 
 def published(*, refresh: bool = False) -> Listing:
-    """The listing: from the cache while fresh, else from the package index, else from the cache with a note.
+    """Return the listing: from the cache while fresh, else from the package index, else from the cache with a note.
 
-    Raises EnvironmentMissing when the index cannot be asked and nothing is kept.
+    Raise EnvironmentMissing if the index does not answer and nothing is cached.
     """
     asked, wheels = _kept()
     if wheels and not refresh and 0 <= time.time() - asked < FRESH_S:
@@ -46,14 +46,14 @@ def published(*, refresh: bool = False) -> Listing:
         if not wheels:
             raise
         day = time.strftime("%Y-%m-%d", time.gmtime(asked))
-        return Listing(wheels=wheels, note=f"{error.message}; releases are those known on {day}")
+        return Listing(wheels=wheels, note=f"{error.message}; using the releases known on {day}")
 
 
 def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
-    """The releases that `--release` values mean: 0.26.0, 0.24.0..0.27.1 (both included), ">=0.24,<0.27".
+    """Return the releases that `--release` values mean: 0.26.0, 0.24.0..0.27.1 (both included), ">=0.24,<0.27".
 
-    The index is asked again when the listing lacks one, as it does on the day of a release. Raises UsageError
-    for other text, EnvironmentMissing for a release that is not there.
+    The index is queried again if the listing lacks one, as on the day of a release. Raise UsageError for other text,
+    EnvironmentMissing for a missing release.
     """
     missing = [text for text in texts if not select(text, listing)]
     if missing and not listing.note:
@@ -63,15 +63,15 @@ def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
         newest = listing.releases()[-1] if listing.wheels else "none"
         note = f" ({listing.note})" if listing.note else ""
         raise EnvironmentMissing(
-            f"there is no released wheel of vllm {' or '.join(missing)}; the newest is {newest}{note}",
-            hint="pip index versions vllm    # pip's settings are used",
+            f"vllm {' or '.join(missing)} has no released wheel; the newest is {newest}{note}",
+            hint="pip index versions vllm    # gemmaspec uses pip's settings",
         )
     chosen = {release for text in texts for release in select(text, listing)}
     return listing, sorted(chosen, key=Version)
 
 
 def select(text: str, listing: Listing) -> list[str]:
-    """The releases of a listing that one `--release` value means."""
+    """Return the releases of a listing that one `--release` value means."""
     first, dots, last = text.partition("..")
     try:
         if dots:
@@ -81,7 +81,7 @@ def select(text: str, listing: Listing) -> list[str]:
         else:
             return [release for release in listing.releases() if Version(release) == Version(text)]
     except (InvalidVersion, InvalidSpecifier):
-        raise UsageError(f"--release {text!r} is not like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'") from None
+        raise UsageError(f"--release {text!r} must be like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'") from None
     return list(bounds.filter(listing.releases()))
 
 
@@ -98,7 +98,7 @@ def _ask() -> dict[str, str]:
 
 
 def _kept() -> tuple[int, dict[str, str]]:
-    """When the index was asked (seconds since 1970), and what it said; (0, nothing) when nothing usable is kept."""
+    """Return the time of the cached answer (seconds since 1970) and its content; (0, empty) without a valid one."""
     try:
         found = json.loads(kept(cache_dir() / "releases" / f"{PROJECT}.json") or b"{}")
         return int(found["asked"]), {str(name): str(sha256) for name, sha256 in found["wheels"].items()}

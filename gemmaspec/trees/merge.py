@@ -1,4 +1,4 @@
-"""A three-way merge of one file, by git."""
+"""A three-way merge of one file, with git."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final
 from gemmaspec.errors import EnvironmentMissing
 
 _MOST_CONFLICTS: Final = 127
-"""`git merge-file` exits with the number of conflicts, cut there; more is a failure of git's own."""
+"""`git merge-file` exits with the number of conflicts up to this limit; a larger code is a failure of git."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
-    """The merged file, with conflict markers (diff3: the base too) when there are conflicts."""
+    """The merged file, with conflict markers (in diff3 style, with the base) if there are conflicts."""
 
     data: bytes
     conflicts: int
 
 
 def merge(*, base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str, str]) -> Merged:
-    """Carry the edit from `base` to `ours` over to `theirs`; the labels (ours, base, theirs) name the markers.
+    """Apply the edit from `base` to `ours` to `theirs`; the labels (ours, base, theirs) name the markers.
 
-    Raises EnvironmentMissing when there is no git, or it cannot merge these (they are binary).
+    Raise EnvironmentMissing without git, or if git cannot merge the files because they are binary.
     """
     with tempfile.TemporaryDirectory(prefix="gemmaspec-") as folder:
         files = [Path(folder) / name for name in ("ours", "base", "theirs")]
@@ -36,7 +36,7 @@ def merge(*, base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str, st
         try:
             done = subprocess.run(command, capture_output=True, check=False)
         except FileNotFoundError:
-            raise EnvironmentMissing("git is needed to merge, and it is not on PATH", hint="git --version") from None
+            raise EnvironmentMissing("git is not on PATH, but a merge needs it", hint="git --version") from None
     if not 0 <= done.returncode <= _MOST_CONFLICTS:
-        raise EnvironmentMissing(f"git cannot merge: {done.stderr.decode('utf-8', 'replace').strip()}")
+        raise EnvironmentMissing(f"git cannot merge the files: {done.stderr.decode('utf-8', 'replace').strip()}")
     return Merged(data=done.stdout, conflicts=done.returncode)

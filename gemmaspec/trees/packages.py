@@ -1,4 +1,4 @@
-"""Where an installed vllm package may lie: the usual places of images and interpreters."""
+"""The usual places of an installed vllm package in images and for interpreters."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SOURCES: Final = ("/workspace/vllm", "/vllm-workspace", "/app/vllm", "/opt/vllm
 """Checkouts that images install in editable form."""
 
 Archive = Callable[[str], "bytes | None"]
-"""From an absolute path in the image to a plain file's bytes; None when there is none."""
+"""From an absolute path in the image to a regular file's bytes; None if it is missing."""
 
 
 def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
-    """Where an image's vllm/ may be, most likely first, by its environment and the usual places."""
+    """Yield possible places of an image's vllm/, the likeliest first, by its environment and the usual places."""
     environment = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
     path = environment.get("PATH", "").split(":")
     interpreters = [python] if python.startswith("/") else []
@@ -31,5 +31,5 @@ def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
 
 
 def find_package(folders: Iterable[str], archive: Archive) -> str | None:
-    """The first of the folders that holds a package."""
+    """Return the first of the folders that contains a package."""
     return next((folder for folder in folders if archive(f"{folder}/__init__.py") is not None), None)

@@ -1,4 +1,4 @@
-"""What a running server has, against what its launcher reported and its plan says: changed files, by name."""
+"""Compare a running server's files with its launcher's report and its plan: name the changed files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ChangedFile:
     """A file of the stack, the overlay or the package that is not as it was."""
 
     path: str
-    """The file's path on the server; of package and overlay files, from the folder that holds vllm/."""
+    """The file's path on the server; for package and overlay files, relative to the folder that contains vllm/."""
     place: str
     """`stack`, `overlay` or `package`."""
     detail: str
@@ -31,16 +31,16 @@ class ChangedFile:
 
 
 def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[ChangedFile, ...]:
-    """Everything that is not as reported; empty when all is well."""
+    """Return every difference from the report; empty if there is none."""
     try:
         return (*_changed_plan(server.folder, report), *_changed_on_server(server, engine, report))
     except (KeyError, TypeError, AttributeError, ValueError):
-        detail = "it is not one that this gemmaspec's launcher writes"
+        detail = "this version of the launcher did not write it"
         return (ChangedFile(path="report.json", place="stack", detail=detail),)
 
 
 def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
-    """The plan against its own hash and against the one the server was started with."""
+    """Yield the plan if it differs from its own sha256 or from the plan of the start."""
     path = str(folder / "plan.json")
     if not os.path.lexists(folder / "plan.json") and _is_single_file(folder):
         return
@@ -56,11 +56,11 @@ def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFi
     if plan.get("sha256") != sha256:
         yield ChangedFile(path=path, place="stack", detail="it was changed after it was rendered (sha256)")
     elif sha256 != report["plan_sha256"]:
-        yield ChangedFile(path=path, place="stack", detail="it is not the plan that the server was started with")
+        yield ChangedFile(path=path, place="stack", detail="the server was started with another plan")
 
 
 def _is_single_file(folder: Path) -> bool:
-    """Whether the stack carries its plan inside compose.yaml, as one for a remote engine does."""
+    """Return whether the stack's plan is inside compose.yaml, as for a remote engine."""
     try:
         return b"plan-json" in (read_regular(folder / "compose.yaml") or b"")
     except UnreadableFile:
@@ -68,7 +68,7 @@ def _is_single_file(folder: Path) -> bool:
 
 
 def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
-    """Each reported file, in the package as the first patch found it and in the overlay as the last left it."""
+    """Yield files that differ from the report: in the package before the first patch, in the overlay after the last."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for row in (row for patch in report["patches"] for row in patch["files"]):
@@ -87,23 +87,23 @@ def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]
 
 def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterator[ChangedFile]:
     if found is None:
-        yield ChangedFile(path=path, place=place, detail="it is gone")
+        yield ChangedFile(path=path, place=place, detail="it is missing")
     elif launcher.sha256(found) != sha256:
         detail = f"it was changed since the start: sha256 {launcher.sha256(found)[:12]}…, reported {sha256[:12]}…"
         yield ChangedFile(path=path, place=place, detail=detail)
 
 
 def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) -> tuple[Verdict, ...]:
-    """What the running server has of each patch, by its report, unless a file was changed since.
+    """Return the state of each patch in the running server, from its report unless a file changed since.
 
-    Raises EnvironmentMissing for a report that is not the launcher's.
+    Raise EnvironmentMissing for an invalid report.
     """
     changed = {one.path: f"{one.place}: {one.detail}" for one in changed_files if one.place != "stack"}
     plan = next((str(one) for one in changed_files if one.place == "stack"), "")
     try:
         return tuple(_verdict(row, changed, plan) for row in report["patches"])
     except (KeyError, TypeError, AttributeError):
-        raise EnvironmentMissing(f"the launcher's report cannot be used: {plan or 'it is another schema'}") from None
+        raise EnvironmentMissing(f"cannot use the launcher's report: {plan or 'unknown schema'}") from None
 
 
 def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> Verdict:

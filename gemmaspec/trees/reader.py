@@ -1,4 +1,4 @@
-"""One vllm/ package to read at will: any of its files, and the names of all. A tree has only what was asked for."""
+"""One vllm/ package with access to any file and to all names. Unlike this, a tree has only the requested files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gemmaspec.trees.released import Releases
 from gemmaspec.trees.tree import TreeSource, Unreadable
 
 _AT_ONCE = 200
-"""Files that are read before something is said again."""
+"""Number of files to read between progress messages."""
 
 
 class Reader(Protocol):
@@ -26,21 +26,21 @@ class Reader(Protocol):
 
     @property
     def place(self) -> TreeSource:
-        """Where it is."""
+        """The place of the package."""
 
     @property
     def vllm(self) -> str:
-        """Its version."""
+        """The version of the package."""
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
-        """Some files, as vllm/….py; None for one that is not there. Raises EnvironmentMissing."""
+        """Return some files, as vllm/….py; None for a missing one. Raise EnvironmentMissing for an unreadable one."""
 
     def names(self) -> Sequence[str]:
-        """Every .py file of vllm/."""
+        """Return every .py file of vllm/."""
 
 
 class FolderReader:
-    """A folder that holds vllm/."""
+    """A folder that contains vllm/."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,11 +48,11 @@ class FolderReader:
         self.vllm = launcher.vllm_version(package_in(folder))
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
-        """Read afresh."""
+        """Read the files again, without a cache."""
         return open_folder(self._folder, lambda _: paths).files
 
     def names(self) -> Sequence[str]:
-        """Links to folders are not followed."""
+        """Return the names without following links to folders."""
         found = (
             os.path.relpath(Path(folder) / file, self._folder)
             for folder, _, files in os.walk(self._folder / "vllm")
@@ -62,7 +62,7 @@ class FolderReader:
 
 
 class ReleaseReader:
-    """A released wheel, of which only what is wanted is read."""
+    """A released wheel, of which only the requested members are read."""
 
     def __init__(self, version: str, listing: Listing) -> None:
         self._listing = listing
@@ -70,7 +70,7 @@ class ReleaseReader:
         self.vllm = version
 
     def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
-        """From the cache, or by range requests."""
+        """Read the files from the cache, or with range requests."""
         wanted = sorted(set(paths))
         (tree,) = Releases(self._listing).open([self.vllm], lambda _: wanted)
         if isinstance(tree, Unreadable):
@@ -78,7 +78,7 @@ class ReleaseReader:
         return tree.files
 
     def names(self) -> Sequence[str]:
-        """From the wheel's directory."""
+        """Return the names in the wheel's directory."""
         from gemmaspec.index import wheels
 
         return sorted(
@@ -87,19 +87,19 @@ class ReleaseReader:
 
 
 def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Listing]) -> Reader:
-    """The one vLLM that `--to`, `--release` or `--tree` names. Raises UsageError unless exactly one is named."""
+    """Return the vLLM that `--to`, `--release` or `--tree` names. Raise UsageError unless there is exactly one."""
     if tree and not release:
         return FolderReader(tree)
     if tree or not release:
         raise UsageError("name one vLLM: a release, or --tree DIR")
     found, chosen = listing_of.choose([release], listing())
     if len(chosen) != 1:
-        raise UsageError(f"one release is wanted, and {release!r} means {len(chosen)}")
+        raise UsageError(f"name one release; {release!r} means {len(chosen)}")
     return ReleaseReader(chosen[0], found)
 
 
 def is_source(path: str) -> bool:
-    """Whether a path is a .py file inside vllm/."""
+    """Return whether a path is a .py file inside vllm/."""
     try:
         launcher.check_path(path)
     except ValueError:
@@ -110,7 +110,7 @@ def is_source(path: str) -> bool:
 def find_scope(
     reader: Reader, scope: str, near: str, say: Callable[[str], None] = lambda _: None
 ) -> Mapping[str, bytes]:
-    """The files that define a function or class, in the folder closest to where it was; none when nothing has it."""
+    """Return the files that define a function or class, in the folder closest to `near`; empty if there are none."""
     for files in rings(reader, near, say):
         found = {path: data for path, data in files.items() if defines(data, scope)}
         if found:
@@ -119,7 +119,7 @@ def find_scope(
 
 
 def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Mapping[str, bytes]]:
-    """All files but one, from those of its own folder to those that are farthest; `say` hears what is being read."""
+    """Yield all files except `near`, from the closest folder to the farthest; `say` reports the progress."""
     names = [path for path in reader.names() if path != near]
     distance = functools.partial(_distance, near)
     for ring in sorted({distance(path) for path in names}):
@@ -134,7 +134,7 @@ def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Map
 
 
 def defines(data: bytes, scope: str) -> bool:
-    """Whether a file defines a function or class of this qualified name."""
+    """Return whether a file defines a function or class of this qualified name."""
     if scope.rpartition(".")[2].encode() not in data:
         return False
     try:
@@ -144,6 +144,6 @@ def defines(data: bytes, scope: str) -> bool:
 
 
 def _distance(near: str, path: str) -> int:
-    """How many folders up from the one file the folder is that holds both."""
+    """Return how many folders the common folder of both files is above the first one."""
     folder = Path(near).parent
     return next(up for up, one in enumerate([folder, *folder.parents]) if Path(path).is_relative_to(one))

@@ -1,4 +1,4 @@
-"""Released wheels, of which only the wanted files are read, by range requests; cached by the wheel's sha256."""
+"""Released wheels: only the needed files are read, with range requests, and cached by the wheel's sha256."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 THREADS: Final = 8
 _ABSENT: Final = ".absent"
-"""Suffix of the mark for a file that a wheel does not have."""
+"""Suffix of the marker for a file that a wheel lacks."""
 
 
 class Releases:
-    """Opens released wheels, and counts what that costs."""
+    """Opens released wheels and counts the transferred bytes."""
 
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
@@ -33,16 +33,16 @@ class Releases:
 
     @property
     def bytes_received(self) -> int:
-        """Bytes of wheels that came over the network."""
+        """Bytes of wheels received over the network."""
         return sum(self._received)
 
     @property
     def bytes_of_wheels(self) -> int:
-        """The sizes of the wheels they came from."""
+        """The total size of these wheels."""
         return sum(self._sizes.values())
 
     def open(self, versions: Sequence[str], needed: Needed) -> Iterator[Tree | Unreadable]:
-        """The trees of some releases, those that are in the cache first; one that cannot be read says why."""
+        """Yield the trees of some releases, cached ones first; an unreadable one has the reason."""
         missing: dict[str, list[str]] = {}
         for version in versions:
             paths = sorted(needed(version))
@@ -68,7 +68,9 @@ class Releases:
             todo.put(version)
         for _ in range(min(THREADS, len(wanted))):
             work = (todo, done, wanted, wheels)
-            threading.Thread(target=self._work, args=work, daemon=True).start()  # Ctrl-C waits for none of them
+            threading.Thread(
+                target=self._work, args=work, daemon=True
+            ).start()  # daemons, so that Ctrl-C does not wait for them
         try:
             for _ in wanted:
                 result = done.get()
@@ -98,7 +100,7 @@ class Releases:
                     done.put(_tree(version, self._fetch(version, wanted[version], wheels.get(version), session)))
                 except GemmaspecError as error:
                     done.put(_unreadable(version, error))
-                except Exception as error:  # a bug must reach the one who waits
+                except Exception as error:  # a bug must reach the waiting thread
                     done.put(error)
 
     def _fetch(
@@ -112,7 +114,7 @@ class Releases:
 
         if wheel is None or wheel.digests.get("sha256", "") != self._listing.wheels[version]:
             raise EnvironmentMissing(
-                f"the wheel of vllm {version} is another one since the releases were listed",
+                f"the wheel of vllm {version} changed since the releases were listed",
                 hint="gemmaspec patch verify --refresh",
             )
         found = self._cached(version, paths)

@@ -1,4 +1,4 @@
-"""Where a function may have gone that nothing is called any more: others with nearly the same code."""
+"""Possible new names of a renamed function: functions with similar code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 from gemmaspec import launcher
 
 ALIKE: Final = 0.6
-"""How much of its code a function must have to be offered; 1 is all."""
+"""Minimum similarity of a proposed function; 1 means identical."""
 _RARE: Final = 3
-"""A file is parsed when it holds this many of the longest names of the function, or all where it has fewer."""
+"""A file is parsed if it contains this many of the function's longest names, or all if there are fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Successor:
-    """A function or class that may be the one that is looked for; `alike` is 1 for the same syntax tree."""
+    """A function or class that may be the renamed one; `alike` is 1 for the same syntax tree."""
 
     path: str
     scope: str
@@ -29,7 +29,7 @@ class Successor:
 
 
 def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
-    """The functions of some files that are most alike, the best first; its own name does not count."""
+    """Return the most similar functions of some files, best first; the name itself does not count."""
     source = launcher.Source(base)
     node = launcher.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
@@ -58,19 +58,19 @@ def _compared(
 
 
 def _rows(source: launcher.Source, node: Any) -> list[tuple[str, ...]]:
-    """The words of each line of a body."""
+    """Return the words of each line of a body."""
     first = node.body[0].lineno - 1
     return [row for index in range(first, node.end_lineno) if (row := source.words(index))]
 
 
 def _body(node: Any) -> str:
-    """The digest of what a function or class does, without its name."""
+    """Return the digest of the body of a function or class, without its name."""
     arguments = [node.args] if hasattr(node, "args") else node.bases
     return launcher.tree_digest([*arguments, *(one for one in node.body if not launcher.is_text(one))])
 
 
 def _definitions(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every function and class with its qualified name."""
+    """Yield every function and class with its qualified name."""
     for node in launcher.defined_in(tree):
         yield prefix + node.name, node
         yield from _definitions(node, f"{prefix}{node.name}.")

@@ -1,4 +1,4 @@
-"""A tree: the files of one vllm/ package that patches look at, wherever it lies."""
+"""A tree: the files of one vllm/ package that patches read, from any place."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gemmaspec.errors import GemmaspecError
 
 Kind = Literal["release", "image", "tree", "running"]
 Needed = Callable[[str], Iterable[str]]
-"""From a version of vLLM to the files that are wanted of it, as vllm/….py."""
+"""From a version of vLLM to the needed files, as vllm/….py."""
 
 LARGEST_FILE: Final = launcher.FILE_LIMIT
-"""Bytes: what a start reads too."""
+"""Maximum bytes of a file, the same as at a start."""
 UNKNOWN: Final = "unknown"
-"""The version of a vLLM that does not state one."""
+"""The version of a vLLM that states none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +32,20 @@ class TreeSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """What was read: the version, and the wanted files; None for one that the package does not have."""
+    """The version and the requested files; None for a file that the package lacks."""
 
     place: TreeSource
     vllm: str
     files: Mapping[str, bytes | None]
 
     def read(self, path: str) -> bytes | None:
-        """One of the wanted files. KeyError for another: it was not looked for, which is not "missing"."""
+        """Return one of the requested files. Raise KeyError for any other, because it was not read and may exist."""
         return self.files[path]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """A tree that could not be read, and why."""
+    """A tree that could not be read, and the reason."""
 
     place: TreeSource
     error: GemmaspecError

@@ -1,4 +1,4 @@
-"""Verdicts remembered: the same patch on the same files by the same launcher is decided once."""
+"""Cached verdicts: the same patch on the same files by the same launcher is decided once."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from gemmaspec.trees.tree import Tree
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """A patch with all it needs, ready to be decided on trees."""
+    """A patch with all that it needs, ready to be decided on trees."""
 
     id: str
     patches: tuple[launcher.Patch, ...]
-    """What it needs, then the patch itself."""
+    """The patches that it needs, then the patch itself."""
     digest: str
-    """sha256 of all that is in `patches`."""
+    """sha256 of the content of `patches`."""
 
     def needed_paths(self, version: str) -> frozenset[str]:
-        """Every file of a tree that deciding would read."""
+        """Return every file of a tree that deciding would read."""
         return deciding.needed_paths(self.patches, version)
 
     def decide(self, tree: Tree) -> Verdict:
-        """The verdict on a tree, from the cache when it holds one."""
+        """Return the verdict on a tree, from the cache if possible."""
         file = cache_dir() / "verdicts" / f"{self._key(tree)}.json"
         known = _parse(kept(file))
         if known:
@@ -43,13 +43,13 @@ class Judge:
         return verdict
 
     def _key(self, tree: Tree) -> str:
-        """Everything the verdict follows from."""
+        """Return a key of everything that affects the verdict."""
         files = {path: _digest(tree.read(path)) for path in sorted(self.needed_paths(tree.vllm))}
         return launcher.sha256(json.dumps([_engine(), self.digest, self.id, tree.vllm, files]).encode())
 
 
 def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
-    """A judge of one patch. PatchError when what it needs is not among `patches`."""
+    """Return a judge of one patch. Raise PatchError if `patches` lacks one that it needs."""
     chain = deciding.chain(patch, patches)
     text = json.dumps([dataclasses.asdict(one) for one in chain], sort_keys=True)
     return Judge(id=patch.id, patches=chain, digest=launcher.sha256(text.encode()))
@@ -57,7 +57,7 @@ def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
 
 @cache
 def _engine() -> str:
-    """The code that decides, and the Python that compiles: another one may decide otherwise."""
+    """Return a key of the launcher's code and the Python version, because both affect the verdict."""
     sources = (file.read_bytes() for file in (data.LAUNCHER, Path(deciding.__file__)))
     return launcher.sha256(b"".join([*sources, sys.version.encode()]))
 

@@ -1,4 +1,4 @@
-"""Which vLLM, torch and transformers are installed somewhere, from their files alone: nothing of them is imported."""
+"""The installed versions of vLLM, torch and transformers, read from their files without importing them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ del sys.path[0]
 found = {name: importlib.util.find_spec(name) for name in ("vllm", "torch", "transformers")}
 print(json.dumps({name: spec.origin if spec else None for name, spec in found.items()}))
 """
-"""Run by the interpreter that would run vLLM. A package is found, not imported."""
+"""A script for the interpreter that would run vLLM. It finds the packages without importing them."""
 _PATIENCE_S: Final = 30
 _FILES: Final = {"torch": "torch/version.py", "transformers": "transformers/__init__.py"}
 
 
 def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
-    """`vllm`, `torch` and `transformers` in an image that is on this machine; `unknown` where it is not stated.
+    """Return the versions of `vllm`, `torch` and `transformers` in a local image; `unknown` if not stated.
 
-    `python` is the interpreter that would run vLLM, if known. Raises EnvironmentMissing: no daemon, no such image,
-    no vllm in it.
+    `python` is the interpreter that would run vLLM, if known. Raise EnvironmentMissing without a daemon, for a missing
+    image, and for an image without vllm.
     """
     from gemmaspec.engine import endpoint  # Docker's SDK is slow to import
     from gemmaspec.trees.image import answering, looking_into
@@ -44,17 +44,17 @@ def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
 
 
 def interpreter_versions(python: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the same for an interpreter of this machine. Raises EnvironmentMissing when it has no vllm.
+    """Return the versions for a local interpreter. Raise EnvironmentMissing if it has no vllm.
 
-    The interpreter itself is asked where its packages are, as the launcher asks it, so that .pth files and the
-    PYTHONPATH of `environment` count. What cannot be run is looked through by its folders.
+    The interpreter itself locates the packages, as for the launcher, so that .pth files and the PYTHONPATH of
+    `environment` count. If it cannot run, its folders are searched.
     """
     found = _located(python, environment or {})
     if found is None:
         return _versions(list(_beside(python)), _on_disk, str(python))
     if "vllm" not in found:
         raise EnvironmentMissing(
-            f"{python} finds no vllm", hint="set runtime.python to the interpreter that has vllm, or leave it out"
+            f"{python} has no vllm", hint="set runtime.python to the interpreter that has vllm, or remove it"
         )
     package = found["vllm"].parent
     files = {"torch": "version.py", "transformers": "__init__.py"}
@@ -64,7 +64,7 @@ def interpreter_versions(python: Path, environment: Mapping[str, str] | None = N
 
 
 def _located(python: Path, environment: Mapping[str, str]) -> dict[str, Path] | None:
-    """Return where an interpreter would import each package from; None when it cannot be run."""
+    """Return where an interpreter would import each package from; None if it cannot run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     try:
         done = subprocess.run(
@@ -91,7 +91,7 @@ def _checked(version: str) -> str:
 
 
 def _beside(python: Path) -> Iterator[str]:
-    """Its own environment first, then what it would see as the system's Python."""
+    """Yield the folders of its own environment, then those of the system's Python."""
     own = python.parent.parent
     for folder in sorted((own / "lib").glob("python3*/*-packages")):
         yield f"{folder}/vllm"
@@ -102,11 +102,11 @@ def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str
     package = find_package(folders, archive)
     if package is None:
         raise EnvironmentMissing(
-            f"no vllm package was found in {place}",
+            f"cannot find a vllm package in {place}",
             hint="set container.python (for an image) or runtime.python to the interpreter that has vllm",
         )
     vllm = _checked(launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN)
-    # A vllm that is installed as a checkout lies elsewhere than its dependencies.
+    # A vllm that is installed as a checkout is in another folder than its dependencies.
     sites = [str(PurePosixPath(folder).parent) for folder in dict.fromkeys([package, *folders])]
     return {"vllm": vllm, **{name: _stated(sites, path, archive) for name, path in _FILES.items()}}
 

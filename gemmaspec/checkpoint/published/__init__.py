@@ -1,1 +1,1 @@
-"""Shapes of published checkpoints, which ship with gemmaspec."""
+"""Shapes of published checkpoints that ship with gemmaspec."""

@@ -1,4 +1,4 @@
-"""Tensors of heads that draft a block at once: DFlash 2 and DSpark, in the speculators form. Pure.
+"""Tensors of heads that draft a block at once: DFlash 2 and DSpark, in the speculators format. Pure.
 
 Names and shapes are those that vLLM 0.32.0 reads: vllm/model_executor/models/qwen3_dflash.py, qwen3_dflash2.py and
 qwen3_dspark.py.
@@ -13,7 +13,7 @@ from gemmaspec.checkpoint.published.shapes import Shapes
 
 
 def dflash2_tensors(config: Mapping[str, Any]) -> Shapes:
-    """Return a DFlash 2 head without embeddings and output head: it uses those of its target."""
+    """Return a DFlash 2 head without embeddings and output head: it uses the target's."""
     layer, found = config["transformer_layer_config"], _backbone(config)
     width, taps, rank = layer["hidden_size"], config["conv_kernel_size"], config["selector_rank"]
     for index in range(layer["num_hidden_layers"]):
@@ -28,7 +28,7 @@ def dflash2_tensors(config: Mapping[str, Any]) -> Shapes:
 
 
 def dspark_tensors(config: Mapping[str, Any]) -> Shapes:
-    """Return a DSpark head with embeddings and a small output head of its own."""
+    """Return a DSpark head with its own embeddings and small output head."""
     layer, found = config["transformer_layer_config"], _backbone(config)
     width, words, rank = layer["hidden_size"], config["draft_vocab_size"], config["markov_rank"]
     _put(found, "embed_tokens.weight", layer["vocab_size"], width)

@@ -12,7 +12,7 @@ from typing import Any, Final
 DATA: Final = Path(__file__).parent / "data"
 _LARGE: Final = ("31B", "26B-A4B")
 _UNIFIED: Final = "12B"
-"""The size without towers: images and audio pass one linear layer each (transformers models/gemma4_unified)."""
+"""The size without encoders: one linear layer each for images and audio (transformers models/gemma4_unified)."""
 _SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
 
 
@@ -30,7 +30,7 @@ def text_of(size: str) -> dict[str, Any]:
 
 
 def config(size: str, *, towers: bool = True) -> dict[str, Any]:
-    """Return config.json of a Gemma 4 of this size, in the form that the published files have."""
+    """Return config.json of a Gemma 4 of this size, in the form of the published files."""
     large, facts = size in _LARGE, copy.deepcopy(_facts())
     found = {
         "architectures": ["Gemma4ForConditionalGeneration"],
@@ -51,7 +51,7 @@ def config(size: str, *, towers: bool = True) -> dict[str, Any]:
 
 
 def assistant_config(size: str) -> dict[str, Any]:
-    """Return config.json of the MTP draft that goes with a size."""
+    """Return config.json of the MTP draft for a size."""
     facts, target = _facts(), text_of(size)
     heads = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v")
     own = {name: target[name] for name in (*heads, "sliding_window")}
@@ -75,7 +75,7 @@ def assistant_config(size: str) -> dict[str, Any]:
 
 
 def eagle3_config(*, hidden: int = 5376) -> dict[str, Any]:
-    """Return config.json of an EAGLE-3 head for the 31B, in the speculators form."""
+    """Return config.json of an EAGLE-3 head for the 31B, in the speculators format."""
     layer = {
         "model_type": "llama", "num_hidden_layers": 1, "hidden_size": hidden, "intermediate_size": 21504,
         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 262144,
@@ -113,7 +113,7 @@ def block_config(kind: str) -> dict[str, Any]:
 
 
 def per_layer_form(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same as transformers 5.16 and later write it."""
+    """Return the configuration in the form of transformers 5.16 and newer."""
     changed = copy.deepcopy(dict(config))
     text = changed["text_config"]
     own: dict[str, Any] = {"head_dim": text.pop("global_head_dim")}

@@ -1,6 +1,6 @@
-"""Tensors of Gemma 4 checkpoints: names, types and shapes, from their configuration and how they are quantized.
+"""Tensors of Gemma 4 checkpoints: names, types and shapes, derived from configuration and quantization.
 
-The names are those that transformers gives such models; the tests hold names and shapes against transformers. Pure.
+The names are those of transformers; the tests compare names and shapes with transformers. Pure.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Shapes = dict[str, tuple[str, tuple[int, ...]]]
 def tensors(config: Mapping[str, Any], *, unread_keys: bool = True) -> Shapes:
     """Return every tensor of a Gemma 4, in BF16.
 
-    With `unread_keys`, as the published files have it, layers that share another's cache have keys and values too;
-    nothing reads them, and transformers does not write them.
+    With `unread_keys`, as in the published files, layers that share another layer's cache have keys and values too.
+    Nothing reads them, and transformers does not write them.
     """
     found: Shapes = {}
     text, width = config["text_config"], config["text_config"]["hidden_size"]
@@ -45,7 +45,7 @@ def _put(found: Shapes, name: str, *shape: int) -> None:
 
 
 def _linear(found: Shapes, name: str, rows: int, columns: int, *, clipped: bool) -> None:
-    """A linear layer of a tower, which may keep its inputs and outputs within bounds."""
+    """Add a linear layer of an encoder, which may clip its inputs and outputs."""
     _put(found, f"{name}.linear.weight", rows, columns)
     for bound in ("input_min", "input_max", "output_min", "output_max") if clipped else ():
         _put(found, f"{name}.{bound}")
@@ -115,7 +115,7 @@ def _vision(found: Shapes, vision: Mapping[str, Any], text_width: int) -> None:
 
 
 def _unified(found: Shapes, config: Mapping[str, Any], text_width: int) -> None:
-    """What a 12B has instead of towers (vllm/model_executor/models/gemma4_unified.py, 0.32.0)."""
+    """Add what a 12B has instead of encoders (vllm/model_executor/models/gemma4_unified.py, 0.32.0)."""
     vision, audio, part = config["vision_config"], config["audio_config"], "model.vision_embedder"
     width, patch = vision["mm_embed_dim"], 3 * (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2
     _put(found, f"{part}.patch_dense.weight", width, patch)
@@ -162,7 +162,7 @@ def _audio_layer(found: Shapes, name: str, audio: Mapping[str, Any]) -> None:
 
 
 def is_decoder_linear(name: str) -> bool:
-    """Whether a quantized checkpoint of a Gemma 4 has this module quantized."""
+    """Return whether quantized checkpoints of Gemma 4 quantize this module."""
     return ".language_model.layers." in name and name.endswith("_proj.weight")
 
 
@@ -174,7 +174,7 @@ def nvfp4(
     kv_scales: bool = False,
     quantized: Callable[[str], bool] = is_decoder_linear,
 ) -> Shapes:
-    """Return the same as ModelOpt's NVFP4 stores it: two weights a byte, one E4M3 scale for 16."""
+    """Return the shapes in ModelOpt's NVFP4: two weights per byte, one E4M3 scale per 16 weights."""
     found: Shapes = {}
     for name, (dtype, shape) in shapes.items():
         if not quantized(name):
@@ -195,7 +195,7 @@ def nvfp4(
 
 
 def fp8(shapes: Shapes) -> Shapes:
-    """Return the same with FP8 linear layers in the decoder, one scale for each output channel."""
+    """Return the shapes with FP8 linear layers in the decoder, one scale per output channel."""
     found: Shapes = {}
     for name, (dtype, shape) in shapes.items():
         found[name] = (dtype, shape)
@@ -206,12 +206,12 @@ def fp8(shapes: Shapes) -> Shapes:
 
 
 def single_experts(shapes: Shapes) -> Shapes:
-    """Return experts stored one by one, quantized to NVFP4, as an exporter without fused experts has them."""
+    """Return the shapes with experts stored one by one in NVFP4, as an exporter without fused experts writes them."""
     return nvfp4(split_experts(shapes))
 
 
 def split_experts(shapes: Shapes) -> Shapes:
-    """Return the same with experts stored one by one."""
+    """Return the shapes with experts stored one by one."""
     found: Shapes = {}
     for name, (dtype, shape) in shapes.items():
         if ".experts." not in name:
@@ -226,7 +226,7 @@ def split_experts(shapes: Shapes) -> Shapes:
 
 
 def eagle3_tensors(config: Mapping[str, Any]) -> Shapes:
-    """Return an EAGLE-3 head: one layer over embeddings and hidden states, its own small output head."""
+    """Return an EAGLE-3 head: one layer over embeddings and hidden states, with its own small output head."""
     layer, found = config["transformer_layer_config"], Shapes()
     width, inner, head = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
     rows = {"q": layer["num_attention_heads"] * head, "k": layer["num_key_value_heads"] * head}
@@ -242,7 +242,7 @@ def eagle3_tensors(config: Mapping[str, Any]) -> Shapes:
 
 
 def assistant_tensors(config: Mapping[str, Any]) -> Shapes:
-    """Return an MTP draft: queries only, and projections from and to the target's width."""
+    """Return an MTP draft: only queries, and projections from and to the target's width."""
     text, found = config["text_config"], Shapes()
     width, backbone = text["hidden_size"], config["backbone_hidden_size"]
     _put(found, "model.embed_tokens.weight", text["vocab_size"], width)

@@ -1,8 +1,8 @@
-"""Published checkpoints whose shapes ship with gemmaspec, so that questions about them need no network. Pure.
+"""Published checkpoints whose shapes ship with gemmaspec, so that answers about them need no network. Pure.
 
-What ships is a configuration, and the names, types and shapes of the tensors that follow from it and from how the
-checkpoint is quantized: sizes by part, no weights. A publisher can change a checkpoint at any time; whoever answers
-with these shapes says so, with the revision that they were taken from where it was recorded.
+A configuration ships, with the names, types and shapes of the tensors that follow from it and from the quantization,
+but no weights. A publisher can change a checkpoint at any time. Every answer that uses these shapes says so, with their
+revision if it was recorded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TOWERS: Final = ("model.vision_", "model.embed_vision", "model.audio_tower", "m
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCheckpoint:
-    """What is known of one published checkpoint."""
+    """The facts about one published checkpoint."""
 
     ref: str
     kind: str
     """model, assistant, eagle3, dflash2 or dspark."""
     size: str
     form: str
-    """BF16, FP8, NVFP4, NVFP4A16, NVFP4-AWQ, or NVFP4-mlp where attention stays in BF16."""
+    """BF16, FP8, NVFP4, NVFP4A16, NVFP4-AWQ, or NVFP4-mlp if attention stays in BF16."""
     base: bool
     towers: bool
     method: str
@@ -44,28 +44,28 @@ class PublishedCheckpoint:
     revision: str | None
     date: str | None
     source: str
-    """What the shapes rest on."""
+    """The source of the shapes."""
 
     @property
     def says(self) -> str:
-        """Return what an answer that rests on these shapes has to say."""
-        return f"answered from the shapes of {self.ref} that ship with gemmaspec ({self.revision or NOT_RECORDED})"
+        """Return the note for an answer that uses these shapes."""
+        return f"using the shapes of {self.ref} that ship with gemmaspec ({self.revision or NOT_RECORDED})"
 
 
 @functools.cache
 def shipped() -> dict[str, PublishedCheckpoint]:
-    """Return every checkpoint whose shapes ship, by its id in small letters."""
+    """Return every checkpoint whose shapes ship, by its id in lower case."""
     raw = json.loads((configs.DATA / "models.json").read_text(encoding="utf-8"))["models"]
     return {one["ref"].lower(): _entry(one) for one in raw}
 
 
 def shipped_for(ref: str) -> PublishedCheckpoint | None:
-    """Return what ships of a Hugging Face id; None for another."""
+    """Return the shipped facts about a Hugging Face id; None if there are none."""
     return shipped().get(ref.lower())
 
 
 def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:
-    """Return the checkpoint as its headers would describe it; the tokenizer is not part of it."""
+    """Return the checkpoint as its headers would describe it, without the tokenizer."""
     config, tensors = _built(known)
     fields = Fields(config, "config.json")
     described = describe(fields)

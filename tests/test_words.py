@@ -1,0 +1,148 @@
+"""The words that people read: no retired word in a message, a docstring or a comment's place, and verbs first."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+ROOMS = (
+    *("launcher", "tiny", "releases", "profile", "patching", "checkpoint", "stack", "lock", "carry", "proof"),
+    *("index", "engine", "models", "machine", "trees", "runtime"),
+)
+"""Rooms that are held to it, with the modules outside of every room and tools/."""
+
+RETIRED = {
+    r"mend(s|ed|ing)?": "fix",
+    r"holes?": "bug; the key `hole` of patch.yaml stays",
+    r"stand-ins?": "fake",
+    r"scratch": "workspace",
+    r"ceilings?": "roofline, or limit",
+    r"(image|audio|vision) (and \w+ )?towers?": "encoder",
+    r"(is|are|was) not to be had": "cannot be fetched, is missing",
+    r"(?<!there )(is|are) (?-i:none)(?! of)": "is missing, is invalid",
+    r"(?<!there )is no (?!longer|answer)[a-z]+": "is not a …",
+    r"(is|are) there already": "already exists",
+    r"(not|nothing) there (any more|yet)": "missing",
+    r"what it takes": "what it needs",
+    r"(?<=[a-z] )(is|are) taken for": "counts as",
+    r"needs? a hand": "has conflicts to resolve",
+    r"beside": "next to, in addition to",
+    r"a human": "a person",
+    r"(was|were|is|are) taught": "trained",
+    r"whole or not at all": "completely or not at all, atomically",
+    r"with what it takes": "with its requirements",
+    r"is (nowhere )?to be seen": "is not visible",
+}
+"""Words that this project no longer uses → the standard ones. Whole words, in any case."""
+
+_RETIRED = re.compile("|".join(rf"\b(?:{word})\b" for word in RETIRED), re.IGNORECASE)
+_TWO_WORDS = re.compile(r"[A-Za-z{}…]{2,}[,.:;]? +[A-Za-z{}…]{1,}")
+_NO_VERB = re.compile(
+    r"(The|A|An|Whether|How|Where|Every|All|Each|What|Which|Why|Those|None|Raises|Returns|Yields|Of|As|Its|One)\b"
+)
+_DESCRIBED = {"property", "cached_property", "functools.cached_property"}
+"""Decorators of what is read as a value: its docstring says what it is."""
+_NAMES_ITS_ERROR = {
+    "gemmaspec/launcher/launch.py": "the report of a bug",
+    "gemmaspec/proof/runner.py": "what a probe saw",
+    "tools/oracle_engine.py": "a broken oracle, for whoever repairs it",
+}
+"""Files that may show the name of an exception's class, and why."""
+
+
+def _strings() -> object:
+    spec = importlib.util.spec_from_file_location("strings", ROOT / "tools" / "strings.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+STRINGS = _strings()
+
+
+def files(room: str) -> list[Path]:
+    """Return the Python files of a room; of the modules outside of every room for "root"; of tools/."""
+    if room == "root":
+        return sorted((ROOT / "gemmaspec").glob("*.py"))
+    return sorted((ROOT / "tools").glob("*.py") if room == "tools" else (ROOT / "gemmaspec" / room).rglob("*.py"))
+
+
+@functools.cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def read_by_people(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every message and docstring."""
+    yield from STRINGS.texts(tree, docstrings=True)
+    yield from (one for one in STRINGS.texts(tree, docstrings=False) if _TWO_WORDS.search(one[1]))
+
+
+def retired(text: str) -> str | None:
+    """Return the retired word in a text, without quotations of code."""
+    found = _RETIRED.search(re.sub(r"`[^`]*`", "", text))
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "root", "tools"])
+def test_no_retired_word_reaches_a_person(room: str):
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {word!r} in {text!r}"
+        for file in files(room)
+        for line, text in read_by_people(tree_of(file))
+        if (word := retired(text))
+    ]
+    assert files(room)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "root", "tools"])
+def test_a_docstring_of_a_function_begins_with_a_verb(room: str):
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}: {text.splitlines()[0]}"
+        for file in files(room)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef)
+        if not {ast.unparse(one) for one in node.decorator_list} & _DESCRIBED
+        if _NO_VERB.match(text := ast.get_docstring(node) or "")
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "root", "tools"])
+def test_no_message_names_the_class_of_an_exception(room: str):
+    shown = {
+        str(file.relative_to(ROOT))
+        for file in files(room)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FormattedValue)
+        if ast.unparse(node.value) in ("type(error).__name__", "error!r")
+    }
+    assert shown <= _NAMES_ITS_ERROR.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("what would mend it", "mend"),
+        ("https://x is not to be had: 404", "is not to be had"),
+        ("a fake of the Hub, a stand-in", "stand-in"),
+        ("the text is no diff", "is no diff"),
+        ("there is no diff", None),
+        ("the container is no longer running", None),
+        ("amendment of a whole file", None),
+        ("patch.yaml's key `hole`", None),
+    ],
+)
+def test_words_are_found_whole(text: str, word: str | None):
+    assert retired(text) == word
