@@ -79,7 +79,7 @@ oracle: setup ## query vLLM releases themselves about flags, defaults and comman
 	$(BIN)/python tools/oracle.py tables --cpu
 	$(BIN)/python tools/oracle.py lint 0.33.0 0.32.0 0.26.0
 
-release-day: setup ## everything for a new vLLM: RELEASE=0.34.0; facts, oracle, patches, proof, lint, docs, one report
+release-day: setup ## check a new vLLM from facts to docs (RELEASE=0.34.0), and write a report
 	$(BIN)/python tools/release_day.py $(RELEASE)
 
 bench: setup ## measure gemmaspec's own speed

@@ -98,7 +98,7 @@ class AttentionRule:
 
     versions: str
     flash_attention_on: tuple[int, ...]
-    """Major compute capabilities on which vLLM leaves attention to FlashAttention 4; elsewhere it is TRITON_ATTN."""
+    """Major compute capabilities on which vLLM uses FlashAttention 4; elsewhere TRITON_ATTN."""
     wide_heads_on: tuple[int, ...] = (9,)
     """Those on which FlashAttention 4 has kernels for heads of 512."""
 
