@@ -15,10 +15,10 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts oracle bench clean
+.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts oracle release-day bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## create .venv with gemmaspec and its development tools
 
@@ -78,6 +78,9 @@ facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what
 oracle: setup ## query vLLM releases themselves about flags, defaults and command lines (hours on a small machine)
 	$(BIN)/python tools/oracle.py tables --cpu
 	$(BIN)/python tools/oracle.py lint 0.33.0 0.32.0 0.26.0
+
+release-day: setup ## check a new vLLM from facts to docs (RELEASE=0.34.0), and write a report
+	$(BIN)/python tools/release_day.py $(RELEASE)
 
 bench: setup ## measure gemmaspec's own speed
 	$(BIN)/python tools/bench.py

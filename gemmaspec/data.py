@@ -17,6 +17,7 @@ COMPOSE: Final = ROOT / "compose"
 MEASUREMENTS: Final = ROOT / "measurements"
 PROMPTS: Final = ROOT / "prompts"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
+PROBE: Final = _PACKAGE / "launcher" / "probe.py"
 
 
 def patch_folders() -> tuple[Path, ...]:

@@ -276,6 +276,11 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.22.1", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
         case("0.24.0", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
     ),
+    "GS315": (case("0.33.0", *MTP, "machine=b200"), case("0.33.0", *MTP, "machine=b200", TRITON)),
+    "GS316": (
+        case("0.26.0", *DFLASH, "machine=dgx-spark", "speculative.num_speculative_tokens=15"),
+        case("0.28.0", *DFLASH, "machine=dgx-spark", "speculative.num_speculative_tokens=15"),
+    ),
     "GS314": (
         case("0.33.0", extra("--disable-sliding-window")),
         case("0.33.0", extra("--disable-sliding-window"), "serve.max_model_len=1024"),

@@ -36,7 +36,7 @@ class StandIn(ThreadingHTTPServer):
         self.seconds_per_byte = 0.0
         self.location: str | None = None
 
-    def server(self, *, speculates: bool = True, needs_api_key: bool = False) -> Server:
+    def server(self, *, speculates: bool = True, looks_up: bool = False, needs_api_key: bool = False) -> Server:
         """The stack that this is the server of."""
         return Server(
             name="stand-in",
@@ -44,6 +44,7 @@ class StandIn(ThreadingHTTPServer):
             port=self.server_address[1],
             model="tiny",
             speculates=speculates,
+            looks_up=looks_up,
             needs_api_key=needs_api_key,
         )
 

@@ -17,9 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmaspec.deploy import doctor_machine
+from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.doctor import machine
 from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
 from gemmaspec.doctor.machine import Clock, clock_row, container_shm_row, disk_row, open_files_row, shm_row, size_bytes
+from gemmaspec.doctor.result import CheckResult
+from gemmaspec.engine.process import ProcessEngine
+from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.load import load_profile
 from gemmaspec.releases.facts import facts_for
 
 SUMMARY = """\
@@ -82,7 +88,7 @@ def test_a_driver_that_does_not_name_its_cuda_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("capability", "vllm", "said"),
     [
-        ("12.1", "0.32.0", ["no FlashAttention for Gemma 4: Triton attention; it is used on 9.x, 10.x, 11.x"]),
+        ("12.1", "0.32.0", ["no FlashAttention for Gemma 4: Triton attention; it is used on 9.x"]),
         (
             "12.1",
             "0.23.0",
@@ -90,7 +96,8 @@ def test_a_driver_that_does_not_name_its_cuda_is_a_warning() -> None:
         ),
         ("12.1", "0.24.0", ["no FlashAttention"]),
         ("9.0", "0.32.0", ["no FP4 units"]),
-        ("10.0", "0.32.0", []),
+        ("10.0", "0.32.0", ["no FlashAttention for Gemma 4's heads of 512"]),
+        ("10.0", "0.23.0", ["no FlashAttention for Gemma 4: Triton attention in this release"]),
         (None, "0.32.0", []),
     ],
 )
@@ -331,6 +338,50 @@ def test_a_profile_that_is_not_valid_is_no_row(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "did you mean spark-31b" in done.stderr
+
+
+def _models_of(folder: Path) -> tuple[DoctorSubject, dict[str, CheckResult]]:
+    """The model rows of a shipped profile, with a cache of its own."""
+    loaded = load_profile("spark-31b-mtp", overrides=(f"caches.huggingface={folder}/hf",))
+    subject = DoctorSubject(loaded=loaded, engine=ProcessEngine(), forced="process")
+    return subject, {row.name: row for row in doctor_machine.models(subject)}
+
+
+def test_without_a_network_the_shapes_that_ship_say_what_is_to_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def nobody(model: str, revision: str | None, *, role: str) -> None:
+        asked.append(model)
+        raise Unreachable(f"{role}.model: the Hub does not answer", hint="look at the network")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(doctor_machine, "list_files", nobody)
+    subject, rows = _models_of(tmp_path)
+    assert len(asked) == 1
+    for role, least in (("target", 16e9), ("draft", 0.5e9)):
+        assert rows[role].state == "failed"
+        assert rows[role].message.startswith("the Hub does not answer, and it is not in the cache; ")
+        assert "GB would have to be fetched, answered from the shapes of" in rows[role].message
+        assert "that ship with gemmaspec" in rows[role].message
+        assert least < subject.to_fetch[role] < 3 * least
+
+
+def test_a_cache_with_all_weights_is_enough_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "hf" / "hub" / "models--google--gemma-4-31B-it-assistant"
+    snapshot = folder / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("a" * 40)
+    (snapshot / "config.json").write_text("{}")
+    assert _models_of(tmp_path)[1]["draft"].state == "warning"
+    (snapshot / "model.safetensors").write_bytes(b"x")
+    subject, rows = _models_of(tmp_path)
+    assert (rows["target"].state, rows["draft"].state) == ("failed", "ok")
+    assert rows["draft"].message.endswith("is in the cache, with all weights; the Hub was not asked")
+    assert subject.to_fetch["draft"] == 0
 
 
 def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec import data
 from tests.launching import (
     CORE,
     HUNK,
@@ -44,6 +45,24 @@ def test_the_server_runs_patched_code_and_vllm_itself_is_untouched(place: Place)
     assert done.said["argv"] == ["serve", "model"]
     changes = {path for path, entry in tree_of(place.package).items() if before.get(path) != entry}
     assert not {path for path in changes if "__pycache__" not in path}
+
+
+def test_it_runs_through_the_links_that_a_config_map_is_mounted_as(place: Place) -> None:
+    mount = place.run_dir.parent / "gemmaspec"
+    version = mount / "..2026_11_22_08_00_00.1"
+    version.mkdir(parents=True)
+    shutil.copy(data.LAUNCHER, version / "launch.py")
+    (version / "plan.json").write_text(json.dumps(plan_of()))
+    (mount / "..data").symlink_to(version.name)
+    for name in ("launch.py", "plan.json"):
+        (mount / name).symlink_to(f"..data/{name}")
+    words = [place.python, mount / "launch.py", "--plan", mount / "plan.json", "--run-dir", place.run_dir]
+    words += ["--cache-dir", place.cache_dir, "--", "vllm", "serve", "model"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["value"] == "patched"
+    assert not any(str(mount) in entry for entry in said["path"])
 
 
 def test_the_first_and_the_last_line_are_those_that_others_wait_for(place: Place) -> None:

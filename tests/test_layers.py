@@ -18,7 +18,7 @@ LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint"),
     ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict"),
-    ("index", "engine", "models"),
+    ("cluster", "index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
     ("measure",),
     ("proof", "deploy"),
@@ -44,6 +44,7 @@ ROOT = (
 
 PURE = (
     "stack",
+    "cluster",
     "lock",
     "doctor",
     "inspect",
@@ -115,8 +116,9 @@ def test_a_pure_room_touches_no_process_network_or_clock(room: str) -> None:
     assert not used & WORLD
 
 
-def test_the_launcher_imports_the_standard_library_alone() -> None:
-    used = {name.split(".")[0] for name in imports(PACKAGE / "launcher" / "launch.py")}
+@pytest.mark.parametrize("file", ["launch.py", "probe.py"])
+def test_what_runs_beside_vllm_imports_the_standard_library_alone(file: str) -> None:
+    used = {name.split(".")[0] for name in imports(PACKAGE / "launcher" / file)}
     assert used <= sys.stdlib_module_names
 
 

@@ -29,6 +29,7 @@ from tests.lint_cases import (
     BIG,
     BOTH,
     CASES,
+    DFLASH,
     FP8_CACHE,
     LOOKS_BOTH_WAYS,
     MTP,
@@ -355,6 +356,20 @@ def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(t
 def test_a_finding_points_to_the_argument_that_is_to_blame(code: str, words: tuple[str, ...], tmp_path: Path) -> None:
     one = case("0.33.0", "machine=dgx-spark", "chat.reasoning_parser=", extra(*words))
     assert findings(tmp_path, one)[code].key == "serve.extra_args.0"
+
+
+@pytest.mark.parametrize(("machine", "refused"), [("b200", True), ("h200", False), ("dgx-spark", True)])
+def test_flash_attention_has_wide_heads_on_hopper_alone(machine: str, *, refused: bool, tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.33.0", "serve.attention_backend=FLASH_ATTN", f"machine={machine}"))
+    assert ("GS307" in found) == refused
+
+
+@pytest.mark.parametrize(("method", "told"), [(MTP, True), (DFLASH, False)])
+def test_tokens_of_a_block_head_cost_no_passes_of_their_own(
+    method: tuple[str, ...], *, told: bool, tmp_path: Path
+) -> None:
+    more = ("machine=dgx-spark", "speculative.num_speculative_tokens=7", "serve.max_num_seqs=8")
+    assert ("GS505" in findings(tmp_path, case("0.33.0", *method, *more))) == told
 
 
 def test_a_draft_of_unknown_layers_is_not_refused_for_its_groups(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.lint_cases import BASE, BIG, SMALL
 
 SHELF = Shelf((data.PATCHES,))
 ASSISTANT = replace(SMALL, speculator=Speculator(method="mtp", target_hidden_size=5376))
+EAGLE3 = replace(SMALL, speculator=Speculator(method="eagle3"))
 DFLASH = replace(SMALL, speculator=Speculator(method="dflash"))
 
 
@@ -25,6 +26,13 @@ def errors(folder: Path, release: str, *sets: str, draft: object = None) -> dict
     file.write_text(BASE)
     found = check(load_profile(str(file), overrides=sets), patches=SHELF, asked=release, target=BIG, draft=draft)  # type: ignore[arg-type]
     return {one.code: one.message for one in found if one.severity == "error"}
+
+
+def _warnings(folder: Path, release: str, *sets: str) -> dict[str, str]:
+    """What is only likely, since nobody has looked into the draft."""
+    loaded = load_profile(str(folder / "mine.yaml"), overrides=sets)
+    found = check(loaded, patches=SHELF, asked=release, target=BIG)
+    return {one.code: one.message for one in found if one.severity == "warning"}
 
 
 @pytest.mark.parametrize("release", ["0.21.0", "0.26.0", "0.33.0"])
@@ -44,9 +52,34 @@ def test_mtp_with_a_dflash_head_is_dflash(tmp_path: Path) -> None:
     assert not {"GS201", "GS202", "GS222"} & set(errors(tmp_path, "0.33.0", *sets, draft=DFLASH))
 
 
-@pytest.mark.parametrize("method", ["mtp", "eagle3", "dflash", "eagle"])
+@pytest.mark.parametrize("method", ["mtp", "eagle3", "dflash", "eagle", "dspark"])
 def test_a_plain_model_is_no_head(method: str, tmp_path: Path) -> None:
     assert "GS222" in errors(tmp_path, "0.33.0", f"speculative.method={method}", draft=SMALL)
+
+
+@pytest.mark.parametrize(("method", "severity"), [("eagle", "warning"), ("dflash", "error")])
+def test_an_eagle3_head_as_eagle_starts(method: str, severity: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(BASE)
+    loaded = load_profile(str(file), overrides=(f"speculative.method={method}",))
+    found = {one.code: one for one in check(loaded, patches=SHELF, asked="0.26.0", target=BIG, draft=EAGLE3)}
+    assert found["GS202"].severity == severity
+
+
+@pytest.mark.parametrize(("method", "release"), [("dflash", "0.26.0"), ("dspark", "0.33.0")])
+@pytest.mark.parametrize("window", [1024, 2048])
+def test_a_block_head_with_a_window_of_its_own_needs_the_patch(
+    method: str, release: str, window: int, tmp_path: Path
+) -> None:
+    layers = tuple(replace(layer, window=window, kind="sliding", shares_with=None) for layer in BIG.text.layers[:5])
+    head = replace(SMALL, text=replace(SMALL.text, layers=layers), speculator=Speculator(method=method))
+    sets = (f"speculative.method={method}", "draft.model=owner/gemma-4-31B-it-speculator", "patches.required=[]")
+    off = "serve.disable_hybrid_kv_cache_manager=true"
+    found = errors(tmp_path, release, *sets, off, draft=head)
+    assert ("kv-spec-uniform-valueerror" in found.get("GS401", "")) == (window == 2048)
+    assert "GS401" not in errors(tmp_path, release, *sets, draft=head)
+    unseen = _warnings(tmp_path, release, *sets, off)
+    assert "kv-spec-uniform-valueerror" in unseen["GS401"]
 
 
 def test_draft_parallelism_may_be_said_of_heads(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmaspec.cli.text.stack import answer_lines
+from gemmaspec.deploy.prepare import prepare
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
+from gemmaspec.profile.load import load_profile
 from gemmaspec.ready import http
 from gemmaspec.ready import probe as probing
 from gemmaspec.ready.counters import SpecCounters
@@ -64,6 +67,25 @@ def test_a_server_that_answers_but_does_not_draft_is_not_ready(vllm: StandIn) ->
     error = refusal(vllm.server())
     assert "the server answers but does not draft" in error.message
     assert error.exit_code == 6
+
+
+def test_a_server_that_looks_drafts_up_may_find_none(vllm: StandIn) -> None:
+    vllm.drafts_per_answer = 0
+    answer = probe(vllm.server(looks_up=True), timeout_s=10)
+    assert (answer.draft_tokens, answer.acceptance_length) == (0, None)
+    assert list(answer_lines(answer, looks_up=True))[-1].startswith("drafted   nothing for this question")
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix", "mtp", None])
+def test_a_profile_s_method_says_whether_drafts_are_looked_up(method: str | None) -> None:
+    sets = {
+        "ngram": ("draft=", "speculative={method: ngram, num_speculative_tokens: 4, prompt_lookup_max: 4}"),
+        "suffix": ("draft=", "speculative={method: suffix}"),
+        "mtp": (),
+        None: ("draft=", "speculative="),
+    }[method]
+    server = prepare(load_profile("spark-31b-mtp", overrides=sets), engine="docker")[0]
+    assert (server.speculates, server.looks_up) == (method is not None, method in ("ngram", "suffix"))
 
 
 def test_a_page_without_counters_is_an_error(vllm: StandIn) -> None:

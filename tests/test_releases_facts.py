@@ -104,6 +104,7 @@ def test_every_patch_that_a_method_needs_is_shipped_and_is_for_those_releases(me
     assert method in METHODS
     row = METHODS[METHODS.index(method)]  # type: ignore[arg-type]
     for patch in row.patches:
+        assert row.method in SHELF[patch].text.required_by.methods
         versions = [SpecifierSet(variant.versions) for variant in SHELF[patch].text.variants]
         for release in SpecifierSet(row.versions).filter(releases()):
             assert any(one.contains(release) for one in versions), f"{patch} has no diff for {release}"

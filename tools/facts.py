@@ -22,6 +22,7 @@ from gemmaspec import launcher
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.index import wheels
+from gemmaspec.index.cache import keep, kept
 from gemmaspec.releases import facts, table
 from gemmaspec.releases.changes import changes
 from gemmaspec.releases.extract import cuda_of
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     """Read the releases, write the table, and return the exit code."""
     try:
         listing = listing_of.published(refresh=True)
-        there = {release: _known(release) for release in facts.releases()}
+        there = {release: known(release) for release in facts.releases()}
         again = "--all" in arguments
         named = [argument for argument in arguments if argument != "--all"]
         listing, named = listing_of.choose(named, listing)
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
         for release in wanted:
             there[release] = _read(release, listing)
         ordered = {release: there[release] for release in sorted(there, key=Version)}
-        _write(ordered)
+        write(ordered)
     except GemmaspecError as error:
         sys.stderr.write(f"facts: {error.message}\n" + (f"  {error.hint}\n" if error.hint else ""))
         return error.exit_code
@@ -56,7 +57,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _known(release: str) -> frozenset[Fact]:
+def known(release: str) -> frozenset[Fact]:
+    """What the table has of a release."""
     return table.facts_of(facts.whole_table(), release, facts.releases())
 
 
@@ -68,14 +70,17 @@ def _final(listing: Listing) -> list[str]:
 def _read(release: str, listing: Listing) -> frozenset[Fact]:
     sys.stderr.write(f"facts: reading vllm {release}\n")
     found = extract_from(ReleaseReader(release, listing))
-    return table.facts_in(replace(found, cuda=cuda_of(_dockerfile(release)) or ""))
+    return table.facts_in(replace(found, cuda=cuda_of(sdist_member(release, "docker/Dockerfile")) or ""))
 
 
-def _dockerfile(release: str) -> str:
-    """Return docker/Dockerfile of the sdist, "" if it is missing; the archive is read only up to it."""
+def sdist_member(release: str, name: str) -> str:
+    """A text file of the sdist, "" where it has none; the archive is read up to there, and the text is kept."""
     source = next((file for file in wheels.release_files(PROJECT, release) if file.package_type == "sdist"), None)
     if source is None:
         return ""
+    folder = wheels.cache_folder(source)
+    if folder and (content := kept(folder / name)) is not None:
+        return content.decode()
     with (
         wheels.open_session() as session,
         session.get(source.url, stream=True, timeout=wheels.TIMEOUT) as answer,
@@ -83,12 +88,16 @@ def _dockerfile(release: str) -> str:
     ):
         answer.raise_for_status()
         for member in archive:
-            if member.name.partition("/")[2] == "docker/Dockerfile" and (file := archive.extractfile(member)):
-                return file.read().decode()
+            if member.name.partition("/")[2] == name and (file := archive.extractfile(member)):
+                content = file.read()
+                if folder:
+                    keep(folder / name, content)
+                return content.decode()
     return ""
 
 
-def _write(by_release: Mapping[str, frozenset[Fact]]) -> None:
+def write(by_release: Mapping[str, frozenset[Fact]]) -> None:
+    """Write the tables of these releases."""
     files = {**table.write(by_release), "releases": {"releases": list(by_release)}}
     for name, content in files.items():
         write_whole(DATA / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -13,6 +13,8 @@ tiny-cpu (`make runtime`), preceded by the transformers that runs Gemma 4 with t
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -33,7 +35,6 @@ from gemmaspec.files import state_dir, write_whole
 from gemmaspec.index import wheels as index
 from gemmaspec.index.cache import cache_dir
 from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.batch import batch_defaults
 from gemmaspec.releases.facts import Facts, facts_for, releases
 from gemmaspec.runtime import ensure_runtime
 
@@ -48,55 +49,93 @@ EXTRAS: Final = (
 )
 """Packages that some releases import and the runtime of another lacks."""
 TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", "5.8.1"))
-"""The transformers for a release; None means the runtime's own."""
+"""The transformers for a release; None: the runtime's own."""
+_MASK: Final = 4
+"""The token in place of those that a head drafts at once; any one will do for a configuration."""
 SIZES: Final = ("31B", "26B-A4B", "E4B", "E2B")
 
 
 class Oracle:
-    """One release on one kind of platform, which answers questions until it is closed."""
+    """One release on one kind of platform; answers questions until it is closed.
+
+    Answers are kept in the cache, by what they depend on, so that a run that is repeated goes on where it was. vLLM is
+    imported for the first question that has no answer yet.
+    """
 
     def __init__(self, release: str, machine: str) -> None:
-        models = model_folders()
-        path = [str(part) for part in (_transformers(release), _extras(), source(release)) if part]
-        env = {**os.environ, "ORACLE_RELEASE": release, "PYTHONPATH": os.pathsep.join(path)}
-        env |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(_folder("cache"))}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._log = (_folder("log") / f"{release}-{machine}.txt").open("w")
-        self._process = subprocess.Popen(
-            [str(_interpreter()), str(ENGINE), machine],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=env,
-        )
-        self.ask({"argv": ["--model", str(models / "gemma-4-31B-it")], "warm": True})
+        self._release, self._machine = release, machine
+        self._models = model_folders()
+        self._process: subprocess.Popen[str] | None = None
+        self._log = _folder("log") / f"{release}-{machine}.txt"
+        self._kept = _folder("answers") / f"{release}-{machine}-{self._depends_on()}.jsonl"
+        self._answers = dict(_answers(self._kept))
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one answer. Raise GemmaspecError if the process died."""
-        assert self._process.stdin
-        assert self._process.stdout
+        """One answer. Raises GemmaspecError when the process died."""
+        key = json.dumps(question, sort_keys=True)
+        if key not in self._answers:
+            self._process = self._process or self._start()
+            found = self._answered(self._process, question)
+            with self._kept.open("a") as file:
+                file.write(json.dumps([key, found]) + "\n")
+            self._answers[key] = found
+        return self._answers[key]
+
+    def _start(self) -> subprocess.Popen[str]:
+        path = [str(part) for part in (_transformers(self._release), _extras(), source(self._release)) if part]
+        env = {**os.environ, "ORACLE_RELEASE": self._release, "PYTHONPATH": os.pathsep.join(path)}
+        env |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(_folder("cache"))}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        with self._log.open("w") as log:
+            process = subprocess.Popen(
+                [str(_interpreter()), str(ENGINE), self._machine],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=env,
+            )
+        self._answered(process, {"argv": ["--model", str(self._models / "gemma-4-31B-it")], "warm": True})
+        return process
+
+    def _answered(self, process: subprocess.Popen[str], question: Mapping[str, Any]) -> dict[str, Any]:
+        assert process.stdin
+        assert process.stdout
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            raise GemmaspecError(f"the oracle died; see its log, {self._log.name}")
+            raise GemmaspecError(f"the oracle died; its log: {self._log}")
         found: dict[str, Any] = json.loads(line)
         return found
 
+    def _depends_on(self) -> str:
+        """A digest of everything but the question that an answer depends on."""
+        parts = [ENGINE.read_bytes(), repr((EXTRAS, TRANSFORMERS)).encode()]
+        parts += [file.read_bytes() for file in sorted(self._models.glob("*/config.json"))]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=30)  # closes both pipes
-        self._log.close()
+        if self._process:
+            self._process.communicate(timeout=300)  # closes both pipes
 
     def __enter__(self) -> Oracle:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _answers(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was answered before; a line that was cut short is asked again."""
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(ValueError):
+            key, found = json.loads(line)
+            yield key, found
 
 
 def source(release: str) -> Path:
@@ -134,6 +173,9 @@ def model_folders() -> Path:
         assert known
         wanted[name.rpartition("/")[2]] = dict(checkpoint_of(known).config)
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()
+    wanted["gemma-4-31B-dspark"] = {**configs.block_config("dspark"), "mask_token_id": _MASK}
+    plain = {"speculators_model_type": "dflash", "architectures": ["DFlashDraftModel"], "mask_token_id": _MASK}
+    wanted["gemma-4-31B-dflash"] = {**configs.block_config("dflash2"), **plain}
     for name, config in wanted.items():
         (out / name).mkdir(exist_ok=True)
         write_whole(out / name / "config.json", json.dumps(config))
@@ -246,19 +288,6 @@ def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"variable {name} {'is not in the table' if name in answer['environment'] else 'is not of envs.py'}"
     for name in sorted(facts.speculative_keys - set(answer["speculative"])):
         yield f"speculative key {name} is not of SpeculativeConfig"
-
-
-def expected(release: str, machine: str, facts: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the answer of batch_defaults for a machine of the oracle."""
-    capability = facts["capability"]
-    found = batch_defaults(
-        release,
-        memory=facts["memory"],
-        name=facts["name"],
-        capability=".".join(map(str, capability)) if capability else None,
-        cpu=machine == "cpu",
-    )
-    return found.tokens, found.sequences
 
 
 def main(words: Sequence[str]) -> int:

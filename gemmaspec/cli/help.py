@@ -38,7 +38,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "restart": About(
         "Render a started profile again and restart it", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
     ),
-    "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json")),
+    "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
     "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
     "top": About("Show live statistics of running profiles", ("top", "top spark-31b-mtp --once --json", "top --web")),
@@ -54,7 +54,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
     "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
-    "render": About("Write a profile's Compose stack to a folder", ("render spark-31b-e2b -o stack",)),
+    "render": About(
+        "Write a stack for Compose or Kubernetes",
+        ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
+    ),
     "watch": About(
         "Watch running profiles for faults",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),

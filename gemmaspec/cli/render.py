@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cluster.settings import TARGETS, Settings
+from gemmaspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmaspec.cluster.build import Manifests
+    from gemmaspec.profile.load import Loaded
+    from gemmaspec.stack.folder import Rendered
+
+_COMPOSE = "compose"
+_TARGETS = (_COMPOSE, *TARGETS)
+_DEFAULTS = Settings()
 
 
 def add_to(app: typer.Typer) -> None:
@@ -17,13 +29,52 @@ def add_to(app: typer.Typer) -> None:
 
 def render(
     profile: options.Profile,
-    out: options.Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE, or ./PROFILE-TO for a cluster]"
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; print the differences and exit 3 if there are any.")
     ] = False,
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Put everything into one compose.yaml, to paste or share.")
     ] = False,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="|".join(_TARGETS),
+            help="What to write: a Compose stack, or objects for a cluster.",
+            autocompletion=lambda: list(_TARGETS),
+        ),
+    ] = _COMPOSE,
+    validate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--validate",
+            metavar="cluster|FILE",
+            help="For a cluster: have its API server check the objects, or a CRD or JSON Schema; repeatable.",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int, typer.Option("--replicas", metavar="N", help="For a cluster: servers, each on its own GPUs.")
+    ] = _DEFAULTS.replicas,
+    storage: Annotated[
+        str, typer.Option("--storage", metavar="SIZE", help="For a cluster: size of the volume for models.")
+    ] = _DEFAULTS.storage,
+    runtime_class: Annotated[
+        str,
+        typer.Option("--runtime-class", metavar="NAME", help="For a cluster: RuntimeClass of GPU pods, or none."),
+    ] = str(_DEFAULTS.runtime_class),
+    secret: Annotated[
+        str | None,
+        typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace that --validate asks about.")
+    ] = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     locked: options.Locked = False,
@@ -32,30 +83,94 @@ def render(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template."""
-    from gemmaspec.deploy import render as use_case
+    """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template.
+
+    With --to it writes YAML for a cluster, and a kustomization.yaml. gemmaspec deploys to no cluster: kubectl does, or
+    what you use for GitOps.
+    """
     from gemmaspec.deploy.lint import stop_on_errors
     from gemmaspec.profile.load import load_profile
-    from gemmaspec.stack import folder
-    from gemmaspec.stack.build import build_stack
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
+    settings = {"replicas": replicas, "storage": storage, "runtime_class": runtime_class, "secret": secret}
+    if to == _COMPOSE:
+        _refuse_for_compose({**settings, "validate": validate or None, "namespace": namespace}, profile)
+        made: Rendered = _stack(loaded, single_file=single_file, locked=locked)
+        out = out or Path(loaded.profile.name)
+        follow = [f"next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {loaded.profile.name}"]
+    else:
+        if single_file:
+            raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")
+        manifests = _manifests(loaded, to, settings, locked=locked, validate=validate or (), namespace=namespace)
+        out, made = out or Path(f"{loaded.profile.name}-{to}"), manifests
+        follow = _next(manifests, to, out)
+    _write(loaded, made, out, check=check, force=force, json=json, follow=follow)
+
+
+def _refuse_for_compose(given: dict[str, Any], profile: str) -> None:
+    """Raise UsageError for an option that only a cluster has."""
+    for name, value in given.items():
+        if value != getattr(_DEFAULTS, name, None):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is for a cluster", hint=f"gemmaspec render {profile} --to kubernetes")
+
+
+def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
+    from gemmaspec.stack.build import build_stack
+
     if locked:
         from gemmaspec.deploy.lock import as_locked
 
         loaded = as_locked(loaded, "docker")
-    stack = build_stack(loaded, form="single-file" if single_file else "folder")
-    out = out or Path(stack.profile.name)
+    return build_stack(loaded, form="single-file" if single_file else "folder")
+
+
+def _manifests(
+    loaded: Loaded, to: str, settings: dict[str, Any], *, locked: bool, validate: Sequence[str], namespace: str | None
+) -> Manifests:
+    from gemmaspec.cluster.settings import target_named
+    from gemmaspec.deploy import manifests
+
+    if settings["runtime_class"] == "none":
+        settings["runtime_class"] = None
+    target = target_named(to)
+    made = manifests.manifests(loaded, target, Settings(**settings), locked=locked, note=output.progress)
+    manifests.validate(made, validate, namespace=namespace, note=output.progress)
+    return made
+
+
+def _write(
+    loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
+) -> None:
+    """Write what was rendered, or with `check` only compare it with what is there."""
+    from gemmaspec.deploy import render as use_case
+    from gemmaspec.stack import folder
+
     if check:
-        difference = folder.difference(stack, out)
+        difference = folder.difference(made, out)
         output.data(difference) if difference and not json else None
         if json:
             output.json_data({"ok": not difference, "folder": str(out), "difference": difference})
         raise typer.Exit(3 if difference else 0)
-    written = use_case.render(loaded, stack, out, force=force)
+    written = use_case.render(loaded, made, out, force=force)
     if json:
         output.json_data({"ok": True, "folder": str(out), "files": written})
         return
     output.progress(f"wrote {', '.join(written)} to {out}/")
-    output.progress(f"  next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {stack.profile.name}")
+    for line in follow:
+        output.progress(f"  {line}")
+
+
+def _next(made: Manifests, to: str, out: Path) -> list[str]:
+    """Return what is to be done before the start, and the command that brings the objects to the cluster."""
+    server = made.server
+    models = [
+        f"the {role} is a folder: copy it to models/{role} of the volume {server.name} before the start"
+        for role in server.local_models
+    ]
+    apply = f"next: kubectl apply --server-side -k {out}"
+    if to != "llm-d-values":
+        return [*models, apply]
+    chart = f"helm install {server.name} CHART --values {out}/values.yaml    # the chart llm-d-modelservice"
+    return [*models, apply, f"then: {chart}"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from gemmaspec.cli import options
+from gemmaspec.errors import UsageError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -12,16 +15,35 @@ def add_to(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
-def status(name: options.OptionalStack = None, json: options.Json = False) -> None:
+def status(
+    name: options.OptionalStack = None,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="The pods of a cluster, through your kubectl; NAME is a profile.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Another namespace than kubectl's own.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
     """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
 
     With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
     plan, the overlay or the package has changed since the start, 4 if gemmaspec cannot tell whether something runs,
     1 if NAME is given and does not run.
+
+    With --kubernetes, reads the report of each pod. Exit code 5 if a pod does not run the plan that it was given, or
+    patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import status as text
     from gemmaspec.deploy.status import status as use_case
 
+    if kubernetes:
+        _pods(name, namespace, as_json=json)
+        return
+    if namespace:
+        raise UsageError(
+            "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes -n {namespace}"
+        )
     found = use_case(name)
     text.show(found, one=bool(name), as_json=json)
     if any(one.changed for one in found):
@@ -29,4 +51,18 @@ def status(name: options.OptionalStack = None, json: options.Json = False) -> No
     if any(one.word == "unknown" for one in found):
         raise typer.Exit(4)
     if name and found[0].word in ("exited", "stopped"):
+        raise typer.Exit(1)
+
+
+def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
+    from gemmaspec.cli.text import pods as text
+    from gemmaspec.deploy.pods import pods
+
+    found = pods(name, namespace=namespace)
+    text.show(found, one=bool(name), as_json=as_json)
+    if any(one.findings for one in found):
+        raise typer.Exit(5)
+    if any(one.word == "unknown" for one in found):
+        raise typer.Exit(4)
+    if name and not any(one.word in ("ready", "starting") for one in found):
         raise typer.Exit(1)

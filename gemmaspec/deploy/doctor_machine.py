@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.deploy.fit import FitRequest, fit
 from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
@@ -83,17 +84,15 @@ def _folder(one: ModelRef) -> CheckResult:
 def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
-    cached = access.cached_commit(one.model, one.revision, cache=folder)
     try:
+        if subject.silent_hub:
+            raise subject.silent_hub
         if access.is_offline():
             raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
         listing = list_files(one.model, one.revision, role=one.role)
     except Unreachable as error:
-        if cached is None:
-            return failed(one.role, f"{error.message}, and the model is not in the cache", error.hint)
-        return warning(
-            one.role, f"{error.message}; the cache has {one.model} at {cached}, possibly incomplete", error.hint
-        )
+        subject.silent_hub = Unreachable(error.message.removeprefix(f"{one.role}.model: "), hint=error.hint)
+        return _without_the_hub(subject, one, subject.silent_hub)
     except GemmaspecError as error:
         return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
     cache = Cache(folder)
@@ -103,6 +102,23 @@ def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     if not cache.missing(listing):
         return ok(one.role, f"{shown} is in the cache")
     return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
+
+
+def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
+    """What the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    cached = access.cached_commit(one.model, one.revision, cache=folder)
+    if cached and access.is_whole(one.model, one.revision, cache=folder):
+        subject.to_fetch[one.role] = 0
+        return ok(one.role, f"{one.model} at {cached} is in the cache, with all weights; the Hub was not asked")
+    if cached:
+        return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, not all of it", error.hint)
+    known, says = shipped_for(one.model), f"{error.message}, and it is not in the cache"
+    if known:
+        subject.to_fetch[one.role] = size = checkpoint_of(known).nbytes
+        says += f"; {size / 1e9:.2f} GB would have to be fetched, {known.says}"
+    return failed(one.role, says, error.hint)
 
 
 def disks(subject: DoctorSubject) -> Iterator[CheckResult]:

@@ -17,6 +17,7 @@ from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError
 from gemmaspec.lock.model import Lock, Versions
 from gemmaspec.machine import readings
+from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
@@ -33,6 +34,9 @@ class DoctorSubject:
     overrides: Sequence[str] = ()
     to_fetch: dict[str, int] = field(default_factory=dict)
     """Bytes of target and draft that must still be fetched, by model, as far as known."""
+
+    silent_hub: Unreachable | None = None
+    """Why the Hub was not to be asked, once that is known: it is asked once, not for each model."""
 
     @property
     def profile(self) -> Profile | None:

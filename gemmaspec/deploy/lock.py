@@ -100,7 +100,19 @@ def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
 
 
 def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
-    """Return the profile with what its lock pins of image, target and draft, except models that were replaced."""
+    """Return the profile by its lock, as `by_lock` does, and note how to run that."""
+    if read_lock(loaded) is None:
+        return loaded
+    found = by_lock(loaded, engine, note)
+    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
+    return found
+
+
+def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """Return the profile with what its lock, if it has one, pins of image, target and draft.
+
+    What has moved since stays as it is; a model that is another one now is noted.
+    """
     lock = read_lock(loaded)
     if lock is None:
         return loaded
@@ -114,7 +126,6 @@ def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) ->
     for one in models_of(loaded.profile):
         if one.role not in fits:
             note(f"{one.role}: the lock names another model than the profile; fetching the profile's")
-    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
     return pinned(
         loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
     )

@@ -11,6 +11,7 @@ from gemmaspec.files import state_dir
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.speculation import LOOK_UPS
 from gemmaspec.releases.transformers import transformers_for
 from gemmaspec.runtime.managed import runtime_dir
 from gemmaspec.runtime.spec import RuntimeSpec
@@ -84,6 +85,7 @@ def _server(profile: Profile, **of_engine: object) -> Server:
         port=profile.serve.port,
         bind=profile.serve.bind,
         speculates=profile.speculative is not None,
+        looks_up=profile.speculative is not None and profile.speculative.method in LOOK_UPS,
         needs_api_key="VLLM_API_KEY" in profile.pass_env,
         gpus=MACHINES[profile.machine].gpus,
         stop_grace_s=float(profile.container.stop_grace_seconds),

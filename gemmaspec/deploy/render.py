@@ -10,10 +10,10 @@ from gemmaspec.deploy.stacks import stack_folder
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack import folder as stack_files
-from gemmaspec.stack.build import Stack
+from gemmaspec.stack.folder import Rendered
 
 
-def render(loaded: Loaded, stack: Stack, out: Path, *, force: bool = False) -> list[str]:
+def render(loaded: Loaded, stack: Rendered, out: Path, *, force: bool = False) -> list[str]:
     """Write the stack into `out` and return the names of its files.
 
     Unless `force`, raises UsageError for files that gemmaspec did not write or that were changed since. Raises

@@ -49,8 +49,11 @@ def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
     if capability is None:
         return
     major = int(capability.partition(".")[0])
-    on = facts.attention.flash_attention_on
-    if major not in on:
+    rule = facts.attention
+    on = [one for one in rule.flash_attention_on if one in rule.wide_heads_on]
+    if major in rule.flash_attention_on and major not in on:
+        yield "no FlashAttention for Gemma 4's heads of 512, and FlashInfer lacks kernels for them (vLLM #48082)"
+    elif major not in on:
         others = f"; it is used on {', '.join(f'{one}.x' for one in on)}" if on else " in this release"
         yield f"no FlashAttention for Gemma 4: Triton attention{others}"
     if major < 10:

@@ -23,6 +23,8 @@ class Server:
     model: str
     """The model's name in requests (`--served-model-name`, else the target)."""
     speculates: bool
+    looks_up: bool = False
+    """Whether drafts are looked up in the text (ngram, suffix): a text that repeats nothing has none."""
     needs_api_key: bool = False
     """Whether requests need the key in the environment variable VLLM_API_KEY."""
     gpus: bool = False

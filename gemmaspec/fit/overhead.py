@@ -23,6 +23,9 @@ from gemmaspec.fit.machine import GIB, Device
 _LOGITS_BYTES: Final = 6
 """For each sampled token and word of the vocabulary: logits in bfloat16 and in float32. With 256 requests at once
 sampling did not reach the peak of a batch of 2,048 tokens, which bounds this by 5.4."""
+_NATIVE_SAMPLER_BYTES: Final = 14
+"""The same for each request up to 0.20: logits in bfloat16 and in float32, probabilities, and as many random numbers
+(forward_native and random_sample in v1/sample/ops/topk_topp_sampler.py; FlashInfer samples by default from 0.21 on)."""
 _BASE: Final = 12 * 2**20
 """Minimum bytes of a pass, however few tokens it has."""
 _OUTSIDE: Final = 240 * 2**20
@@ -34,7 +37,10 @@ _CPU_RUNTIME: Final = 584 * 2**20
 _LARGEST_GRAPH: Final = 512
 _REPACKED: Final = 0.18
 """What packed 4-bit experts took beyond their stored bytes once Marlin's kernels had them: 2.14 and 2.18 GiB in two
-published loads of the 26B-A4B, whose experts are 11.97 GiB. Why so much is not known."""
+published loads of the 26B-A4B, whose experts are 11.97 GiB, if their GB are the log's GiB (0.92 and 0.80 GiB if not).
+
+No code explains it: prepare_nvfp4_moe_layer_for_marlin in marlin_utils_fp4.py (0.19.0 to 0.33.0) pads experts of 704 by
+nothing, its workspace is four numbers for each multiprocessor, and what it repacks from is freed layer by layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,9 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overh
     words = models[0].text.vocab_size
     found = [_pass(model, flags) for model in models]
     found.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
+    if Version(flags.vllm) < Version("0.21.0"):
+        each, requests = _NATIVE_SAMPLER_BYTES, min(flags.max_num_seqs, tokens)
+        found.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
     if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
         found.append(profiled)
     nbytes, formula = max(found)

@@ -123,7 +123,8 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
         message = asked and _cannot(subject, asked.upper())
         if asked and message and not (role == "draft" and subject.method != "draft_model"):
             message = f"{asked} does not support Gemma 4's head size of {_WIDE} {message}"
-            yield Issue(path=_backend_path(subject, role), message=message, fix="use TRITON_ATTN, or let vLLM choose")
+            fix = "use TRITON_ATTN" + ("" if _capability(subject) in (10, 11) else ", or let vLLM choose")
+            yield Issue(path=_backend_path(subject, role), message=message, fix=fix)
 
 
 @rule("GS308", "error")
@@ -166,8 +167,10 @@ def attention_backend(subject: Subject, role: Role) -> str | None:
     if not subject.machine.compute_capability:
         return "TRITON_ATTN" if not subject.facts.attention.flash_attention_on else None
     fp8 = (subject.value("--kv-cache-dtype") or "").startswith("fp8")
-    flash = _capability(subject) in subject.facts.attention.flash_attention_on and not fp8
-    return "FLASH_ATTN" if flash else "TRITON_ATTN"
+    rule = subject.facts.attention
+    if _capability(subject) not in rule.flash_attention_on or fp8:
+        return "TRITON_ATTN"
+    return "FLASH_ATTN" if _capability(subject) in rule.wide_heads_on else None
 
 
 def _attending(subject: Subject) -> tuple[Role, ...]:
@@ -191,8 +194,8 @@ def _cannot(subject: Subject, backend: str) -> str | None:
     capability = subject.machine.compute_capability
     if backend == "FLASH_ATTN" and subject.runs("<0.20"):
         return f"in vLLM {subject.vllm}"
-    if backend == "FLASH_ATTN" and capability and _capability(subject) not in (9, 10, 11):
-        return f"on compute capability {capability}: that is FlashAttention 4, for 9.x, 10.x and 11.x"
+    if backend == "FLASH_ATTN" and capability and _capability(subject) not in subject.facts.attention.wide_heads_on:
+        return f"on compute capability {capability}: that is FlashAttention 4, which has them on 9.x alone"
     if backend == "FLASHINFER" and subject.runs("<0.22"):
         return f"in vLLM {subject.vllm}"
     return None

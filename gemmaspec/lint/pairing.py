@@ -39,7 +39,10 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
     if head and asked != head.method:
         does = f"; vLLM {subject.vllm} drafts with {head.method} anyway" if runs_anyway else ""
         message = f"{subject.name('draft')} is made for {head.method}{does}"
-        severity: Severity = "note" if runs_anyway else "error"
+        starts = (asked, head.method) == ("eagle", "eagle3")
+        if starts:
+            does = ": as eagle it starts, but drafts from hidden states that it was not trained on"
+        severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
         yield Issue(path=path, message=message, fix=f"set method: {head.method}", severity=severity)
     elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
         does = "drafts with mtp anyway" if runs_anyway else "has no model for it and stops"

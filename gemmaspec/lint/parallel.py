@@ -54,6 +54,8 @@ def pipeline(subject: Subject) -> Iterator[Issue]:
         message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
     elif method == "dflash" and subject.runner == "v2":
         message = f"vLLM {subject.vllm} rejects dflash with pipeline parallelism"
+    elif method == "dspark":
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but a DSpark head cannot be split into stages"
     else:
         message = f"vLLM {subject.vllm} gives the draft the same stages, but only the last one drafts"
         yield Issue(

@@ -25,8 +25,23 @@ _PARTNERS: Final = {
 }
 """Flags that require another one (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
 
+_VALUES: Final = {
+    "--return-sampling-mask": ("--logprobs-mode", "processed_logprobs"),
+    "--ray-workers-use-nsight": ("--distributed-executor-backend", "ray"),
+    "--enable-mamba-cache-stochastic-rounding": ("--mamba-ssm-cache-dtype", "float16"),
+    "--mamba-ssu-algorithm": ("--mamba-backend", "flashinfer"),
+}
+"""Flags that stop the start unless another one has this value (VllmConfig, ParallelConfig)."""
+
 _HEADS: Final = frozenset({"mtp", "eagle", "eagle3", "dflash", "dspark"})
-_PLAIN_STOPS: Final = {"mtp": "NotImplementedError: Unsupported speculative method: 'mtp'"}
+_PLAIN_STOPS: Final = {
+    "mtp": "vLLM stops with NotImplementedError: Unsupported speculative method: 'mtp'",
+    "dspark": "vLLM takes it for a head of DeepSeek V4, and stops while it builds that",
+}
+"""How a start with a plain model ends; the others stop in EAGLEConfig, which wants a vocab_size. dspark: the branch for
+other architectures in SpeculativeConfig.__post_init__, 0.26.0 to 0.33.0."""
+_ONE_BY_ONE: Final = frozenset({"draft_model", "mtp", "eagle", "eagle3"})
+"""Methods that draft a token with each pass; a block head drafts all of them with one."""
 _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"})
 
 
@@ -38,6 +53,11 @@ def partner(subject: Subject) -> Iterator[Issue]:
         if given and not given.negated and not subject.switched(wanted):
             message = f"{flag} requires {wanted}, and vLLM stops without it"
             yield Issue(path=given.path, message=message, fix=f"add {fix}, or remove it")
+    for flag, (wanted, value) in _VALUES.items():
+        given = subject.argument(flag)
+        if given and not given.negated and subject.value(wanted) != value:
+            message = f"{flag} requires {wanted}={value}, and vLLM stops without it"
+            yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or remove it")
     counted = subject.argument("--per-request-spec-decode-metrics")
     if counted and not counted.negated and not subject.asked_method:
         message = "it counts draft tokens, and vLLM stops without a draft"
@@ -72,8 +92,7 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
     if method not in _HEADS or not name or subject.draft_is_head is not False:
         return
     message = f"{name} is a complete model, but {method} needs a head"
-    said = _PLAIN_STOPS.get(method)
-    message += f": vLLM stops with {said}" if said else ": vLLM stops while it reads the draft's configuration"
+    message += f": {_PLAIN_STOPS.get(method, 'vLLM stops while it reads the configuration of the draft')}"
     fix = "set method: draft_model, or use a head"
     yield Issue(path=("speculative", "method"), message=message, fix=fix, severity=None if subject.draft else "warning")
 
@@ -154,6 +173,24 @@ def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     )
 
 
+@rule("GS316", "error")
+def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
+    """Up to 0.27 a batch has room for what every request may draft (VllmConfig._set_max_num_scheduled_tokens)."""
+    sequences, batch, spec = subject.sequences, subject.batch, subject.profile.speculative
+    if not spec or sequences is None or batch is None or not subject.runs("<0.28"):
+        return
+    parallel = subject.method in ("dflash", "dspark") or bool(spec.parallel_drafting)
+    slots = (subject.tokens - 1 if parallel else 0) + (subject.method == "draft_model")
+    if batch > slots * sequences:
+        return
+    message = f"a batch of {batch} tokens has no room beside the drafts of {sequences} requests, {slots} slots each"
+    given = subject.argument("--max-num-seqs") or subject.argument("--max-num-batched-tokens")
+    path = given.path if given else ("speculative", "num_speculative_tokens")
+    fix = f"write serve.max_num_batched_tokens: {slots * sequences + 2048}, or fewer serve.max_num_seqs"
+    message += f": max_num_scheduled_tokens is set to {batch - slots * sequences}"
+    yield Issue(path=path, message=message, fix=fix)
+
+
 @rule("GS311", "error")
 def batch_below_context(subject: Subject) -> Iterator[Issue]:
     """Without chunked prefill, a batch must hold the longest prompt (SchedulerConfig.verify_max_model_len)."""
@@ -195,6 +232,18 @@ def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16")
 
 
+@rule("GS315", "warning")
+def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
+    """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
+    spec, capability = subject.profile.speculative, subject.machine.compute_capability or ""
+    if not spec or subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
+        return
+    if subject.value("--attention-backend") is None and spec.attention_backend is None:
+        message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
+        message += "such servers were seen to die while they capture graphs (vLLM #48082)"
+        yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
+
+
 @rule("GS313", "error")
 def dflash_attention(subject: Subject) -> Iterator[Issue]:
     """DFlash needs non-causal attention, which Triton's kernels have from 0.24 on (supports_non_causal)."""
@@ -210,6 +259,8 @@ def dflash_attention(subject: Subject) -> Iterator[Issue]:
 def several_requests(subject: Subject) -> Iterator[Issue]:
     """Many draft tokens for several requests on a machine with slow memory."""
     requests = subject.number("--max-num-seqs") or 0
+    if subject.method not in _ONE_BY_ONE:
+        return
     if subject.machine.name == "dgx-spark" and subject.tokens > 2 and requests > 1 and subject.name("draft"):
         message = f"is {subject.tokens}; with several requests on a DGX Spark, 2 was faster than 4"
         yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="measure 2 too")
@@ -235,8 +286,10 @@ RULES: Final = (
     too_few_gpus,
     batch_below_sequences,
     batch_below_context,
+    batch_below_drafts,
     fp8_with_mtp_on_hopper,
     no_window,
+    mtp_on_blackwell,
     dflash_attention,
     several_requests,
     streamed_tool_calls,

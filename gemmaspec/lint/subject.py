@@ -13,7 +13,7 @@ from gemmaspec.lint.command import Argument, arguments
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases import model_runner
-from gemmaspec.releases.batch import batch_defaults
+from gemmaspec.releases.batch import BatchDefaults, batch_defaults
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import Facts
 from gemmaspec.releases.media import ITEMS, wants_whole_items
@@ -195,20 +195,32 @@ class Subject:
         return default
 
     @property
+    def sequences(self) -> int | None:
+        """max_num_seqs: as given, else vLLM's default for the machine and batch; None where it is not known."""
+        if self.argument("--max-num-seqs"):
+            return self.number("--max-num-seqs")
+        return min(self._defaults.sequences, self.batch or self._defaults.sequences) if self._defaults else None
+
+    @property
     def _default_batch(self) -> int | None:
         """Return vLLM's default for this machine and, from 0.22 on, the largest image; None on an unknown machine."""
+        if self._defaults is None:
+            return None
+        whole = self.runs(">=0.22") and self.wants_whole_items is not False
+        return max(self._defaults.tokens, ITEMS[0].tokens) if whole else self._defaults.tokens
+
+    @property
+    def _defaults(self) -> BatchDefaults | None:
         machine = self.machine
         if machine.memory_gb is None or self.argument("--performance-mode"):
             return None
-        found = batch_defaults(
+        return batch_defaults(
             self.vllm,
             memory=round(machine.memory_gb * 10**9),
             name=machine.name,
             capability=machine.compute_capability,
             cpu=not machine.gpus,
         )
-        whole = self.runs(">=0.22") and self.wants_whole_items is not False
-        return max(found.tokens, ITEMS[0].tokens) if whole else found.tokens
 
     @property
     def length(self) -> int | None:
@@ -236,6 +248,8 @@ class Subject:
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
+        if self._is_called_a_head(role):
+            return None
         if _SMALL.search(self.called(role)):
             return True
         return False if _BIG.search(self.called(role)) else None
@@ -245,9 +259,15 @@ class Subject:
         checkpoint = self.checkpoint(role)
         if checkpoint:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
+        if self._is_called_a_head(role):
+            return None
         if _SMALL.search(self.called(role)):
             return frozenset({512})
         return frozenset({1024}) if _BIG.search(self.called(role)) else None
+
+    def _is_called_a_head(self, role: Role) -> bool:
+        """Whether the name is a head's: the size in it is then the target's, and says nothing of the head."""
+        return role == "draft" and bool(_HEAD.search(self.called(role)))
 
     def checkpoint(self, role: Role) -> Checkpoint | None:
         """Return what is known of a model."""

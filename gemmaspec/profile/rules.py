@@ -9,9 +9,9 @@ from typing import Final
 
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.speculation import LOOK_UPS
 
 _NEEDS_DRAFT: Final = {"draft_model", "eagle", "eagle3", "dflash", "dspark"}
-_NO_DRAFT: Final = {"ngram", "suffix"}
 _FIELDS_OF_METHOD: Final = {
     "draft_tensor_parallel_size": {"draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"},
     "use_heterogeneous_vocab": {"draft_model"},
@@ -98,7 +98,7 @@ def _pairing(profile: Profile) -> Iterator[Mistake]:
         return
     if spec.method in _NEEDS_DRAFT and not draft:
         yield Mistake(("speculative", "method"), f"{spec.method} needs a `draft: {{model: …}}`")
-    if spec.method in _NO_DRAFT and draft:
+    if spec.method in LOOK_UPS and draft:
         yield Mistake(("draft",), f"{spec.method} drafts from the text itself; remove the draft", _METHOD)
     if spec.num_speculative_tokens is None and spec.method != "suffix":
         yield Mistake(("speculative",), "num_speculative_tokens is missing")

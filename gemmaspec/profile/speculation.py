@@ -1,10 +1,13 @@
 """`speculative`: the keys of vLLM's speculative config that a profile may set."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictBool
 
 from gemmaspec.profile.fields import Int, Positive, Section, Text
+
+LOOK_UPS: Final = frozenset({"ngram", "suffix"})
+"""Methods without a draft model: they look drafts up in the text, and one that repeats nothing has none."""
 
 
 class Speculative(Section):

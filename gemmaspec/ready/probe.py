@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.launcher.probe import MAX_TOKENS, QUESTION, SETTLE_S, SETTLE_TRIES
 from gemmaspec.ready.counters import SpecCounters, spec_counters
 from gemmaspec.ready.http import NoAnswer, Reply, exchange
 from gemmaspec.ready.logline import printable
@@ -30,12 +31,7 @@ __all__ = [
     "user_message",
 ]
 
-QUESTION: Final = "Count from one to twenty, in words."
-MAX_TOKENS: Final = 48
 HEALTH_TIMEOUT_S: Final = 2.0
-SETTLE_TRIES: Final = 20
-SETTLE_S: Final = 0.1
-"""Seconds to wait for the counters, because vLLM counts a step shortly after it has answered."""
 
 _FINISHED: Final = ("stop", "length", "tool_calls")
 """Of FinishReason in v1/engine/__init__.py, 0.19.0 to 0.33.0, those that are not an abort or an error."""
@@ -134,10 +130,11 @@ def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_t
 
     `any_text` accepts an unreadable answer, for a server with dummy weights that is only timed.
     Raises what `ask` raises, and StartFailed if the answer is empty, contains markers that should have been removed,
-    or was not drafted although the server speculates.
+    or was not drafted although the server has a model or head that drafts for every text.
     """
     answer = ask(server, [user_message(QUESTION)], timeout_s=timeout_s, api_key=api_key)
-    if complaint := judge(answer, speculates=server.speculates, any_text=any_text):
+    must_draft = server.speculates and not server.looks_up
+    if complaint := judge(answer, speculates=must_draft, any_text=any_text):
         raise StartFailed(complaint)
     return answer
 

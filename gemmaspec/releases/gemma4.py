@@ -28,7 +28,8 @@ class Method:
     note: str = ""
 
 
-_ONE_GROUP: Final = ("kv-spec-uniform-valueerror", "kv-sharing-uniform-specs")
+_WINDOWS: Final = ("kv-spec-uniform-valueerror",)
+_ONE_GROUP: Final = (*_WINDOWS, "kv-sharing-uniform-specs")
 _SEES: Final = "the target accepts images or audio, and model runner v1 runs"
 
 METHODS: Final = (
@@ -63,8 +64,10 @@ METHODS: Final = (
         patches_when=(("mtp-share-embeddings", "vLLM 0.25.0 to 0.26.0, and model runner v1 runs"),),
         note="with google/gemma-4-*-it-assistant, and transformers 5.8.0 or newer",
     ),
-    Method(method="dflash", versions=">=0.21.0"),
+    Method(method="dflash", versions=">=0.21.0", note="up to 0.24 all its layers attend to everything"),
+    Method(method="dflash", versions=">=0.25.0", hybrid_manager="off", patches=_WINDOWS),
     Method(method="dspark", versions=">=0.26.0", note="only in model runner v2"),
+    Method(method="dspark", versions=">=0.26.0", hybrid_manager="off", patches=_WINDOWS),
     Method(method="custom_class", versions=">=0.22.0"),
     Method(method="extract_hidden_states", versions=">=0.19.1"),
 )
@@ -73,7 +76,8 @@ add_kv_sharing_layers_to_kv_cache_groups() in every release (docs/explanations/p
 the assertion in SpecDecodeBaseProposer.validate_same_kv_cache_group (0.19.0-0.33.0), and
 vllm/v1/worker/gpu/spec_decode/ from 0.31.0. eagle3: the list
 aux_hidden_states_supported in vllm/config/speculative.py of 0.19.0 and 0.19.1. mtp:
-vllm/model_executor/models/gemma4_mtp.py from 0.21.0, _maybe_share_embeddings of 0.25.0-0.26.0. dspark:
+vllm/model_executor/models/gemma4_mtp.py from 0.21.0, _maybe_share_embeddings of 0.25.0-0.26.0. dflash: windows of
+its layers in vllm/model_executor/models/qwen3_dflash.py from 0.25.0, which DSpark heads take over. dspark:
 gemma4_dspark.py from 0.26.0. The rest: the literal SpeculativeMethod and the proposers of v1/spec_decode."""
 
 
@@ -94,14 +98,17 @@ class AttentionRule:
 
     versions: str
     flash_attention_on: tuple[int, ...]
-    """Major compute capabilities on which vLLM uses FlashAttention 4 for all layers; elsewhere TRITON_ATTN."""
+    """Major compute capabilities on which vLLM uses FlashAttention 4; elsewhere TRITON_ATTN."""
+    wide_heads_on: tuple[int, ...] = (9,)
+    """Those on which FlashAttention 4 has kernels for heads of 512."""
 
 
 ATTENTION: Final = (
     AttentionRule(versions=">=0.19.0,<0.24", flash_attention_on=()),
     AttentionRule(versions=">=0.24.0", flash_attention_on=(9, 10, 11)),
 )
-"""Gemma4Config.verify_and_update_config in vllm/model_executor/models/config.py."""
+"""Gemma4Config.verify_and_update_config in vllm/model_executor/models/config.py; wide heads: get_flash_attn_version in
+vllm/v1/attention/backends/fa_utils.py, which from compute capability 10 on falls back to FlashAttention 2 for them."""
 
 
 def attention_for(vllm: str) -> AttentionRule:

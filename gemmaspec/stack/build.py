@@ -38,6 +38,11 @@ class Stack:
     profile: Profile
     files: Mapping[str, str]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every file that a stack may have."""
+        return STACK_FILES
+
 
 def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:
     """Render `loaded`; `paths` are the paths that the server sees (default: those in a container).

@@ -26,7 +26,7 @@ RUN_DIR: Final = "/run/gemmaspec"
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_CACHE_ENVIRONMENT: Final = {
+CACHE_ENVIRONMENT: Final = {
     "HF_HOME": HF_HOME,
     "HOME": f"{CACHE}/home",
     "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
@@ -35,6 +35,7 @@ _CACHE_ENVIRONMENT: Final = {
     "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
     "VLLM_NO_USAGE_STATS": "1",
 }
+"""Where a container's programs keep what outlives it, each in a folder of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +72,9 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
         summary=profile.summary,
         project=f"gemmaspec-{profile.name}",
         image=profile.image,
-        entrypoint=_entrypoint(profile),
+        entrypoint=launcher_command(profile),
         command=serve_command(profile, container_paths(profile)),
-        environment={**_CACHE_ENVIRONMENT, **profile.env},
+        environment={**CACHE_ENVIRONMENT, **profile.env},
         pass_env=[name for name in dict.fromkeys((*profile.pass_env, OFFLINE)) if name not in _settled(profile)],
         api_key="VLLM_API_KEY" in profile.pass_env,
         bind=f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind,
@@ -111,7 +112,8 @@ def _settled(profile: Profile) -> set[str]:
     return {"VLLM_API_KEY", *profile.env}
 
 
-def _entrypoint(profile: Profile) -> list[str]:
+def launcher_command(profile: Profile) -> list[str]:
+    """Return the launcher's own words, up to the `--` after which the server's command stands."""
     words = [profile.container.python, f"{IN_CONTAINER}/launch.py", "--plan", f"{IN_CONTAINER}/plan.json"]
     words += ["--run-dir", RUN_DIR, "--cache-dir", f"{CACHE}/gemmaspec"]
     if profile.speculative:

@@ -9,31 +9,44 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gemmaspec.errors import UsageError
 from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whole
-from gemmaspec.stack.build import STACK_FILES, Stack
+from gemmaspec.stack.build import STACK_FILES
 
 MANIFEST: Final = ".gemmaspec-rendered.json"
 """The file with the sha256 of each file that was rendered into a user's folder, by name."""
 
 
-def write(stack: Stack, folder: Path) -> list[str]:
+class Rendered(Protocol):
+    """What can be written into a folder: a stack, or manifests for a cluster."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The text of each file by name."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Every file that something of its kind may have."""
+
+
+def write(stack: Rendered, folder: Path) -> list[str]:
     """Write the stack into a user's folder, record what was written, and return the names of its files."""
-    written = write_files(stack.files, folder)
-    sums = {name: _sha256(text.encode("utf-8")) for name, text in sorted(stack.files.items())}
+    others = {name: sum_ for name, sum_ in _manifest(folder).items() if name not in stack.names}
+    written = write_files(stack.files, folder, names=stack.names)
+    sums = {**others, **{name: _sha256(text.encode("utf-8")) for name, text in sorted(stack.files.items())}}
     write_whole(folder / MANIFEST, json.dumps({"schema": 1, "files": sums}, indent=1) + "\n")
     return written
 
 
-def strangers(stack: Stack, folder: Path) -> list[Path]:
+def strangers(stack: Rendered, folder: Path) -> list[Path]:
     """Return the files in `folder` that the stack would overwrite and gemmaspec did not write, or somebody changed."""
     ours = _manifest(folder)
     found = []
-    for name in STACK_FILES:
+    for name in stack.names:
         file = folder / name
         if not os.path.lexists(file):
             continue
@@ -59,12 +72,12 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
+def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] = STACK_FILES) -> list[str]:
     """Write a stack's files into `folder` and return their names.
 
-    Every file is written completely to the same disk before the first one is renamed. Files of other stacks that this
-    one does not have are removed; other files in the folder stay. Raise EnvironmentMissing if the disk is full or the
-    folder is not writable.
+    Every file is written completely to the same disk before the first one is renamed. Files of `names` that this
+    stack does not have are removed; other files in the folder stay. Raise EnvironmentMissing if the disk is full or
+    the folder is not writable.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
@@ -78,7 +91,7 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
             for name in files:
                 place = folder / name
                 (staging / name).replace(place)
-        for name in sorted(set(STACK_FILES) - set(files)):
+        for name in sorted(set(names) - set(files)):
             place = folder / name
             place.unlink(missing_ok=True)
     except OSError as error:
@@ -86,11 +99,11 @@ def write_files(files: Mapping[str, str], folder: Path) -> list[str]:
     return sorted(files)
 
 
-def difference(stack: Stack, folder: Path) -> str:
+def difference(stack: Rendered, folder: Path) -> str:
     """Return a unified diff from the files in `folder` to those that would be written; empty if they are equal."""
     return "".join(
         line
-        for name in STACK_FILES
+        for name in stack.names
         for line in difflib.unified_diff(
             read_file(folder / name).splitlines(keepends=True),
             stack.files.get(name, "").splitlines(keepends=True),

@@ -113,7 +113,7 @@ def running(result: Running, *, as_json: bool) -> None:
     output.told(f"{server.name} is ready ({result.started.engine}, {since})")
     output.told(f"  address   {server.base_url}/v1   model {server.model}")
     report_lines(result.report)
-    for line in answer_lines(ready.answer):
+    for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
 
 
@@ -161,7 +161,7 @@ def demo(result: Demo, *, as_json: bool) -> None:
     output.told("  The models are tiny and random: this shows that speculation works, not how fast it is.")
 
 
-def answer_lines(answer: Answer) -> Iterator[str]:
+def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
     """Yield one answer in two or three lines."""
     yield f"answer    {_clipped(answer.text)}"
     speed = f"{answer.tokens_per_second:.1f} tokens/s"
@@ -171,6 +171,8 @@ def answer_lines(answer: Answer) -> Iterator[str]:
             f"drafted   {answer.draft_tokens} tokens in {answer.drafts} drafts, "
             f"{answer.accepted_tokens} accepted: acceptance length {answer.acceptance_length:.2f}"
         )
+    elif looks_up:
+        yield "drafted   nothing for this question: this method drafts what a text repeats"
 
 
 def _demo_rows(result: Demo) -> Iterator[tuple[str, str, str]]:

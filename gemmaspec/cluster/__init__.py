@@ -1,0 +1,1 @@
+"""A profile and its stack to Kubernetes objects, as text. Pure. Start at build.py."""

@@ -1,0 +1,188 @@
+"""The pod of a profile's server: container, volumes, probes, and what it may not do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from gemmaspec.cluster.server import PodServer
+from gemmaspec.stack.compose import CACHE, CACHE_ENVIRONMENT, OFFLINE, RUN_DIR
+from gemmaspec.stack.paths import IN_CONTAINER
+
+USER: Final = 1000
+"""uid and gid of a server whose profile names none: any but root."""
+SHARED_MEMORY: Final = "8Gi"
+"""Shared memory of a profile that does not say how large it is."""
+API_KEY: Final = "VLLM_API_KEY"
+STATE_FILE: Final = f"{RUN_DIR}/probe.json"
+
+_PERIOD_S: Final = 10
+_START_S: Final = 3600
+"""How long a start may take: 20 minutes are usual for a large model, and the first one also downloads it."""
+_PROOF_S: Final = 120
+"""The first request may compile kernels."""
+_ANSWER_S: Final = 20
+_HANG_S: Final = 300
+"""A server that gives no answer for so long is started again."""
+_DEREGISTER_S: Final = 10
+"""How long a pod goes on serving after its end has begun, until every proxy has heard of it."""
+_MARGIN_S: Final = 20
+_SIZE: Final = re.compile("([0-9]+)([a-z]+)")
+_UNITS: Final = {"b": "", "k": "Ki", "kb": "Ki", "m": "Mi", "mb": "Mi", "g": "Gi", "gb": "Gi"}
+_ARCHITECTURES: Final = {"dgx-spark": "arm64"}
+"""The CPU of machines that have but one kind; images and nodes of both kinds are in one cluster."""
+
+
+def pod_spec(server: PodServer, *, container_name: str = "vllm") -> dict[str, Any]:
+    """Return the PodSpec of a profile's server. It keeps to the restricted Pod Security Standard."""
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        # With links, a Service called vllm would set VLLM_PORT, which vLLM takes for its own.
+        "enableServiceLinks": False,
+        # The pause process is process 1: as process 1, a Python that is still importing would not hear SIGTERM.
+        "shareProcessNamespace": True,
+        "terminationGracePeriodSeconds": _DEREGISTER_S + server.profile.container.stop_grace_seconds + _MARGIN_S,
+        "securityContext": pod_security(server),
+    }
+    if server.gpus:
+        spec |= gpu_scheduling(server)
+    return {**spec, "containers": [container(server, name=container_name)], "volumes": volumes(server)}
+
+
+def gpu_scheduling(server: PodServer) -> dict[str, Any]:
+    """Return what brings a pod to a node with GPUs of the profile's machine."""
+    found: dict[str, Any] = {}
+    if server.settings.runtime_class:
+        found["runtimeClassName"] = server.settings.runtime_class
+    if architecture := _ARCHITECTURES.get(server.profile.machine):
+        found["nodeSelector"] = {"kubernetes.io/arch": architecture}
+    found["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    return found
+
+
+def pod_security(server: PodServer) -> dict[str, Any]:
+    """Return the pod's security context: a user that is not root, and whose group owns the volume."""
+    user, _, group = (server.profile.container.user or f"{USER}:{USER}").partition(":")
+    own = int(group or user)
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": int(user),
+        "runAsGroup": own,
+        "fsGroup": own or USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container(server: PodServer, *, name: str, http_probes: bool = False) -> dict[str, Any]:
+    """Return the one container; `http_probes` asks /health alone, where a target leaves no room for commands."""
+    resources = {"resources": {"limits": {"nvidia.com/gpu": str(server.gpus)}}} if server.gpus else {}
+    return {
+        "name": name,
+        "image": server.profile.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [unexpanded(word) for word in server.command],
+        "args": [unexpanded(word) for word in server.arguments],
+        "env": environment(server),
+        "ports": [{"name": "http", "containerPort": server.profile.serve.port, "protocol": "TCP"}],
+        **resources,
+        **(_http_probes(server) if http_probes else _probes(server)),
+        "lifecycle": {"preStop": {"exec": {"command": _sleep(server)}}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": _mounts(),
+    }
+
+
+def environment(server: PodServer) -> list[dict[str, Any]]:
+    """Return the container's variables; those of `pass_env` are references to a Secret."""
+    profile = server.profile
+    # Nobody has a name in the image by this uid, and getpass asks these variables first.
+    plain = {**CACHE_ENVIRONMENT, "USER": "vllm", "LOGNAME": "vllm", **profile.env}
+    found: list[dict[str, Any]] = [{"name": name, "value": unexpanded(value)} for name, value in plain.items()]
+    for name in dict.fromkeys(profile.pass_env):
+        if name not in plain:
+            # A server without its key would be open to everybody: without the Secret, it does not start.
+            reference = {"name": server.secret, "key": name, "optional": name != API_KEY}
+            found.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
+    return found
+
+
+def volumes(server: PodServer) -> list[dict[str, Any]]:
+    """Return the pod's volumes: its files, what outlives it, and what a read-only root leaves to be written."""
+    return [
+        {"name": "stack", "configMap": {"name": server.config_map, "defaultMode": 0o444}},
+        {"name": "cache", "persistentVolumeClaim": {"claimName": server.name}},
+        {"name": "run", "emptyDir": {"sizeLimit": "1Gi"}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(server)}},
+    ]
+
+
+def shared_memory(server: PodServer) -> str:
+    """Return the size of /dev/shm in Kubernetes' units: Docker's gb are Gi."""
+    found = _SIZE.fullmatch((server.profile.container.shm_size or "").lower())
+    return f"{found[1]}{_UNITS[found[2]]}" if found else SHARED_MEMORY
+
+
+def is_offline(server: PodServer) -> bool:
+    """Return whether the profile itself keeps the server from the Hub."""
+    return server.profile.env.get(OFFLINE, "0").lower() in ("1", "true", "yes", "on")
+
+
+def unexpanded(text: str) -> str:
+    """Return `text` as command, args and env need it: Kubernetes reads $(NAME) there, and $$ as one $."""
+    return text.replace("$", "$$")
+
+
+def _mounts() -> list[dict[str, Any]]:
+    return [
+        {"name": "stack", "mountPath": IN_CONTAINER, "readOnly": True},
+        {"name": "cache", "mountPath": CACHE},
+        {"name": "run", "mountPath": RUN_DIR},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the container
+        {"name": "dshm", "mountPath": "/dev/shm"},  # noqa: S108 - in the container
+    ]
+
+
+def _sleep(server: PodServer) -> list[str]:
+    return [server.profile.container.python, "-I", "-c", f"import time; time.sleep({_DEREGISTER_S})"]
+
+
+def _probes(server: PodServer) -> dict[str, Any]:
+    """Return probes that ask real questions; until the first one was drafted, no other one runs."""
+    return {
+        "startupProbe": {
+            "exec": {"command": server.probe("drafted", state=STATE_FILE, deadline_s=_PROOF_S)},
+            "periodSeconds": _PERIOD_S,
+            "timeoutSeconds": _PROOF_S + _PERIOD_S,
+            "failureThreshold": _START_S // _PERIOD_S,
+        },
+        "readinessProbe": {
+            "exec": {"command": server.probe("answers", state=STATE_FILE, deadline_s=_ANSWER_S)},
+            "periodSeconds": 2 * _PERIOD_S,
+            "timeoutSeconds": _ANSWER_S + _PERIOD_S,
+            "failureThreshold": 2,
+        },
+        "livenessProbe": {
+            "exec": {"command": server.probe("answers", state=STATE_FILE, deadline_s=_ANSWER_S)},
+            "periodSeconds": 6 * _PERIOD_S,
+            "timeoutSeconds": _ANSWER_S + _PERIOD_S,
+            "failureThreshold": _HANG_S // (6 * _PERIOD_S),
+        },
+    }
+
+
+def _http_probes(server: PodServer) -> dict[str, Any]:
+    """Return probes of /health, with the fields that a preset would fill otherwise."""
+    get = {"path": "/health", "port": server.profile.serve.port, "scheme": "HTTP"}
+    common = {"httpGet": get, "periodSeconds": _PERIOD_S, "timeoutSeconds": _PERIOD_S}
+    return {
+        "startupProbe": {**common, "failureThreshold": _START_S // _PERIOD_S},
+        "readinessProbe": {**common, "failureThreshold": 2},
+        "livenessProbe": {**common, "failureThreshold": _HANG_S // _PERIOD_S},
+    }

@@ -1,0 +1,153 @@
+"""One profile's server as a pod runs it: files, paths, command, name of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec import data
+from gemmaspec.cluster.names import hashed_name, object_name
+from gemmaspec.cluster.settings import Settings
+from gemmaspec.errors import ProfileError
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+from gemmaspec.stack.build import build_stack
+from gemmaspec.stack.compose import CACHE, launcher_command
+from gemmaspec.stack.paths import IN_CONTAINER, Paths, container_paths, is_local
+from gemmaspec.stack.serve import serve_command, served_model
+
+PROBE_FILE: Final = "probe.py"
+MODELS: Final = f"{CACHE}/models"
+"""Where a pod finds the folders of local models, `target` and `draft`, on its volume."""
+CONFIG_MAP_LIMIT: Final = 1024 * 1024
+"""Bytes that the data of a ConfigMap may have (MaxSecretSize in Kubernetes' core types)."""
+
+_DRAIN_FLAG: Final = "--shutdown-timeout"
+"""vLLM 0.19.0 and later: seconds that requests get to end after SIGTERM; without it they are cut off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodServer:
+    """Everything that the objects of one profile share."""
+
+    profile: Profile
+    settings: Settings
+    files: Mapping[str, str]
+    """What the ConfigMap holds, by name."""
+    paths: Paths
+
+    @property
+    def name(self) -> str:
+        """Name of all objects but the ConfigMap."""
+        return object_name(self.profile.name)
+
+    @property
+    def config_map(self) -> str:
+        """Name of the ConfigMap: another one for other files, so that a change is a rollout."""
+        return hashed_name(self.name, self.files)
+
+    @property
+    def secret(self) -> str:
+        """Name of the Secret with the variables of `pass_env`."""
+        return self.settings.secret or self.name
+
+    @property
+    def plan_sha256(self) -> str:
+        """The plan's own digest."""
+        return str(json.loads(self.files["plan.json"])["sha256"])
+
+    @property
+    def model(self) -> str:
+        """Name of the model in requests."""
+        return served_model(self.profile, self.paths)
+
+    @property
+    def local_models(self) -> tuple[str, ...]:
+        """Roles whose model is a folder: somebody has to bring it onto the volume."""
+        parts = (("target", self.profile.target), ("draft", self.profile.draft))
+        return tuple(role for role, part in parts if part and is_local(part.model))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one server; 0 on a machine without."""
+        serve = self.profile.serve
+        wanted = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1)
+        return wanted if MACHINES[self.profile.machine].gpus else 0
+
+    @property
+    def command(self) -> list[str]:
+        """The launcher's words."""
+        return launcher_command(self.profile)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The server's command, which the launcher becomes."""
+        words = list(serve_command(self.profile, self.paths))
+        if any(word.partition("=")[0].replace("_", "-") == _DRAIN_FLAG for word in words):
+            return words
+        return [*words, _DRAIN_FLAG, str(self.profile.container.stop_grace_seconds)]
+
+    def probe(self, proof: str, *, state: str, deadline_s: int) -> list[str]:
+        """Return the command of a probe."""
+        words = [self.profile.container.python, "-I", f"{IN_CONTAINER}/{PROBE_FILE}", proof]
+        words += [f"--port={self.profile.serve.port}", f"--model={self.model}", f"--state={state}"]
+        words += [f"--deadline={deadline_s}"]
+        return [*words, "--speculates"] if proof == "drafted" and self.profile.speculative else words
+
+
+def pod_server(loaded: Loaded, settings: Settings, *, port: int | None = None) -> PodServer:
+    """Return the server of a profile, on `port` if the target leaves no choice.
+
+    Raises ProfileError for what a cluster cannot run (no image, an image of this machine alone, a root user), for a
+    ConfigMap that would be too large, and what build_stack raises.
+    """
+    _refuse(loaded)
+    loaded = loaded if port is None else _on_port(loaded, port)
+    profile = loaded.profile
+    paths = _paths(profile)
+    files = {**build_stack(loaded, form="process", paths=paths).files}
+    files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
+    size = sum(len(name) + len(text.encode("utf-8")) for name, text in files.items())
+    if size > CONFIG_MAP_LIMIT:
+        largest = max(files, key=lambda name: len(files[name]))
+        raise ProfileError(
+            f"{loaded.file}: the files of this stack have {size} bytes, and a ConfigMap takes {CONFIG_MAP_LIMIT}; "
+            f"the largest is {largest}",
+            hint="leave out patches that this vLLM does not need, or use a shorter chat template",
+        )
+    return PodServer(profile=profile, settings=settings, files=dict(sorted(files.items())), paths=paths)
+
+
+def _refuse(loaded: Loaded) -> None:
+    profile = loaded.profile
+    if not profile.image:
+        raise ProfileError(f"{loaded.place('image')}: image: is missing, and a pod needs one")
+    if profile.image.startswith("sha256:"):
+        raise ProfileError(
+            f"{loaded.file}: the lock pins an image of this machine alone: {profile.image}",
+            hint=f"push the image to a registry, name it in the profile, and: gemmaspec lock {loaded.typed}",
+        )
+    if (profile.container.user or "1").partition(":")[0].strip("0") == "":
+        raise ProfileError(
+            f"{loaded.place('container', 'user')}: container.user: is root, and the pod runs as another user",
+            hint=f"gemmaspec render {loaded.typed} --set container.user=1000",
+        )
+
+
+def _on_port(loaded: Loaded, port: int) -> Loaded:
+    serve = loaded.profile.serve.model_copy(update={"port": port})
+    return dataclasses.replace(loaded, profile=loaded.profile.model_copy(update={"serve": serve}))
+
+
+def _paths(profile: Profile) -> Paths:
+    """Return paths in the pod: local models lie on the volume, as a cluster has no folder of this machine."""
+    found: dict[str, Any] = {}
+    if is_local(profile.target.model):
+        found["target"] = f"{MODELS}/target"
+    if profile.draft and is_local(profile.draft.model):
+        found["draft"] = f"{MODELS}/draft"
+    return dataclasses.replace(container_paths(profile), **found)

@@ -1,0 +1,56 @@
+"""What a profile does not say, since it depends on the cluster."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from gemmaspec.cluster.names import LIMIT
+from gemmaspec.errors import UsageError
+
+To = Literal["kubernetes", "kserve", "llm-d-values"]
+"""What can be rendered: a Deployment, KServe's LLMInferenceService, values for llm-d's Helm chart."""
+TARGETS: Final[tuple[str, ...]] = get_args(To)
+
+_STORAGE: Final = re.compile(r"[1-9][0-9]{0,5}(Mi|Gi|Ti)")
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+MOST_REPLICAS: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Of the cluster: how many servers, how much disk, and what its administrator named."""
+
+    replicas: int = 1
+    """Servers of the profile, each on GPUs of its own."""
+    storage: str = "100Gi"
+    """Size of the volume for models and compiled kernels."""
+    runtime_class: str | None = "nvidia"
+    """RuntimeClass of pods with a GPU; None where the nodes' default runtime knows GPUs."""
+    secret: str | None = None
+    """The Secret that holds the variables of `pass_env`; named as the other objects when not given."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for what Kubernetes would refuse."""
+        if not 1 <= self.replicas <= MOST_REPLICAS:
+            raise UsageError(f"--replicas is a number from 1 to {MOST_REPLICAS}, not {self.replicas}")
+        if not _STORAGE.fullmatch(self.storage):
+            raise UsageError(f"--storage is a size such as 100Gi or 1Ti, not {self.storage!r}")
+        for option, name in (("--runtime-class", self.runtime_class), ("--secret", self.secret)):
+            if name is not None and not (len(name) <= LIMIT and _NAME.fullmatch(name)):
+                raise UsageError(
+                    f"{option} is a name of small letters, digits and hyphens, of at most {LIMIT}, not {name!r}"
+                )
+
+
+def target_named(text: str) -> To:
+    """Return the target that --to names. Raises UsageError for any other."""
+    if text in TARGETS:
+        return text  # type: ignore[return-value]
+    if text == "lws":
+        raise UsageError(
+            "--to lws needs a profile that one server on several machines can run, and a profile cannot say that yet",
+            hint="gemmaspec render PROFILE --to kubernetes --replicas 2    # two servers, one on each machine",
+        )
+    raise UsageError(f"--to is one of {', '.join(TARGETS)}, not {text!r}")

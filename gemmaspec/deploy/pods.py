@@ -1,0 +1,104 @@
+"""`status --kubernetes`: the pods of profiles, and whether each runs the plan that it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from gemmaspec.cluster.names import PLAN_ANNOTATION, PROFILE_LABEL, selector
+from gemmaspec.engine import kubectl
+from gemmaspec.engine.kubectl import Pod
+from gemmaspec.errors import GemmaspecError
+
+Word = Literal["ready", "starting", "exited", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodStatus:
+    """One pod, and what its launcher reports."""
+
+    pod: Pod
+    word: Word
+    report: Mapping[str, Any] | None = None
+    problem: str = ""
+    """Why there is no report of a pod that runs."""
+    findings: tuple[str, ...] = ()
+    """What is not as the plan says, or not as in the other pods of the same plan."""
+
+    @property
+    def profile(self) -> str:
+        """The profile as the pod's label has it."""
+        return self.pod.labels.get(PROFILE_LABEL, "")
+
+
+def pods(profile: str | None, *, namespace: str | None) -> list[PodStatus]:
+    """Return the status of a profile's pods, or of all that gemmaspec rendered.
+
+    Raises what the cluster's answer raises: EnvironmentMissing without kubectl or cluster.
+    """
+    wanted = selector(profile) if profile else {"app.kubernetes.io/name": "gemmaspec"}
+    found = kubectl.pods(",".join(f"{key}={value}" for key, value in wanted.items()), namespace=namespace)
+    return compared([_looked_at(pod) for pod in found])
+
+
+def compared(found: Sequence[PodStatus]) -> list[PodStatus]:
+    """Return the same pods with what differs: each from its plan, and each from the first one with that plan."""
+    first: dict[tuple[str, str], PodStatus] = {}
+    result = []
+    for one in found:
+        if one.report is None:
+            result.append(one)
+            continue
+        told = one.pod.annotations.get(PLAN_ANNOTATION, "")
+        before = first.setdefault((one.profile, told), one)
+        findings = [*_against_plan(one, told), *(_against(one, before) if before is not one else [])]
+        result.append(replace(one, findings=tuple(findings)))
+    return result
+
+
+def _looked_at(pod: Pod) -> PodStatus:
+    word = _word(pod)
+    if pod.phase != "Running" or word == "exited":
+        return PodStatus(pod=pod, word=word)
+    try:
+        return PodStatus(pod=pod, word=word, report=kubectl.report(pod))
+    except GemmaspecError as error:
+        # A launcher that has only begun has not written it yet.
+        return PodStatus(pod=pod, word=word if word == "starting" else "unknown", problem=error.message)
+
+
+def _word(pod: Pod) -> Word:
+    if pod.ready:
+        return "ready"
+    if pod.phase in ("Failed", "Succeeded") or "exit code" in pod.reason:
+        return "exited"
+    return "unknown" if pod.phase == "Unknown" else "starting"
+
+
+def _against_plan(one: PodStatus, told: str) -> list[str]:
+    runs = str((one.report or {}).get("plan_sha256", ""))
+    return [] if runs == told else [f"it runs the plan {runs[:12] or '?'}, its annotation says {told[:12] or 'none'}"]
+
+
+def _against(one: PodStatus, other: PodStatus) -> list[str]:
+    """Return what two pods with one plan do not share: the same tag may be two images."""
+    own, others = _facts(one.report or {}), _facts(other.report or {})
+    return [
+        f"{what} is {own.get(what, 'missing')[:12]}, and {others.get(what, 'missing')[:12]} in {other.pod.name}"
+        for what in sorted({*own, *others})
+        if own.get(what) != others.get(what)
+    ]
+
+
+def _facts(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return what must be alike: the version, and the sha256 of every patched file. A report is hostile input."""
+    vllm = report.get("vllm")
+    found = {"vllm": str(vllm.get("version"))} if isinstance(vllm, dict) else {}
+    patches = report.get("patches")
+    for patch in patches if isinstance(patches, list) else []:
+        files = patch.get("files") if isinstance(patch, dict) else None
+        for file in files if isinstance(files, list) else []:
+            if isinstance(file, dict):
+                found[str(file.get("path"))] = str(file.get("sha256_after") or file.get("sha256_before"))
+    return found

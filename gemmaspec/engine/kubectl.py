@@ -1,0 +1,152 @@
+"""The user's kubectl: what it is asked, and what its failures mean. It reads the user's own configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.engine.lines import clean
+from gemmaspec.engine.report import parse_report
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, TimedOut
+
+REPORT: Final = "/run/gemmaspec/report.json"
+MAX_ANSWER: Final = 32 * 1024 * 1024
+"""Bytes of an answer; the pods of a large namespace have a few."""
+_TIMEOUT_S: Final = 120
+_SHOWN_LINES: Final = 20
+_UNREACHABLE: Final = (
+    "connection refused",
+    "no such host",
+    "unable to connect to the server",
+    "current-context is not set",
+    "the connection to the server",
+    "i/o timeout",
+    "you must be logged in",
+    "no configuration has been provided",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """A pod of the cluster, as far as `status` tells of it."""
+
+    namespace: str
+    name: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    phase: str
+    ready: bool
+    restarts: int
+    container: str
+    """The container of the server."""
+    image: str
+    """As the node resolved it, by digest where it has one."""
+    reason: str
+    """Why a container waits or has ended; empty for one that runs."""
+    node: str
+
+
+def dry_run(documents: str, *, namespace: str | None) -> str:
+    """Have the API server check objects, and change nothing; return what it says of each.
+
+    Raises EnvironmentMissing without kubectl or cluster, GemmaspecError with the server's own words for an object
+    that it refuses.
+    """
+    # Server-side, as a client-side apply keeps the whole object in an annotation of at most 256 KiB.
+    words = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--field-manager=gemmaspec", "-f", "-"]
+    return _kubectl([*words, *_namespace(namespace)], stdin=documents, what="the cluster refuses these objects")
+
+
+def pods(selector: str, *, namespace: str | None) -> list[Pod]:
+    """Return the pods that bear labels, in the context's own namespace when none is given."""
+    words = ["get", "pods", "--selector", selector, "--output", "json", *_namespace(namespace)]
+    answer = _kubectl(words, what="kubectl cannot list the pods")
+    try:
+        return sorted((_pod(item) for item in json.loads(answer)["items"]), key=lambda pod: (pod.namespace, pod.name))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise GemmaspecError("kubectl's list of pods cannot be read", hint="kubectl version") from None
+
+
+def report(pod: Pod) -> dict[str, Any]:
+    """Return the launcher's report of a pod's server. Raises GemmaspecError when it cannot be read."""
+    words = ["exec", "--namespace", pod.namespace, pod.name, "--container", pod.container, "--", "cat", REPORT]
+    return parse_report(_kubectl(words, what=f"cannot read the report of {pod.name}").encode())
+
+
+def _namespace(namespace: str | None) -> list[str]:
+    return ["--namespace", namespace] if namespace else []
+
+
+def _kubectl(words: Sequence[str], *, what: str, stdin: str | None = None) -> str:
+    """Run kubectl and return what it prints. Raises EnvironmentMissing, TimedOut, or GemmaspecError with `what`."""
+    program = shutil.which("kubectl")
+    if program is None:
+        raise EnvironmentMissing(
+            "kubectl is not installed, and the cluster is asked through it",
+            hint="sudo apt-get install kubernetes-client    # or: https://kubernetes.io/docs/tasks/tools/",
+        )
+    command = [program, "--request-timeout=60s", *words]
+    try:
+        done = subprocess.run(
+            command, input=(stdin or "").encode(), capture_output=True, timeout=_TIMEOUT_S, check=False, env=os.environ
+        )
+    except subprocess.TimeoutExpired:
+        raise TimedOut(f"kubectl {words[0]} did not end within {_TIMEOUT_S} s", hint="kubectl cluster-info") from None
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot run {program}: {error.strerror}", hint=f"ls -l {program}") from None
+    if done.returncode == 0 and len(done.stdout) <= MAX_ANSWER:
+        return done.stdout.decode("utf-8", "replace")
+    if done.returncode == 0:
+        raise GemmaspecError(f"kubectl answers with more than {MAX_ANSWER} bytes", hint="name a namespace: --namespace")
+    raise _failure(done.stderr.decode("utf-8", "replace"), what)
+
+
+def _failure(stderr: str, what: str) -> GemmaspecError:
+    lines = [clean(line) for line in stderr.splitlines() if line.strip()]
+    if any(sign in stderr.lower() for sign in _UNREACHABLE):
+        # The lines before the last one are its attempts, each the same.
+        return EnvironmentMissing(f"kubectl does not reach a cluster: {lines[-1]}", hint="kubectl config get-contexts")
+    said = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES]) or "  (kubectl said nothing)"
+    return GemmaspecError(f"{what}:\n{said}")
+
+
+def _pod(item: dict[str, Any]) -> Pod:
+    meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    found = [one for one in spec["containers"] if one["name"] in ("vllm", "main")] or spec["containers"]
+    name = str(found[0]["name"])
+    state: dict[str, Any] = next((one for one in status.get("containerStatuses") or [] if one["name"] == name), {})
+    return Pod(
+        namespace=str(meta["namespace"]),
+        name=str(meta["name"]),
+        labels=_texts(meta.get("labels")),
+        annotations=_texts(meta.get("annotations")),
+        phase=clean(str(status.get("phase", "Unknown"))),
+        ready=state.get("ready") is True,
+        restarts=int(state.get("restartCount", 0)),
+        container=name,
+        image=str(state.get("imageID") or found[0].get("image", "")),
+        reason=_reason(state, status),
+        node=str(spec.get("nodeName", "")),
+    )
+
+
+def _reason(state: dict[str, Any], status: dict[str, Any]) -> str:
+    """Return why the server does not run: what its container waits for, how it ended, why no node takes the pod."""
+    now = state.get("state") or {}
+    waiting, ended = now.get("waiting") or {}, now.get("terminated") or {}
+    if waiting or ended:
+        last = (state.get("lastState") or {}).get("terminated") or {}
+        code = ended.get("exitCode", last.get("exitCode"))
+        parts = [waiting.get("reason") or ended.get("reason"), f"exit code {code}" if code is not None else None]
+        return clean(", ".join(str(part) for part in parts if part))
+    unscheduled = [one for one in status.get("conditions") or [] if one.get("reason") == "Unschedulable"]
+    return clean(str(unscheduled[0].get("message", "Unschedulable"))) if unscheduled else ""
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in (found or {}).items()}

@@ -1,0 +1,141 @@
+"""What the probes of a pod find out, against a fake of vLLM's server, each as the program that a container runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec import data
+from gemmaspec.launcher import probe
+from tests.standin import StandIn, stand_in
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with stand_in() as running:
+        yield running
+
+
+def ask(server: StandIn, state: Path, proof: str, *more: str, deadline: float = 5) -> int:
+    port = server.server_address[1]
+    words = [proof, f"--port={port}", "--model=tiny", f"--state={state}", f"--deadline={deadline}", *more]
+    return probe.main(words)
+
+
+def moved(server: StandIn, tokens: int) -> None:
+    server.metrics = f'vllm:generation_tokens_total{{engine="0"}} {tokens}.0\nvllm:request_success_total 3\n'.encode()
+
+
+def asked(server: StandIn) -> list[Any]:
+    return [body for path, _, body in server.requests if path == "/v1/chat/completions"]
+
+
+def aged(state: Path, seconds: float) -> None:
+    seen = json.loads(state.read_text())
+    state.write_text(json.dumps({**seen, "at": seen["at"] - seconds}))
+
+
+def test_it_runs_alone_in_an_isolated_python(server: StandIn, tmp_path: Path) -> None:
+    copy = tmp_path / "probe.py"
+    copy.write_text(data.PROBE.read_text())
+    port = server.server_address[1]
+    words = [f"--port={port}", "--model=tiny", f"--state={tmp_path / 's'}", "--deadline=5", "--speculates"]
+    done = subprocess.run([sys.executable, "-I", str(copy), "drafted", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_drafted_asks_a_whole_question_with_the_key(
+    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "k")
+    assert ask(server, tmp_path / "s", "drafted", "--speculates") == 0
+    (body,) = asked(server)
+    assert body["max_tokens"] == probe.MAX_TOKENS
+    assert {headers.get("Authorization") for _, headers, _ in server.requests} == {"Bearer k"}
+
+
+def test_a_server_that_answers_and_does_not_draft_has_not_started(
+    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "SETTLE_S", 0.001)
+    server.drafts_per_answer = 0
+    assert ask(server, tmp_path / "s", "drafted", "--speculates") == 1
+    assert "does not draft" in capsys.readouterr().out
+    assert not (tmp_path / "s").exists()
+    assert ask(server, tmp_path / "s", "drafted") == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": 500},
+        {"body": b"{}"},
+        {"body": b"[]"},
+        {"body": b"\xff"},
+        {"body": b'{"choices": [], "usage": {"completion_tokens": 0}}'},
+        {"hang_up": True},
+        {"metrics": b"vllm:spec_decode_num_draft_tokens_total{a} x\n"},
+    ],
+)
+def test_any_other_answer_is_a_failure_in_one_line(
+    server: StandIn, tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in change.items():
+        setattr(server, name, value)
+    assert ask(server, tmp_path / "s", "drafted", "--speculates") == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_server_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    with stand_in() as gone:
+        pass
+    assert ask(gone, tmp_path / "s", "answers") == 1
+
+
+def test_an_engine_that_moves_is_not_asked(server: StandIn, tmp_path: Path) -> None:
+    state = tmp_path / "s"
+    for tokens in (1, 2, 3):
+        moved(server, tokens)
+        assert ask(server, state, "answers") == 0
+        aged(state, 1000)
+    assert asked(server) == []
+
+
+def test_one_that_stands_still_is_asked_once_a_minute(server: StandIn, tmp_path: Path) -> None:
+    state = tmp_path / "s"
+    moved(server, 1)
+    assert ask(server, state, "answers") == 0
+    assert ask(server, state, "answers") == 0
+    assert asked(server) == []
+    aged(state, 61)
+    assert ask(server, state, "answers") == 0
+    assert [body["max_tokens"] for body in asked(server)] == [1]
+    assert ask(server, state, "answers") == 0
+    assert len(asked(server)) == 1
+
+
+def test_one_that_hangs_fails_by_its_deadline_and_each_time_again(server: StandIn, tmp_path: Path) -> None:
+    state = tmp_path / "s"
+    moved(server, 1)
+    assert ask(server, state, "answers") == 0
+    aged(state, 61)
+    server.seconds_per_byte = 0.5
+    for _ in range(2):
+        began = time.monotonic()
+        assert ask(server, state, "answers", deadline=0.2) == 1
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"at": "x"}', '{"at": 9e99, "moves": "m"}', "{" * 100_000])
+def test_a_damaged_state_file_counts_as_none(server: StandIn, tmp_path: Path, content: str) -> None:
+    (tmp_path / "s").write_text(content)
+    moved(server, 1)
+    assert ask(server, tmp_path / "s", "answers") == 0
+    assert json.loads((tmp_path / "s").read_text())["moves"]
