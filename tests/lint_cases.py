@@ -290,6 +290,14 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=1"),
     ),
     "GS605": (case("0.23.0"), case("0.24.0")),
+    "GS820": (
+        case("0.33.0", *MTP, "speculative.live_k=true"),
+        case("0.32.0", "machine=cpu", "speculative.live_k=true"),
+    ),
+    "GS821": (
+        case("0.32.0", *MTP, "speculative.live_k=true", "serve.max_num_seqs=2"),
+        case("0.32.0", *MTP, "speculative.live_k=true", "serve.max_num_seqs=3"),
+    ),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
     "GS502": (case("0.25.1"), case("0.26.0")),
     "GS503": (

@@ -747,7 +747,7 @@ def test_a_missing_or_unusable_interpreter_is_told(
 ) -> None:
     plain = tmp_path / "python"
     plain.write_text("#!/nonexistent\n")
-    for python, why in ((None, "not there"), (tmp_path / "no", "not there"), (plain, "cannot be executed")):
+    for python, why in ((None, "is missing"), (tmp_path / "no", "is missing"), (plain, "is not executable")):
         with pytest.raises(EnvironmentMissing, match=why):
             engine.preflight(make(python=python))
     plain.chmod(0o755)

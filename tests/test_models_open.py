@@ -308,7 +308,7 @@ def test_no_folder_no_config_no_permission(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentMissing, match=r"the folder .* does not exist"):
         open_checkpoint(str(tmp_path / "nothing"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EnvironmentMissing, match=r"holds no config\.json"):
+    with pytest.raises(EnvironmentMissing, match=r"config\.json is missing"):
         open_checkpoint(str(tmp_path / "empty"))
 
 

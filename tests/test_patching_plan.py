@@ -61,7 +61,7 @@ def test_an_unknown_patch_names_the_nearest() -> None:
 
 
 def test_a_patch_is_required_or_optional_not_both() -> None:
-    with pytest.raises(PatchError, match="named twice"):
+    with pytest.raises(PatchError, match="listed twice"):
         compile_plan("spark", NAMES, NAMES[:1], [], PATCHES)
 
 

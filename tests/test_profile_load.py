@@ -151,7 +151,7 @@ def test_the_shipped_profiles() -> None:
         pytest.param(BASE + "runtime: {vllm: latest}\n", "'latest' is not a release like 0.32.0", id="latest"),
         pytest.param(BASE.replace("owner/target", "target"), "neither a Hugging Face id (owner/name) nor a folder", id="model"),
         pytest.param(BASE.replace("owner/target", "--help"), "neither a Hugging Face id", id="a flag for a model"),
-        pytest.param(BASE.replace("dgx-spark", "dgx"), "machine: 'dgx' is none of dgx-spark", id="machine"),
+        pytest.param(BASE.replace("dgx-spark", "dgx"), "machine: unknown machine 'dgx'; the known ones are dgx-spark", id="machine"),
         pytest.param(BASE.replace("name: mine", "name: yours"), "mine.yaml:2: name: 'yours' does not match the file's name, mine.yaml", id="name"),
         pytest.param(BASE.replace("name: mine", "name: ../x"), "is not a name of lower-case letters", id="name with a path"),
         pytest.param("extends: mine\n", "is circular", id="extends itself"),
@@ -207,7 +207,7 @@ def test_set_with_an_unknown_key_names_the_nearest(profiles: Path) -> None:
 
 @pytest.mark.parametrize("override", ["serve.port", "=3", "serve..port=1", ""])
 def test_set_that_is_not_an_assignment_is_a_usage_error(profiles: Path, override: str) -> None:
-    with pytest.raises(UsageError, match="is not KEY=VALUE"):
+    with pytest.raises(UsageError, match="must be KEY=VALUE"):
         load_profile(write(profiles, "mine", BASE), overrides=[override])
 
 

@@ -54,9 +54,9 @@ def refused(folder: Path, text: str | bytes, *sets: str) -> str:
         pytest.param("serve: fast\n", "serve: must be a map with keys such as bind, port, served_model_name, got 'fast'", id="no map"),
         pytest.param("speculative: {method: eagle_3}\n", "did you mean eagle3?", id="method"),
         pytest.param("serve: {max_model_len: 12345678901234567890}\n", "serve.max_model_len: must be at most 2147483647", id="20 digits"),
-        pytest.param(f"serve:\n  p{CHARACTERS['nbsp']}ort: 1\n", "mine.yaml:5: the key 'p\\xa0ort' holds a no-break space (U+00A0)", id="no-break space in a key"),
-        pytest.param(f"serve:\n{CHARACTERS['nbsp']} port: 1\n", "holds a no-break space (U+00A0)", id="no-break space to indent"),
-        pytest.param(f"summary: a{CHARACTERS['nbsp']}b\n", "mine.yaml:4: the value holds a no-break space (U+00A0)", id="no-break space in a value"),
+        pytest.param(f"serve:\n  p{CHARACTERS['nbsp']}ort: 1\n", "mine.yaml:5: the key 'p\\xa0ort' contains a no-break space (U+00A0)", id="no-break space in a key"),
+        pytest.param(f"serve:\n{CHARACTERS['nbsp']} port: 1\n", "contains a no-break space (U+00A0)", id="no-break space to indent"),
+        pytest.param(f"summary: a{CHARACTERS['nbsp']}b\n", "mine.yaml:4: the value contains a no-break space (U+00A0)", id="no-break space in a value"),
         pytest.param(f"summary: {CHARACTERS['left']}a{CHARACTERS['right']}\n", "begins with \u201c (U+201C), which is not a quote in YAML", id="smart quotes"),
     ],
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
     python3 full_shapes.py TINY OUT [--weights]
 
-TINY is the output of `gemmaspec/tiny/make.py`, which supplies tokenizer, processor and every field that is not a size.
+TINY is the output of `gemmaspec/tiny/make.py`, which supplies tokenizer, processor and what the
+published shapes lack.
 OUT gets `target` and `draft` (BF16) and `target-nvfp4` and `draft-nvfp4` (every linear layer of the text model). They
 are for `--load-format dummy`; with --weights the NVFP4 ones get weights of constant values, 25 GB. That needs torch and
 the transformers that vLLM runs with.
@@ -33,7 +34,7 @@ NVFP4 = {
 
 
 def parts(size: str) -> dict[str, dict[str, Any]]:
-    """The text model and the towers of a published size, as its config.json has them."""
+    """Return the text model and the encoders of a published size, as in its config.json."""
     config = published(size)
     return {name: config[name] for name in ("text_config", "vision_config", "audio_config") if config[name]}
 

@@ -115,7 +115,9 @@ class Fields:
         return tuple(value)
 
     def _wrong(self, name: str, wanted: str, value: object) -> CheckpointError:
-        found = "missing" if value is None else printable(json.dumps(value, default=str)[:300], 60)
+        if value is None:
+            return CheckpointError(f"{self.where}: {name} is missing; it must be {wanted}")
+        found = printable(json.dumps(value, default=str)[:300], 60)
         return CheckpointError(f"{self.where}: {name} must be {wanted}, got {found}")
 
 

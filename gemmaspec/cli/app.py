@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "status": "status",
     "wait": "wait",
     "logs": "logs",
+    "k": "k",
     "top": "top",
     "watch": "watch",
     "export": "export",

@@ -34,7 +34,7 @@ class Holder:
 
     stack: str
     command: str
-    """up, restart, rollback, down, lock or render."""
+    """up, restart, rollback, down, k, lock or render."""
     pid: int
     start_ticks: int
     """Clock ticks from boot to its start, so that a reused pid is not mistaken for it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gemmaspec.deploy import claims, knowngood, lock, stacks
+from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.models import ModelRef, check_access, check_folder, hub_answers
@@ -156,6 +156,7 @@ def stop_replaced(start: Start, told: Told) -> None:
 def write(start: Start, told: Told) -> None:
     """Write the stack's files and its record."""
     told.doing("writing")
+    live_k.forget(start.server)
     stack_files.write_files(start.files, start.server.folder)
     stacks.save(start.started)
 
@@ -174,7 +175,7 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
     """Wait until the server has answered, and record that it did."""
     ready = wait_ready(
         engine,
-        start.server,
+        live_k.expected(start.started, engine) if start.joins else start.server,
         timeout_s=timeout_s,
         on_phase=told.phase,
         restarts=None if start.joins else 0,

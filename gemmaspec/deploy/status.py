@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gemmaspec.deploy import owner, stacks
+from gemmaspec.deploy import live_k, owner, stacks
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import Engine, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
+from gemmaspec.live.live_k import InUse
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.phases import PhaseTracker
 from gemmaspec.ready.probe import api_key_for, healthy, read_counters
@@ -40,7 +41,9 @@ class Status:
     """The next command; None for a server that is ready."""
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
-    """What the server has drafted since its start; None if it does not answer."""
+    """What the server has drafted since its start; None when it does not answer."""
+    k: InUse | None = None
+    """The k in use, where it can be changed while the server runs."""
     changed: tuple[ChangedFile, ...] = ()
     """Files that have changed since it started."""
 
@@ -134,6 +137,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         next=follow,
         report=report,
         counters=_counters(started) if answers else None,
+        k=live_k.in_use(started.server, engine),
         changed=changed,
         problem=problem,
     )

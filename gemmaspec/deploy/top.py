@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import live_k, stacks
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
@@ -26,6 +26,7 @@ class _Watched:
     started: Started
     history: History = field(default_factory=History)
     report: dict[str, Any] | None = None
+    k: live_k.Reader = field(default_factory=live_k.Reader)
 
 
 class Top:
@@ -92,6 +93,7 @@ def _view(watched: _Watched) -> View:
         address=server.base_url,
         vllm=_version(watched.report),
         patches=_patches(watched.report),
+        k=_k(watched),
         sample=sample,
         now=watched.history.over(NOW_S),
         lately=watched.history.over(float("inf")),
@@ -112,6 +114,11 @@ def _report(started: Started) -> dict[str, Any] | None:
         return stacks.engine_of(started).report(started.server)
     except GemmaspecError:
         return None
+
+
+def _k(watched: _Watched) -> str | None:
+    found = watched.k.read(watched.started)
+    return f"{found.k} of {found.started_k}" if found else None
 
 
 def _version(report: dict[str, Any] | None) -> str | None:

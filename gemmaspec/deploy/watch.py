@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import live_k, stacks
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, Faults
@@ -104,7 +104,8 @@ def look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[W
 
 def _judge(one: Watched, sample: Sample, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
     for event in one.faults.add(sample, power_w=power_w):
-        done = reaction(event, one.policy, restarts=one.restarts, now=time.monotonic())
+        live = one.started.server.live_k is not None
+        done = reaction(event, one.policy, restarts=one.restarts, now=time.monotonic(), live_k=live)
         reason = f"{event.reason}; {done.note}" if done.note else event.reason
         yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
         yield from _hooked(one, event)
@@ -115,6 +116,9 @@ def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
     if done.action == "report":
         return
     name = one.started.server.name
+    if done.action == "off" and one.started.server.live_k is not None:
+        yield _undrafted(one)
+        return
     one.restarts.append(time.monotonic())
     try:
         restart(name, no_spec=done.action == "off")
@@ -123,6 +127,17 @@ def _act(one: Watched, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
         return
     one.started, one.faults = stacks.find(name), Faults()
     yield _line(one, "off" if done.action == "off" else "restarted")
+
+
+def _undrafted(one: Watched) -> WatchLine:
+    """Switch speculation off in the running server; no request is lost."""
+    name = one.started.server.name
+    try:
+        done = live_k.change(name, "off", lambda _: None)
+    except GemmaspecError as error:
+        return _line(one, "failed", reason=error.message)
+    one.faults = Faults()
+    return _line(one, "off", reason=f"k was {done.before} and is 0 now; to draft again: gemmaspec k {name} auto")
 
 
 def _hooked(one: Watched, event: Event) -> Iterator[WatchLine]:

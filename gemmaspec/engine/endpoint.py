@@ -64,9 +64,9 @@ def connect(endpoint: Endpoint) -> docker.DockerClient:
 
 @contextmanager
 def client(where: Endpoint | None = None) -> Iterator[docker.DockerClient]:
-    """A client of the daemon that is meant, closed at the end: how Docker is asked anything beside Compose.
+    """Yield a client of the daemon and close it at the end; every query of Docker besides Compose uses it.
 
-    Raises EnvironmentMissing if the daemon does not answer.
+    Raise EnvironmentMissing if the daemon does not answer.
     """
     found = connect(where or find())
     try:

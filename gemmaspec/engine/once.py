@@ -36,7 +36,7 @@ def run_once(
 ) -> tuple[int, list[str]]:
     """Run a command in an image that is on this machine; return its exit code and the last lines of its stderr.
 
-    The container is removed however this ends, short of kill -9. Raises EnvironmentMissing if Docker does not answer,
+    The container is removed however this ends, short of kill -9. Raise EnvironmentMissing if Docker does not answer,
     refuses, or has not ended the command within half an hour.
     """
     name = f"gemmaspec-once-{secrets.token_hex(6)}"

@@ -41,6 +41,8 @@ def _client() -> Iterator[docker.DockerClient]:
         try:
             yield client
         except APIError as error:
-            raise EnvironmentMissing(f"docker refused: {error.explanation}", hint="docker volume ls") from None
+            raise EnvironmentMissing(
+                f"docker rejected the request: {error.explanation}", hint="docker volume ls"
+            ) from None
         except DockerException as error:
             raise EnvironmentMissing(f"docker is not answering: {error}", hint="docker info") from None

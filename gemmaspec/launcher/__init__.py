@@ -8,6 +8,7 @@ from gemmaspec.launcher.launch import EDGE as EDGE_MARK
 from gemmaspec.launcher.launch import (
     FILE_LIMIT,
     FITS,
+    LIVE_K_CONTROL,
     FileEdit,
     Hunk,
     Known,
@@ -38,6 +39,7 @@ from gemmaspec.launcher.launch import (
     tree_digest,
     vllm_version,
 )
+from gemmaspec.launcher.launch import LIVE_K as LIVE_K_FILE
 from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
 from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
@@ -56,6 +58,8 @@ __all__ = [
     "EDGE_MARK",
     "FILE_LIMIT",
     "FITS",
+    "LIVE_K_CONTROL",
+    "LIVE_K_FILE",
     "NOT_PYTHON",
     "OVERLAY_MARKER",
     "PUBLISHED_RELEASE",

@@ -79,6 +79,9 @@ EDGE = "0" * 8  # the mark of the edge of a function or file
 # What ast.parse, compile, decoding and tokenize raise for a file that is not valid Python.
 UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, tokenize.TokenError)
 SECRETS = ("--api-key", "--hf-token")
+LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
+LIVE_K_MODULE = "gemmaspec_live_k"
+LIVE_K_CONTROL = "k.json"  # beside this file: the k that is asked for; in the run folder: the k in use
 
 
 class LaunchError(Exception):
@@ -265,9 +268,12 @@ class Plan:
     patches: tuple[Patch, ...]
     sha256: str
     drift: str = "warn"
+    live_k: str = ""
+    """sha256 of the scheduler that goes with it; "" when k stays as it was started."""
 
     def __post_init__(self) -> None:
         """Require unique ids, because they identify the patches."""
+        check(not self.live_k or DIGEST.fullmatch(self.live_k), "live_k is not a sha256")
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
 
@@ -1310,6 +1316,31 @@ def link_compiled(source: Path, target: Path, patched: set[str]) -> None:
             (target / name).symlink_to(source / name)
 
 
+def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
+    """Put the plan's scheduler into the run folder; return the folder for PYTHONPATH, None without one.
+
+    LaunchError(2) when it is not the file that was rendered, LaunchError(4) when it is missing.
+    """
+    modules, used = run_dir / "modules", run_dir / LIVE_K_CONTROL
+    remove(modules)
+    remove(used)  # what it says is always of the last start
+    if not plan.live_k:
+        return None
+    folder = Path(__file__).absolute().parent
+    try:
+        with (folder / LIVE_K).open("rb") as file:
+            data = file.read(FILE_LIMIT + 1)
+    except OSError as error:
+        raise LaunchError(4, f"cannot read {folder / LIVE_K}: {error.strerror}; render the stack again") from None
+    if sha256(data) != plan.live_k:
+        raise LaunchError(2, f"{folder / LIVE_K} was changed after it was rendered (sha256); render the stack again")
+    modules.mkdir(mode=0o755)
+    (modules / f"{LIVE_K_MODULE}.py").write_bytes(data)
+    os.environ["GEMMASPEC_LIVE_K"] = str(folder / LIVE_K_CONTROL)
+    os.environ["GEMMASPEC_LIVE_K_USED"] = str(used)
+    return modules
+
+
 def remove(path: Path) -> None:
     """Delete a file, a link (never its target) or a folder if it exists."""
     if path.is_dir() and not path.is_symlink():
@@ -1496,7 +1527,7 @@ def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoRe
 
 
 def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]], command: list[str]) -> dict[str, Any]:
-    """The report of a start that has decided and not yet built anything."""
+    """Return the report of a start after its decisions and before the overlay."""
     return {
         "schema": 1,
         "profile": plan.profile,
@@ -1545,6 +1576,10 @@ def launch(argv: Sequence[str]) -> NoReturn:
     if overlay:
         report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
         front.insert(0, str(overlay))
+    modules = carry_live_k(plan, options.run_dir)
+    if modules:
+        front.append(str(modules))
+        say(f"k can be changed while it runs: {LIVE_K} has the plan's sha256")
     write_report(report_file, report)
     took = report["overlay_ms"]
     ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"

@@ -15,6 +15,7 @@ from gemmaspec.lint import (
     cache,
     chat,
     heads,
+    live_k,
     local,
     machine,
     names,
@@ -102,6 +103,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *chat.RULES,
     *runtime.RULES,
     *heads.RULES,
+    *live_k.RULES,
     *local.RULES,
     *sizes.RULES,
 )

@@ -152,7 +152,7 @@ def given_twice(subject: Subject) -> Iterator[Issue]:
 
 def _speculative(subject: Subject) -> dict[str, object]:
     spec = subject.profile.speculative
-    return spec.model_dump(exclude_none=True) if spec else {}
+    return spec.model_dump(exclude_none=True, exclude={"live_k"}) if spec else {}
 
 
 def _variables(subject: Subject) -> Iterator[str]:

@@ -186,7 +186,8 @@ class Watch(Section):
     """What `gemmaspec watch` does when a running server goes wrong. It always reports; it acts only if told to."""
 
     on_dead_draft: Literal["report", "off", "restart"] = "report"
-    """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it."""
+    """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it. With
+    `speculative.live_k` `off` needs no restart."""
     on_hang: Literal["report", "restart"] = "report"
     """Requests run, but no tokens arrive."""
     most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2

@@ -11,7 +11,7 @@ LOOK_UPS: Final = frozenset({"ngram", "suffix"})
 
 
 class Speculative(Section):
-    """How target and draft speculate; field names are keys of vLLM's SpeculativeConfig."""
+    """How target and draft speculate; field names, but for `live_k`, are keys of vLLM's SpeculativeConfig."""
 
     method: Literal["draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]
     """draft_model: an E2B or E4B. eagle3, mtp, dflash, dspark: heads trained for the target. ngram, suffix: no draft.
@@ -21,6 +21,9 @@ class Speculative(Section):
     """
     num_speculative_tokens: Positive | None = None
     """Tokens drafted before each step of the target; more of them pay off on slower memory."""
+    live_k: StrictBool | None = None
+    """Let `gemmaspec k` change num_speculative_tokens in the running server, down to 0. Not a key of vLLM's: the
+    launcher carries a scheduler for it, and lint says where it works."""
     draft_tensor_parallel_size: Positive | None = None
     """GPUs that the draft is spread over: 1, or as many as the target's."""
     max_model_len: Positive | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher import Requirement
+from gemmaspec.launcher import LIVE_K_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -19,7 +20,7 @@ from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
-from gemmaspec.stack.serve import speculative_config
+from gemmaspec.stack.serve import live_k, speculative_config
 
 Form = Literal["folder", "single-file", "process"]
 """`folder` and `single-file` are for Docker Compose; `process` has the same files without compose.yaml."""
@@ -27,7 +28,7 @@ Form = Literal["folder", "single-file", "process"]
 OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
-STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", SPECULATIVE_FILE, TEMPLATE_FILE)
+STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", LIVE_K_FILE, SPECULATIVE_FILE, TEMPLATE_FILE)
 """Every file that a stack may have; files that a profile does not need are absent."""
 
 
@@ -55,6 +56,8 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         "plan.json": plan_text(profile_plan(profile, Shelf(data.patch_folders()))),
         "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
     }
+    if live_k(profile):
+        files[LIVE_K_FILE] = data.LIVE_K.read_text(encoding="utf-8")
     config = speculative_config(profile, paths or container_paths(profile))
     if config:
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
@@ -82,7 +85,15 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
         optional = [name for name in optional if not _only_speculation(name, patches)]
     for name in required:
         _refuse_unreviewed(name, profile, patches)
-    return compile_plan(profile.name, required, optional, _requires(profile), patches, drift=profile.patches.drift)
+    return compile_plan(
+        profile.name,
+        required,
+        optional,
+        _requires(profile),
+        patches,
+        drift=profile.patches.drift,
+        live_k=hashlib.sha256(data.LIVE_K.read_bytes()).hexdigest() if live_k(profile) else "",
+    )
 
 
 def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]) -> None:

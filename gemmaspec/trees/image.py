@@ -35,20 +35,16 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
     or device in the place of a file.
     """
     where = endpoint.find()
-    client = endpoint.connect(where)
-    try:
-        with answering(where, ref), looking_into(client, ref) as archive:
-            config = client.images.get(ref).attrs.get("Config") or {}
-            package = find_package(candidates(config, python), archive)
-            if package is None:
-                raise EnvironmentMissing(
-                    f"cannot find a vllm package in the image {ref}",
-                    hint="set container.python in the profile to the interpreter that has vllm",
-                )
-            version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
-            files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
-    finally:
-        client.close()
+    with endpoint.client(where) as client, answering(where, ref), looking_into(client, ref) as archive:
+        config = client.images.get(ref).attrs.get("Config") or {}
+        package = find_package(candidates(config, python), archive)
+        if package is None:
+            raise EnvironmentMissing(
+                f"cannot find a vllm package in the image {ref}",
+                hint="set container.python in the profile to the interpreter that has vllm",
+            )
+        version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
+        files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
     return Tree(place=TreeSource(kind="image", ref=ref), vllm=version, files=files)
 
 

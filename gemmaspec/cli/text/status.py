@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
+from gemmaspec.cli.text.k import sentence
 from gemmaspec.cli.text.stack import report_lines
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _row(one: Status) -> tuple[str, ...]:
 
 
 def _drafts(one: Status) -> str:
-    if not one.started.server.speculates:
+    if not one.started.server.speculates or (one.k and one.k.k == 0):
         return "off"
     length = one.counters.acceptance_length if one.counters and one.counters.drafts else None
     return f"{length:.2f}" if length is not None else "-"
@@ -84,6 +85,8 @@ def _whole(one: Status) -> None:
 
 def _drafting(one: Status) -> None:
     counters = one.counters
+    if one.k:
+        output.told(f"  k         {sentence(one.k)}")
     if counters and counters.drafts:
         accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
         output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
@@ -125,6 +128,7 @@ def _document(one: Status) -> dict[str, Any]:
         "model": server.model or None,
         "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
+        "live_k": dataclasses.asdict(one.k) if one.k else None,
         "report": one.report,
         "changed": [dataclasses.asdict(file) for file in one.changed],
     }
