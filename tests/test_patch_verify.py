@@ -203,7 +203,7 @@ def test_trees_that_cannot_be_read_leave_the_others_and_exit_with_4(
         {"0.20.0": "applies", str(tmp_path / "none"): "unread"},
     )
     assert "does not contain a vllm/ package" in document["results"][-1]["detail"]
-    assert f"not read: tree {tmp_path / 'none'}" in said
+    assert f"cannot read tree {tmp_path / 'none'}" in said
 
 
 def test_a_conflict_counts_more_than_a_tree_that_cannot_be_read(

@@ -49,10 +49,12 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About("Start a profile, return when it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
-    "down": About("Stop what up has started", ("down spark-31b-e2b", "down --all")),
-    "restart": About("Start a profile again, rendered anew", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")),
-    "status": About("Show what runs, and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
+    "up": About("Start a profile and wait until it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
+    "down": About("Stop a started profile", ("down spark-31b-e2b", "down --all")),
+    "restart": About(
+        "Render a started profile again and restart it", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
+    ),
+    "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
     "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
     "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),

@@ -32,10 +32,12 @@ def render(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="DIR", help="Folder to write; ./PROFILE when not given, for a cluster ./PROFILE-TO."
+            "--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE, or ./PROFILE-TO for a cluster]"
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; print the difference, exit 3 if any.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; print the differences and exit 3 if there are any.")
+    ] = False,
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Put everything into one compose.yaml, to paste or share.")
     ] = False,

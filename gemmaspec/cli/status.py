@@ -27,12 +27,12 @@ def status(
 ) -> None:
     """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
 
-    With NAME also its patches as the server itself reports them, and how well it drafts. Exit code 5 when a file of
-    the plan, the overlay or the package was changed since the start, 4 when it cannot be told whether something
-    runs, 1 when NAME is given and does not run.
+    With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
+    plan, the overlay or the package has changed since the start, 4 if gemmaspec cannot tell whether something runs,
+    1 if NAME is given and does not run.
 
-    With --kubernetes it reads the report of each pod, and exits 5 when a pod does not run the plan that it was given,
-    or patched another file than the other pods of that plan.
+    With --kubernetes, reads the report of each pod. Exit code 5 if a pod does not run the plan that it was given, or
+    patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import status as text
     from gemmaspec.deploy.status import status as use_case

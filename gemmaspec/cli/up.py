@@ -43,8 +43,9 @@ def up(
 ) -> None:
     """Start a profile and wait until it has drafted, verified and answered.
 
-    What runs under its name keeps running until everything that the new start needs is there. It starts servers with
-    Docker or as processes, never in a cluster: gemmaspec render --to kubernetes writes what kubectl deploys.
+    A server that runs under its name keeps running until everything that the new start needs is in place. It
+    starts servers with Docker or as processes, never in a cluster: gemmaspec render --to kubernetes writes what kubectl
+    deploys.
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import up as use_case

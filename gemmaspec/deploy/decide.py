@@ -323,5 +323,5 @@ def offline_for(models: Sequence[ModelSeen]) -> Offline:
 
 
 def _expects(server: Server) -> str:
-    drafts = ", having drafted for it" if server.speculates and not server.looks_up else ""
+    drafts = ", and has drafted for it" if server.speculates and not server.looks_up else ""
     return f"{server.base_url}/v1 answers as {server.model}{drafts}"

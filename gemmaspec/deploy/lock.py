@@ -125,7 +125,7 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
     }
     for one in models_of(loaded.profile):
         if one.role not in fits:
-            note(f"{one.role}: the lock has another model than the profile, which counts here")
+            note(f"{one.role}: the lock names another model than the profile; fetching the profile's")
     return pinned(
         loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
     )

@@ -122,8 +122,8 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
         asked = _asked(subject, role)
         message = asked and _cannot(subject, asked.upper())
         if asked and message and not (role == "draft" and subject.method != "draft_model"):
-            message = f"{asked} cannot do Gemma 4's heads of {_WIDE} {message}"
-            fix = "write TRITON_ATTN" + ("" if _capability(subject) in (10, 11) else ", or leave it to vLLM")
+            message = f"{asked} does not support Gemma 4's head size of {_WIDE} {message}"
+            fix = "use TRITON_ATTN" + ("" if _capability(subject) in (10, 11) else ", or let vLLM choose")
             yield Issue(path=_backend_path(subject, role), message=message, fix=fix)
 
 

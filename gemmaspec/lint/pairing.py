@@ -41,9 +41,9 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
         message = f"{subject.name('draft')} is made for {head.method}{does}"
         starts = (asked, head.method) == ("eagle", "eagle3")
         if starts:
-            does = ": as eagle it starts, and drafts from hidden states that it was not taught with"
+            does = ": as eagle it starts, but drafts from hidden states that it was not trained on"
         severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
-        yield Issue(path=path, message=message, fix=f"write method: {head.method}", severity=severity)
+        yield Issue(path=path, message=message, fix=f"set method: {head.method}", severity=severity)
     elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
         does = "drafts with mtp anyway" if runs_anyway else "has no model for it and stops"
         message = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"

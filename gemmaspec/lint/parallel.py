@@ -53,9 +53,9 @@ def pipeline(subject: Subject) -> Iterator[Issue]:
     if method == "mtp":
         message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
     elif method == "dflash" and subject.runner == "v2":
-        message = f"vLLM {subject.vllm} refuses dflash with pipeline parallelism"
+        message = f"vLLM {subject.vllm} rejects dflash with pipeline parallelism"
     elif method == "dspark":
-        message = f"vLLM {subject.vllm} gives the draft the same stages, and a DSpark head cannot be cut into stages"
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but a DSpark head cannot be split into stages"
     else:
         message = f"vLLM {subject.vllm} gives the draft the same stages, but only the last one drafts"
         yield Issue(

@@ -52,12 +52,12 @@ def partner(subject: Subject) -> Iterator[Issue]:
         given = subject.argument(flag)
         if given and not given.negated and not subject.switched(wanted):
             message = f"{flag} requires {wanted}, and vLLM stops without it"
-            yield Issue(path=given.path, message=message, fix=f"add {fix}, or take it out")
+            yield Issue(path=given.path, message=message, fix=f"add {fix}, or remove it")
     for flag, (wanted, value) in _VALUES.items():
         given = subject.argument(flag)
         if given and not given.negated and subject.value(wanted) != value:
             message = f"{flag} requires {wanted}={value}, and vLLM stops without it"
-            yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or take it out")
+            yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or remove it")
     counted = subject.argument("--per-request-spec-decode-metrics")
     if counted and not counted.negated and not subject.asked_method:
         message = "it counts draft tokens, and vLLM stops without a draft"
@@ -91,9 +91,9 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
     method, name = subject.asked_method, subject.name("draft")
     if method not in _HEADS or not name or subject.draft_is_head is not False:
         return
-    message = f"{name} is a model of its own, and {method} drafts with a head made for it"
+    message = f"{name} is a complete model, but {method} needs a head"
     message += f": {_PLAIN_STOPS.get(method, 'vLLM stops while it reads the configuration of the draft')}"
-    fix = "write method: draft_model, or name a head"
+    fix = "set method: draft_model, or use a head"
     yield Issue(path=("speculative", "method"), message=message, fix=fix, severity=None if subject.draft else "warning")
 
 
@@ -257,7 +257,7 @@ def dflash_attention(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS505", "note")
 def several_requests(subject: Subject) -> Iterator[Issue]:
-    """Many tokens drafted one by one beside several requests, on a machine whose memory is slow."""
+    """Many draft tokens for several requests on a machine with slow memory."""
     requests = subject.number("--max-num-seqs") or 0
     if subject.method not in _ONE_BY_ONE:
         return

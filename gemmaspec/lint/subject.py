@@ -203,7 +203,7 @@ class Subject:
 
     @property
     def _default_batch(self) -> int | None:
-        """What vLLM takes for this machine and, from 0.22 on, the largest image; None on an unknown machine."""
+        """Return vLLM's default for this machine and, from 0.22 on, the largest image; None on an unknown machine."""
         if self._defaults is None:
             return None
         whole = self.runs(">=0.22") and self.wants_whole_items is not False

@@ -128,9 +128,9 @@ def ask(
 def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_text: bool = False) -> Answer:
     """Send one real request, which proves that a server is ready.
 
-    `any_text` accepts an answer that nobody can read: for a server with dummy weights, which is only to be timed.
-    Raises what `ask` raises, and StartFailed when the answer is empty, holds markers that a reader should not
-    see, or was not drafted although the server has a model or head that drafts for every text.
+    `any_text` accepts an unreadable answer, for a server with dummy weights that is only timed.
+    Raises what `ask` raises, and StartFailed if the answer is empty, contains markers that should have been removed,
+    or was not drafted although the server has a model or head that drafts for every text.
     """
     answer = ask(server, [user_message(QUESTION)], timeout_s=timeout_s, api_key=api_key)
     must_draft = server.speculates and not server.looks_up

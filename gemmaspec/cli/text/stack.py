@@ -167,7 +167,7 @@ def demo(result: Demo, *, as_json: bool) -> None:
 
 
 def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
-    """One answer in two or three lines. `looks_up`: drafts are looked up in the text, and it may have none."""
+    """Yield one answer in two or three lines."""
     yield f"answer    {_clipped(answer.text)}"
     speed = f"{answer.tokens_per_second:.1f} tokens/s"
     yield f"speed     {answer.completion_tokens} tokens in {answer.seconds:.2f} s, {speed}"
