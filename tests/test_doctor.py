@@ -275,7 +275,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert rows["driver"]["state"] == "ok"
     assert rows["target"]["says"] == "target.model: missing folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
-    assert "the model is not in the cache" in rows["draft"]["says"]
+    assert "it is not in the cache" in rows["draft"]["says"]
     assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
     assert f"port {port} on 127.0.0.1 is in use by" in rows["port"]["says"]
@@ -363,7 +363,7 @@ def test_without_a_network_the_shapes_that_ship_say_what_is_to_be_fetched(
     for role, least in (("target", 16e9), ("draft", 0.5e9)):
         assert rows[role].state == "failed"
         assert rows[role].message.startswith("the Hub does not answer, and it is not in the cache; ")
-        assert "GB would have to be fetched, answered from the shapes of" in rows[role].message
+        assert "GB would have to be fetched, using the shapes of" in rows[role].message
         assert "that ship with gemmaspec" in rows[role].message
         assert least < subject.to_fetch[role] < 3 * least
 

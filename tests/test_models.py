@@ -76,7 +76,7 @@ def test_a_folder_without_a_config_is_no_model(profiles: Path, hub: str) -> None
     (profiles / "empty").mkdir()
     done = up(profiles, hub, "--set", f"target.model={profiles / 'empty'}")
     assert done.returncode == 4
-    assert "holds no config.json, so it is not a model" in done.stderr
+    assert "has no config.json, so it is not a model" in done.stderr
 
 
 def test_a_full_disk_in_the_state_folder_is_one_clear_error(profiles: Path, hub: str, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_folder_cannot_go_to_a_remote_engine(profiles: Path) -> None:
     from gemmaspec.errors import UsageError
     from gemmaspec.profile.load import load_profile
 
-    with pytest.raises(UsageError, match="is a folder of this machine"):
+    with pytest.raises(UsageError, match="is a folder on this machine"):
         prepare(load_profile("tiny-cpu"), engine="docker", remote=True)
     _, stack = prepare(load_profile("spark-31b-e2b"), engine="docker", remote=True)
     assert list(stack.files) == ["compose.yaml"]
