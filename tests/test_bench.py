@@ -352,9 +352,9 @@ def test_somebody_else_on_the_server_is_seen(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--url", "https://127.0.0.1:1"], "is no address like http://127.0.0.1:8000"),
-        (["--url", "http://user:pw@127.0.0.1:1"], "is no address like"),
-        (["--url", "http://127.0.0.1:x"], "is no address like"),
+        (["--url", "https://127.0.0.1:1"], "is not an address like http://127.0.0.1:8000"),
+        (["--url", "http://user:pw@127.0.0.1:1"], "is not an address like"),
+        (["--url", "http://127.0.0.1:x"], "is not an address like"),
         (["--url", "http://127.0.0.1:1", "--running"], "--running and --url cannot be used together"),
         (["--concurrency", "9"], "runs 4 concurrent requests (serve.max_num_seqs)"),
         (["--category", "poetry"], "'poetry' is not one of chat, "),

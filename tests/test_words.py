@@ -13,11 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-ROOMS = (
-    *("launcher", "tiny", "releases", "profile", "patching", "checkpoint", "stack", "lock", "carry", "proof"),
-    *("index", "engine", "models", "machine", "trees", "runtime"),
-)
-"""Rooms that are held to it, with the modules outside of every room and tools/."""
+ROOMS = tuple(sorted(folder.parent.name for folder in (ROOT / "gemmaspec").glob("*/__init__.py")))
+"""Every room; the modules outside of rooms and tools/ are held to it as well."""
 
 RETIRED = {
     r"mend(s|ed|ing)?": "fix",
@@ -48,8 +45,10 @@ _TWO_WORDS = re.compile(r"[A-Za-z{}…]{2,}[,.:;]? +[A-Za-z{}…]{1,}")
 _NO_VERB = re.compile(
     r"(The|A|An|Whether|How|Where|Every|All|Each|What|Which|Why|Those|None|Raises|Returns|Yields|Of|As|Its|One)\b"
 )
-_DESCRIBED = {"property", "cached_property", "functools.cached_property"}
-"""Decorators of what is read as a value: its docstring says what it is."""
+_DESCRIBED = re.compile(r"(functools\.)?(cached_)?property$|rule\(")
+"""Decorators of what is read as a value or, in lint, as a title: its docstring says what it is."""
+_QUOTES = {"gemmaspec/ready/phases.py": "lines of vLLM's log"}
+"""Files with retired words in words of others."""
 _NAMES_ITS_ERROR = {
     "gemmaspec/launcher/launch.py": "the report of a bug",
     "gemmaspec/proof/runner.py": "what a probe saw",
@@ -99,6 +98,7 @@ def test_no_retired_word_reaches_a_person(room: str):
     found = [
         f"{file.relative_to(ROOT)}:{line}: {word!r} in {text!r}"
         for file in files(room)
+        if str(file.relative_to(ROOT)) not in _QUOTES
         for line, text in read_by_people(tree_of(file))
         if (word := retired(text))
     ]
@@ -113,7 +113,7 @@ def test_a_docstring_of_a_function_begins_with_a_verb(room: str):
         for file in files(room)
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.FunctionDef)
-        if not {ast.unparse(one) for one in node.decorator_list} & _DESCRIBED
+        if not any(_DESCRIBED.match(ast.unparse(one)) for one in node.decorator_list)
         if _NO_VERB.match(text := ast.get_docstring(node) or "")
     ]
     assert not found, "\n".join(found)

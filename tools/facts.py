@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def known(release: str) -> frozenset[Fact]:
-    """What the table has of a release."""
+    """Return what the table has of a release."""
     return table.facts_of(facts.whole_table(), release, facts.releases())
 
 
@@ -74,7 +74,7 @@ def _read(release: str, listing: Listing) -> frozenset[Fact]:
 
 
 def sdist_member(release: str, name: str) -> str:
-    """A text file of the sdist, "" where it has none; the archive is read up to there, and the text is kept."""
+    """Return a text file of the sdist, "" where it has none; the archive is read up to there, and the text is kept."""
     source = next((file for file in wheels.release_files(PROJECT, release) if file.package_type == "sdist"), None)
     if source is None:
         return ""

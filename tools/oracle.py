@@ -71,7 +71,7 @@ class Oracle:
         self._answers = dict(_answers(self._kept))
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """One answer. Raises GemmaspecError when the process died."""
+        """Return one answer. Raises GemmaspecError when the process died."""
         key = json.dumps(question, sort_keys=True)
         if key not in self._answers:
             self._process = self._process or self._start()
@@ -113,7 +113,7 @@ class Oracle:
         return found
 
     def _depends_on(self) -> str:
-        """A digest of everything but the question that an answer depends on."""
+        """Return a digest of everything but the question that an answer depends on."""
         parts = [ENGINE.read_bytes(), repr((EXTRAS, TRANSFORMERS)).encode()]
         parts += [file.read_bytes() for file in sorted(self._models.glob("*/config.json"))]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
@@ -131,7 +131,7 @@ class Oracle:
 
 
 def _answers(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What was answered before; a line that was cut short is asked again."""
+    """Yield what was answered before; a line that was cut short is asked again."""
     for line in file.read_text().splitlines() if file.exists() else ():
         with contextlib.suppress(ValueError):
             key, found = json.loads(line)

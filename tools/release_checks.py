@@ -46,7 +46,7 @@ class Found:
 
 
 def before(release: str) -> str:
-    """The release of the table before one."""
+    """Return the release of the table before one."""
     from gemmaspec.releases.facts import releases
 
     older = [one for one in releases() if Version(one) < Version(release)]
@@ -54,7 +54,7 @@ def before(release: str) -> str:
 
 
 def transformers(release: str) -> Found:
-    """Whether transformers.py has a row for the release, within what its METADATA asks for."""
+    """Return whether transformers.py has a row for the release, within what its METADATA asks for."""
     from gemmaspec.releases.facts import facts_for
     from gemmaspec.releases.transformers import transformers_for
 
@@ -68,7 +68,7 @@ def transformers(release: str) -> Found:
 
 
 def _bounds(ours: str) -> Iterator[str]:
-    """The oldest release of a range, and one just below its end."""
+    """Yield the oldest release of a range, and one just below its end."""
     for one in SpecifierSet(ours):
         if one.operator == ">=":
             yield one.version
@@ -78,7 +78,7 @@ def _bounds(ours: str) -> Iterator[str]:
 
 
 def failures(release: str) -> Found:
-    """Which texts of known failures and phases the release before prints, and this one does not."""
+    """Return which texts of known failures and phases the release before prints, and this one does not."""
     import oracle
 
     from gemmaspec.ready.known import known_failures
@@ -126,7 +126,7 @@ def source_text(folder: Path) -> str:
 
 
 def template(release: str) -> Found:
-    """Whether the chat template in the sdist is the one of the release before."""
+    """Return whether the chat template in the sdist is the one of the release before."""
     from facts import sdist_member
 
     from gemmaspec.stack.chat import template_for
@@ -143,7 +143,7 @@ def template(release: str) -> Found:
 
 
 def fit(release: str) -> Found:
-    """What `fit` plans for each shipped profile, against the release before; shapes that ship, no network."""
+    """Return what `fit` plans for each shipped profile, against the release before; shapes that ship, no network."""
     from gemmaspec.carry.shipped import shipped
 
     found = {loaded.profile.name: _fitted(str(loaded.file), release) for loaded in shipped()}
@@ -180,7 +180,7 @@ def _fitted(profile: str, release: str) -> list[str]:
 
 
 def docs(release: str) -> Found:
-    """Which pages that are written by hand do not name the release."""
+    """Return which pages that are written by hand do not name the release."""
     silent = {page: todo for page, todo in PAGES.items() if release not in (ROOT / page).read_text(encoding="utf-8")}
     word = f"{len(PAGES) - len(silent)} of {len(PAGES)} pages written by hand name it"
     return Found(word=word, details=[f"{page}: {todo}" for page, todo in silent.items()], look=bool(silent))

@@ -77,7 +77,7 @@ class Result:
 
 
 def steps(release: str, *, profiles: int, python: str, as_new: bool = False) -> tuple[Step, ...]:
-    """Every step, in order."""
+    """Return every step, in order."""
     tool, command, oracle = (
         (python, "tools/release_checks.py"),
         (python, "-m", "gemmaspec"),
@@ -276,7 +276,7 @@ def report(release: str, results: Sequence[Result]) -> str:
 
 
 def digests() -> dict[str, str]:
-    """The files that steps may write, with their sha256."""
+    """Return the files that steps may write, with their sha256."""
     found = {}
     for name in WATCHED:
         for file in (ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name]:

@@ -13,7 +13,7 @@ from gemmaspec.stack.compose import HF_HOME
 PORT: Final = 8000
 """KServe's presets send requests to this port, whatever the profile's own is."""
 _CONTAINER: Final = "main"
-"""The container that KServe's presets describe; another one would run beside it."""
+"""The container that KServe's presets describe; another one would run next to it."""
 
 
 def inference_service(server: PodServer) -> Object:

@@ -16,7 +16,7 @@ def server_at(url: str, *, option: str, name: str, speculates: bool = False) -> 
         parts = urlsplit(url)
         port = parts.port or 80
     except ValueError:
-        raise UsageError(f"{option} {url!r} is no address like http://127.0.0.1:8000") from None
+        raise UsageError(f"{option} {url!r} is not an address like http://127.0.0.1:8000") from None
     if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/", "/v1", "/v1/") or parts.username:
-        raise UsageError(f"{option} {url!r} is no address like http://127.0.0.1:8000")
+        raise UsageError(f"{option} {url!r} is not an address like http://127.0.0.1:8000")
     return Server(name=name, folder=Path(os.devnull), port=port, bind=parts.hostname, model="", speculates=speculates)

@@ -59,7 +59,7 @@ class Measuring:
         return result.cell_json(task, found, repeated=repeated)
 
     def _for(self, asking: Asking, cell: Cell, limit: int | None) -> list[Prompt]:
-        """The prompts of a context, made once: every arm gets the same."""
+        """Return the prompts of a context, made once: every arm gets the same."""
         if cell.context not in self._made:
             own = list(self._prompts)
             made = own if cell.context is None else of_length(asking, own, cell.context)

@@ -107,7 +107,7 @@ def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
 
 
 def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
-    """What the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
+    """Return what the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
     cached = access.cached_commit(one.model, one.revision, cache=folder)
@@ -177,7 +177,7 @@ def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 
 def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """How fast the processor reads its memory."""
+    """Yield how fast the processor reads its memory."""
     yield speeds.memory_row(bandwidth.read_memory())
     if MACHINES[subject.loaded.profile.machine].gpus if subject.loaded else readings.gpus():
         yield speeds.gpu_memory_row()

@@ -198,5 +198,5 @@ def _modified(file: Path) -> float:
 
 
 def _control(server: Server) -> Path:
-    """The file that the server reads; a container sees the stack's folder, and cannot write there."""
+    """Return the file that the server reads; a container sees the stack's folder, and cannot write there."""
     return server.folder / LIVE_K_CONTROL

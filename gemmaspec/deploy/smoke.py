@@ -240,7 +240,7 @@ def _reference(request: SmokeRequest) -> Reference:
         key = api_key_for(server)
     if speculates(server, timeout_s=_LOOK_S, api_key=key):
         raise UsageError(
-            f"--against {name}: that server speculates too, so it is no reference",
+            f"--against {name}: that server speculates too, so it is not a reference",
             hint="gemmaspec up PROFILE --no-spec",
         )
     model = served(server, key).name

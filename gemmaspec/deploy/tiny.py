@@ -35,7 +35,7 @@ def _as_process(python: Path, tiny: Path, names: Sequence[str]) -> tuple[int, li
 
 
 def _in_container(server: Server, tiny: Path, names: Sequence[str]) -> tuple[int, list[str]]:
-    """The folder of the maker is /gemmaspec/tiny there."""
+    """Return the folder of the maker is /gemmaspec/tiny there."""
     from gemmaspec.engine.once import SharedFolder, run_once  # Docker's SDK is slow to import
 
     mounts = (

@@ -218,7 +218,7 @@ class _Run:
         return f"round {visit.rung + 1}: {visit.arm}{takes}; {left}{budget}"
 
     def _started(self, arm: Arm) -> Asking | None:
-        """The arm's server; None where it does not start, which is a result."""
+        """Return the arm's server; None where it does not start, which is a result."""
         servers = self._server_of(arm.profile)
         if self._running and self._running.profile != arm.profile:
             self._close()
@@ -296,7 +296,7 @@ class _Run:
         return bench_cells.Arm(method=arm.method, k=arm.k, overrides=arm.overrides, knob=arm.knob)
 
     def _server_of(self, profile: str) -> Servers:
-        """The servers of one profile; at most one of all runs."""
+        """Return the servers of one profile; at most one of all runs."""
         if profile not in self._servers:
             loaded = self._compared.loaded[profile]
             servers = Servers(

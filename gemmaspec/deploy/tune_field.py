@@ -97,7 +97,7 @@ def _loads(profile: Profile, asked: Sequence[int]) -> tuple[int, ...]:
 
 
 def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
-    """The shipped profiles of the same target and machine that draft."""
+    """Yield the shipped profiles of the same target and machine that draft."""
     for name, file in profile_names([data.PROFILES]).items():
         if name == base.profile.name:
             continue

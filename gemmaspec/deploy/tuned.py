@@ -32,9 +32,9 @@ _WORDS: Final = {
 
 
 def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
-    """Return the file that a tuning writes: PROFILE-tuned beside the user's profiles, unless it is named.
+    """Return the file that a tuning writes: PROFILE-tuned in the user's profile folder, unless it is named.
 
-    Raises UsageError for a name that is none, for a file that is not tune's own, and where `extends` would not find
+    Raises UsageError for an invalid name, for a file that is not tune's own, and where `extends` would not find
     the profile.
     """
     file = out.absolute() if out else own_folder() / f"{name or f'{loaded.profile.name}-tuned'}.yaml"
@@ -62,9 +62,10 @@ def write(
     document: Mapping[str, Any],
     note: Callable[[str], None],
 ) -> Path | None:
-    """Write the profile of a choice, and return its file; None where a whole answer is there already, and this is none.
+    """Write the profile of a choice, and return its file.
 
-    `loaded` is the profile that the chosen arm extends. Raises ProfileError where the file would not run as measured.
+    None if a complete answer already exists and this one is incomplete. `loaded` is the profile that the chosen arm
+    extends. Raises ProfileError if the file would not run as measured.
     """
     before = _before(file)
     if before and before.complete and not document["complete"]:
@@ -105,7 +106,7 @@ def write(
 
 
 def _as(name: str, profile: Profile, ran: Mapping[str, str]) -> dict[str, str]:
-    """What ran, with the plan that the profile has under another name, if it is the plan that ran."""
+    """Return what ran, with the plan that the profile has under another name, if it is the plan that ran."""
     if ran.get("plan") != plan_digest(profile):
         return dict(ran)
     return {**ran, "plan": plan_digest(profile.model_copy(update={"name": name}))}
@@ -127,7 +128,7 @@ def _check(file: Path, text: str, digest: str) -> None:
 
 
 def _before(file: Path) -> Tuned | None:
-    """What tune wrote there before; None where there is nothing, or somebody else's."""
+    """Return what tune wrote there before; None where there is nothing, or somebody else's."""
     try:
         return load_profile(str(file)).profile.tuned if file.is_file() else None
     except GemmaspecError:
@@ -174,6 +175,6 @@ def _moved(what: str, then: str, now: str) -> str:
 
 
 def _short(value: str | None) -> str:
-    """A fact as a sentence holds it: of a digest the beginning."""
+    """Return a fact as a sentence holds it: of a digest the beginning."""
     text = value or "unknown"
     return text[:19] if text.startswith("sha256:") else text[:12] if re.fullmatch(r"[0-9a-f]{40}", text) else text

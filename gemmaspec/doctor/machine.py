@@ -55,7 +55,7 @@ def clock_row(clock: Clock) -> CheckResult:
 
 
 def open_files_row(hard: int | None) -> CheckResult:
-    """Check the limit of open files for a server of the process engine; None is no limit."""
+    """Check the limit of open files for a server of the process engine; None means unlimited."""
     if hard is None or hard >= OPEN_FILES:
         return ok("open files", f"up to {hard if hard is not None else 'any number'}")
     return warning(

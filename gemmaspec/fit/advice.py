@@ -94,7 +94,7 @@ def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
 def _no_towers(plan: MemoryPlan) -> Iterator[Changed]:
     if plan.flags.towers and plan.target.towers:
         changed = _with(plan, towers=False)
-        yield "--set serve.language_model_only=true", changed, "text only, without image and audio towers"
+        yield "--set serve.language_model_only=true", changed, "text only, without image and audio encoders"
 
 
 def _batch(plan: MemoryPlan) -> Iterator[Changed]:

@@ -91,7 +91,7 @@ class Flags:
     """VLLM_CPU_KVCACHE_SPACE, in bytes."""
     eager: bool
     towers: bool
-    """Whether the target's image and audio towers are loaded."""
+    """Whether the target's image and audio encoders are loaded."""
     media: Mapping[Modality, int]
     """limit_mm_per_prompt, if given."""
     whole_items: bool

@@ -35,7 +35,7 @@ class Weights:
     per_layer: int
     """Per-layer embeddings of E2B and E4B: one row of each layer is read for a token."""
     towers: int
-    """Image and audio towers."""
+    """Image and audio encoders."""
     rotary: int
     """Tables of the rotary embedding, one for each kind of attention: a row for every position of the model's own
     longest context, however long `max_model_len` is."""

@@ -150,7 +150,7 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="draft-towers",
             severity="note",
-            message=f"the draft has {towers / 1e9:.2f} GB of image and audio towers",
+            message=f"the draft has {towers / 1e9:.2f} GB of image and audio encoders",
             impact="It drafts from text only, so they waste memory.",
         )
 

@@ -45,9 +45,9 @@ class LiveK:
         self._write("")
 
     def look(self) -> int | None:
-        """Return a new k; None while the file is as it was, is missing, or holds none. Never raises.
+        """Return a new k; None while the file is as it was, is missing, or is invalid. Never raises.
 
-        One stat while nothing changes. A file that is no k is told once in the log and leaves the k as it is.
+        One stat while nothing changes. An invalid file is logged once and leaves the k unchanged.
         """
         try:
             found = os.stat(self.control, follow_symlinks=False)  # noqa: PTH116 - a step has no time for Path
@@ -69,7 +69,7 @@ class LiveK:
         return k
 
     def _write(self, request: str) -> None:
-        """Write down the k in use, whole or not at all; a full disk stops no server."""
+        """Record the k in use, atomically; a full disk does not stop the server."""
         document = {
             "schema": 1,
             "started_k": self.started,

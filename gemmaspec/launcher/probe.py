@@ -125,7 +125,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def write_state(path: Path, seen: str) -> None:
-    """Write what this probe saw, whole or not at all: two probes may write at once."""
+    """Record what this probe saw, atomically, because two probes may write at once."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps({"at": time.time(), "moves": seen}), encoding="utf-8")
     fresh.replace(path)
@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"gemmaspec: {error}")
         return 1
     except (OSError, http.client.HTTPException) as error:
-        print(f"gemmaspec: the server does not answer: {type(error).__name__}")
+        print(f"gemmaspec: the server does not answer: {error}")
         return 1
     except (ValueError, KeyError, TypeError, RecursionError):
         print("gemmaspec: the server's answer is not one of vLLM")

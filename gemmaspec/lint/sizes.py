@@ -183,7 +183,7 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
     slots = (subject.tokens - 1 if parallel else 0) + (subject.method == "draft_model")
     if batch > slots * sequences:
         return
-    message = f"a batch of {batch} tokens has no room beside the drafts of {sequences} requests, {slots} slots each"
+    message = f"a batch of {batch} tokens has no room for the drafts of {sequences} requests, {slots} slots each"
     given = subject.argument("--max-num-seqs") or subject.argument("--max-num-batched-tokens")
     path = given.path if given else ("speculative", "num_speculative_tokens")
     fix = f"write serve.max_num_batched_tokens: {slots * sequences + 2048}, or fewer serve.max_num_seqs"

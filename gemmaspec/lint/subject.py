@@ -266,7 +266,7 @@ class Subject:
         return frozenset({1024}) if _BIG.search(self.called(role)) else None
 
     def _is_called_a_head(self, role: Role) -> bool:
-        """Whether the name is a head's: the size in it is then the target's, and says nothing of the head."""
+        """Return whether the name is a head's: the size in it is then the target's, and says nothing of the head."""
         return role == "draft" and bool(_HEAD.search(self.called(role)))
 
     def checkpoint(self, role: Role) -> Checkpoint | None:

@@ -12,7 +12,7 @@ from gemmaspec.live.window import Window
 PAYS_FROM: Final = 0.97
 """Share of the speed without speculation under which drafting costs more than it gives."""
 _NEAR: Final = 2.0
-"""A step time is taken for up to this many times more or fewer requests than it was measured with."""
+"""A step time counts for up to this many times more or fewer requests than it was measured with."""
 
 
 @dataclass(frozen=True, kw_only=True)

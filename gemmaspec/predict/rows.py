@@ -143,7 +143,7 @@ def _row(row: Mapping[str, Any], place: str) -> Row:
     method = _method(row, place)
     k = _whole(row, "k", place, low=0, high=MAX_K)
     if (method == NONE) != (k == 0):
-        raise UsageError(f"{place}: has the method {method} with k {k}; without speculation the method is none and k 0")
+        raise UsageError(f"{place}: has the method {method} with k {k}; without speculation, write method none and k 0")
     acceptance = _acceptance(row, k, place)
     concurrency = _whole(row, "concurrency", place, low=1, high=MAX_CONCURRENCY)
     return Row(

@@ -89,7 +89,7 @@ def webhook(value: str) -> str:
     except ValueError:
         host, port = None, None
     if not host or port == 0 or parts.scheme not in ("https", "http"):
-        raise ValueError("is no address like https://example.org/events")
+        raise ValueError("is not an address like https://example.org/events")
     if parts.username or parts.password:
         raise ValueError("holds a user or a password: export the address as GEMMASPEC_WEBHOOK instead")
     if parts.scheme == "http" and not _is_loopback(host):

@@ -71,14 +71,6 @@ MACHINES: Final = {
             most_gpus=8,
         ),
         Machine(
-            name="h100",
-            summary="one NVIDIA H100 (SXM, 80 GB)",
-            gpus=True,
-            memory_gb=85.5,
-            bandwidth_gb_s=3350,
-            compute_capability="9.0",
-        ),
-        Machine(
             name="rtx-5090",
             summary="one NVIDIA GeForce RTX 5090 (32 GB)",
             gpus=True,

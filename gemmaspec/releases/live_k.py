@@ -43,7 +43,7 @@ it. eagle3 and ngram, and all of 0.33.0, were not run."""
 
 
 def live_k_shown(vllm: str, *, runner: RunnerName, method: str | None, gpu: bool) -> bool:
-    """Whether k of a running server was shown to change under this vLLM, model runner and method."""
+    """Return whether k of a running server was shown to change under this vLLM, model runner and method."""
     return any(
         range_contains(row.versions, vllm) and (row.runner, row.method, row.gpu) == (runner, method, gpu)
         for row in SHOWN

@@ -32,7 +32,7 @@ class Fault(StrEnum):
 
 
 class Malformed(Exception):
-    """The answer is no chat completion; the text says how."""
+    """The answer is not a chat completion; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class Collector:
 
     def _take_call(self, place: int, call: object) -> None:
         if not isinstance(call, dict):
-            raise Malformed("a tool call is no object")
+            raise Malformed("a tool call is not an object")
         index = call.get("index", place)
         if not isinstance(index, int) or not 0 <= index < MAX_CALLS:
             raise Malformed("the index of a tool call is out of range")
@@ -208,7 +208,7 @@ def _json(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise Malformed("the answer holds what is not JSON") from None
     if not isinstance(found, dict):
-        raise Malformed("the answer holds what is no JSON object")
+        raise Malformed("the answer contains something that is not a JSON object")
     return found
 
 

@@ -113,7 +113,7 @@ KNOWN: Final[Mapping[str, tuple[Known, ...]]] = {
         Known(number=43559, title="answers change with the prefix cache and speculation (Qwen)", state="open"),
     ),
     "S13": (
-        Known(number=42005, title="a request with an image ends the engine beside a draft model", state="closed"),
+        Known(number=42005, title="a request with an image stops the engine if a draft model runs", state="closed"),
         Known(number=35714, title="draft models for targets that take images", state="closed"),
     ),
     "S17": (

@@ -13,7 +13,7 @@ from gemmaspec.smoke.check import Check, Word
 from gemmaspec.smoke.known import KNOWN, Known
 
 LONGEST_BODY: Final = 1500
-"""Bytes of a request that stand in the curl itself; a longer one is in a file beside it."""
+"""Longest request, in bytes, that the curl command itself contains; a longer one is in a file next to it."""
 WORDS: Final[tuple[Word, ...]] = ("pass", "fail", "skipped", "unknown")
 
 

@@ -1,4 +1,4 @@
-"""Checks of the server: images beside a draft, refused parameters, the model that answers, drafting."""
+"""Checks of the server: images with a draft, refused parameters, the model that answers, drafting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _survives(received: Received) -> Judged:
 
 
 def _s14(offer: Offer) -> Sequence[Ask]:
-    """Return requests with what vLLM does not take beside a draft; a greedy request's min_p it leaves out by itself."""
+    """Return requests with parameters that vLLM refuses with a draft; it ignores min_p in a greedy request."""
     del offer
     return [
         Ask(key="min_p", body={**chat("Say hello.", tokens=8, min_p=0.05), "temperature": 0.7}, alone=True),
@@ -102,11 +102,11 @@ def _drafts(received: Received) -> Judged:
 
 SERVING: Final = (
     Check(
-        id="S13", name="an image beside a draft", asks=_s13, judge=_survives, needs=frozenset({Need.IMAGES}),
+        id="S13", name="an image with a draft", asks=_s13, judge=_survives, needs=frozenset({Need.IMAGES}),
         judges=frozenset(Fault), fix="patches.required: [draft-text-only]; or serve.limit_mm_per_prompt: {image: 0}",
     ),
     Check(
-        id="S14", name="sampling parameters beside a draft", asks=_s14, judge=_taken, counts=False,
+        id="S14", name="sampling parameters with a draft", asks=_s14, judge=_taken, counts=False,
         needs=frozenset({Need.DRAFT}), judges=frozenset({Fault.REFUSED}),
         fix="leave min_p and logit_bias out in the client, or --no-spec",
     ),

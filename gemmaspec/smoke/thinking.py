@@ -145,7 +145,7 @@ THINKING: Final = (
     ),
     Check(
         id="S4", name="no markers where tools are offered", asks=_s4, judge=_clean,
-        needs=frozenset({Need.TOOLS}), fix=f"{_PARSER}, beside chat.tool_call_parser",
+        needs=frozenset({Need.TOOLS}), fix=f"{_PARSER}, in addition to chat.tool_call_parser",
     ),
     Check(
         id="S6", name="a thought that is cut off", asks=_s6, judge=_cut_thought, counts=False,

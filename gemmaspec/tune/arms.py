@@ -16,7 +16,7 @@ from gemmaspec.profile.runs import compile_of, vllm_of
 from gemmaspec.releases.model_runner import RunnerInput, runner_for, runs
 
 USUAL: Final = (1, 2, 4, 8)
-"""Drafted tokens that are tried beside a profile's own, where the draft makes one after the other."""
+"""Drafted tokens to try in addition to a profile's own, if the draft generates them one by one."""
 OF_A_BLOCK: Final = (4,)
 """The same where the draft makes a block in one pass, which costs the same however short it is."""
 RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
@@ -35,7 +35,7 @@ class Arm:
     overrides: tuple[str, ...] = ()
     """What is set on the profile for it, as KEY=VALUE."""
     knob: str = ""
-    """What is tried beside method and k, in words; empty for the profile as it is."""
+    """Another setting of the arm, in words; empty if only method and k differ."""
     patches: int = 0
     """Patches of vLLM that it requires."""
     memory: int = 0
@@ -84,8 +84,8 @@ def field_of(
 ) -> Field:
     """Return the arms of `base` and of the other profiles of its target.
 
-    `ks` takes the place of the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm beside its own, and
-    `memory` has the bytes of each profile's draft. Raises UsageError where no arm is left beside the target alone.
+    `ks` replaces the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm in addition to its own, and
+    `memory` has the bytes of each profile's draft. Raises UsageError if the target alone is the only arm left.
     """
     left_out = {one.name: why for one in others if (why := _unlike(one, base, loads))}
     compared = [base, *(one for one in others if one.name not in left_out)]
@@ -110,7 +110,7 @@ def field_of(
 
 
 def shares_start(one: Arm, other: Arm) -> bool:
-    """Whether both can be measured on one start of a server.
+    """Return whether both can be measured on one start of a server.
 
     Every arm takes its own: k that changes in a running server costs what it costs after a fresh start only with some
     releases and methods (docs/explanations/measured-speed.md). Where it is known to hold, arms of one family share.
@@ -119,12 +119,12 @@ def shares_start(one: Arm, other: Arm) -> bool:
 
 
 def with_knob(arm: Arm, knob: Arm) -> Arm:
-    """The same arm with one more thing set."""
+    """Return the same arm with one more thing set."""
     return replace(arm, overrides=(*arm.overrides, *knob.overrides), knob=knob.knob)
 
 
 def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
-    """Why a profile cannot be compared with `base`; None where it can."""
+    """Return why a profile cannot be compared with `base`; None where it can."""
     target, own = one.target, base.target
     if (target.model, target.revision) != (own.model, own.revision):
         return f"its target is {target.model}"
@@ -143,7 +143,7 @@ def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
 
 
 def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Arm]:
-    """The arms of one profile, its own k first."""
+    """Yield the arms of one profile, its own k first."""
     spec = profile.speculative
     if spec is None:
         return
@@ -165,7 +165,7 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
 
 
 def _knobs(profile: Profile, asked: Sequence[str]) -> Iterator[Arm]:
-    """What is tried on the fastest arm: what was asked for, then the other model runner and the other graphs."""
+    """Yield what is tried on the fastest arm: what was asked for, then the other model runner and the other graphs."""
     for text in asked:
         yield _knob(profile, text, text)
     vllm = vllm_of(profile)

@@ -64,7 +64,7 @@ def _all_failed(tried: Tried, field: Field) -> bool:
 
 
 def _as_in(tried: Tried, arm: Arm, chosen: Worth, base: Worth) -> Worth | None:
-    """An arm as it would stand in the rung of the chosen one, by the last rung in which both were measured."""
+    """Return an arm as it would stand in the rung of the chosen one, by the last rung in which both were measured."""
     for rung in range(chosen.rung, -1, -1):
         own, other = (worth(tried, one, base.arm, rung=rung) for one in (arm, chosen.arm))
         if own and other:
@@ -92,7 +92,7 @@ def _load(tried: Tried, found: Sequence[Worth], chosen: Worth, base: Worth, plac
 
 
 def _modest(found: Sequence[Worth], place: int) -> Worth:
-    """The best at one load, by the rule for ties."""
+    """Return the best at one load, by the rule for ties."""
     top = max(one.times[place] for one in found)
     return min((one for one in found if one.times[place] >= top * (1 - TIE)), key=_modesty)
 

@@ -109,7 +109,7 @@ def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
 
 
 def _near(one: Worth, fastest: Sequence[float], doubt: float) -> bool:
-    """Whether an arm is the fastest at some load, or behind by no more than `doubt`."""
+    """Return whether an arm is the fastest at some load, or behind by no more than `doubt`."""
     return any(own >= best * (1 - doubt) for own, best in zip(one.times, fastest, strict=True))
 
 
@@ -131,7 +131,7 @@ def estimate(tried: Tried, arm: Arm, rung: int, *, running: Arm | None) -> float
 
 
 def _todo(tried: Tried, field: Field, rung: int) -> Iterator[Arm]:
-    """The arms of a rung that are not measured at every load, and have not failed."""
+    """Yield the arms of a rung that are not measured at every load, and have not failed."""
     if rung == 0:
         plain = list(_plain(tried, field))
         yield from plain
@@ -143,14 +143,14 @@ def _todo(tried: Tried, field: Field, rung: int) -> Iterator[Arm]:
 
 
 def _plain(tried: Tried, field: Field) -> Iterator[Arm]:
-    """What the first rung still has to measure of the field itself."""
+    """Yield what the first rung still has to measure of the field itself."""
     for arm in field.arms:
         if arm.key not in tried.failed and arm.key not in tried.ruled_out and tried.missing(arm, 0):
             yield arm
 
 
 def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: Arm | None) -> Arm:
-    """Which of a rung's arms comes next: a server that runs, then the target alone, then the most promising."""
+    """Return which of a rung's arms comes next: a server that runs, then the target alone, then the most promising."""
     for arm in todo:
         if running and shares_start(arm, running):
             return arm

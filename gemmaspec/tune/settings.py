@@ -20,7 +20,7 @@ class Settings:
     overrides: tuple[str, ...]
     engine: str | None
     arms: tuple[str, ...]
-    """The profiles that were named beside it."""
+    """The other named profiles."""
     others: bool
     """Whether shipped profiles of its target and machine were compared too."""
     ks: tuple[int, ...]

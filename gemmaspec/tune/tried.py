@@ -109,6 +109,6 @@ def worth(tried: Tried, arm: Arm, alone: Arm, *, rung: int | None = None) -> Wor
 
 
 def ranked(tried: Tried, arms: Sequence[Arm], alone: Arm, *, rung: int | None = None) -> list[Worth]:
-    """Every arm that can be compared, the best first."""
+    """Return every arm that can be compared, the best first."""
     found = [one for arm in arms if (one := worth(tried, arm, alone, rung=rung))]
     return sorted(found, key=lambda one: -one.score)
