@@ -250,7 +250,7 @@ def test_a_server_that_dies_in_a_cell_loses_no_cell_and_the_run_goes_on_later(
     partial = result(out)
     assert partial["complete"] is False
     assert len(partial["cells"]) == 1
-    assert "Partial" in (out / "report.html").read_text()
+    assert "Incomplete" in (out / "report.html").read_text()
     fake.dies_at = None
     more = [word for word in arguments(fake, prompts, out) if word not in ("--out", str(out))]
     assert run([*more, "--resume", str(out)]) == 0

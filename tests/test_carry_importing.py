@@ -220,7 +220,7 @@ def test_the_command_line_says_where_it_is_from_and_what_was_left_out(
     assert run(words) == 0
     printed = capsys.readouterr()
     assert printed.out.strip() == str(folder / "fix-value")
-    assert "left out: tests/test_core.py" in printed.err
+    assert "left out, because it is not in vllm/**/*.py: tests/test_core.py" in printed.err
     assert "tried on vllm 0.20.0: it applies" in printed.err
     assert "unreviewed" in printed.err
     assert run([*words, "--id", "again", "--json"]) == 0

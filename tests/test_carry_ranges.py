@@ -10,8 +10,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase
-from gemmaspec.carry.verify import RebaseRequest as Verify
-from gemmaspec.carry.verify import verify
+from gemmaspec.carry.verify import VerifyRequest, verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import PatchConflict
 from gemmaspec.patching.patch import load_patch
@@ -33,7 +32,7 @@ def carry(patch: Path, to: str, **more: str) -> Rebased:
 
 def states(patch: Path) -> dict[str, str]:
     """The state on each release."""
-    found = verify(Verify(folders=(patch.parent,), all_releases=True, patches=(ID,)))
+    found = verify(VerifyRequest(folders=(patch.parent,), all_releases=True, patches=(ID,)))
     return {cell.vllm: cell.verdict.state for cell in found.cells}
 
 
@@ -121,5 +120,5 @@ def test_the_gap_of_0_20_is_taken_by_a_rebase_to_0_20_2(tmp_path: Path) -> None:
     (patch / "patch.yaml").write_text(text[:begin] + text[end:])
     done = rebase(RebaseRequest(patch=id_, to="0.20.2", folders=(patch.parent,)))
     assert done.versions == ">=0.20.0,<0.21.0"
-    ends = verify(Verify(folders=(patch.parent,), releases=("0.19.1..0.21.0",), patches=(id_,)))
+    ends = verify(VerifyRequest(folders=(patch.parent,), releases=("0.19.1..0.21.0",), patches=(id_,)))
     assert {cell.verdict.state for cell in ends.cells} == {"applies"}

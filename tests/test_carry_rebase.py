@@ -15,8 +15,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase, resume
-from gemmaspec.carry.verify import RebaseRequest as Verify
-from gemmaspec.carry.verify import verify
+from gemmaspec.carry.verify import VerifyRequest, verify
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
@@ -43,7 +42,7 @@ def carry(patch: Path, to: str | None = None, **more: object) -> Rebased:
 
 def states(patch: Path) -> dict[str, str]:
     """The state on each release."""
-    found = verify(Verify(folders=(patch.parent,), all_releases=True, patches=(patch.name,)))
+    found = verify(VerifyRequest(folders=(patch.parent,), all_releases=True, patches=(patch.name,)))
     return {cell.vllm: cell.verdict.state for cell in found.cells}
 
 
@@ -444,7 +443,7 @@ def test_a_diff_with_much_context_is_carried_over_a_release_that_changed_it(tmp_
     )
     assert [line for line in made if line[:2] != "@@"] == [line for line in wanted if line[:2] != "@@"]
     assert load_patch(patch).text.variants[1].scopes == {path: (scope,)}
-    after = verify(Verify(folders=(patch.parent,), releases=("0.21.0..0.33.0",), patches=(id_,)))
+    after = verify(VerifyRequest(folders=(patch.parent,), releases=("0.21.0..0.33.0",), patches=(id_,)))
     assert {cell.verdict.state for cell in after.cells} == {"applies"}
 
 

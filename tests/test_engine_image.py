@@ -16,13 +16,13 @@ from gemmaspec.errors import EnvironmentMissing
             "vllm/none:1",
             "Error response from daemon: pull access denied for vllm/none, repository does not exist or may "
             "require 'docker login': denied: requested access to the resource is denied",
-            "refused access",
+            "denied access",
             "docker login",
         ),
         (
             "nvcr.io/nim/x:1",
             "Error response from daemon: unauthorized: authentication required",
-            "refused access",
+            "denied access",
             "docker login nvcr.io",
         ),
         (
@@ -36,16 +36,21 @@ from gemmaspec.errors import EnvironmentMissing
             "denied/unauthorized:1",
             'Error response from daemon: Get "https://registry.example/v2/": dial tcp: lookup '
             "registry.example: no such host",
-            "cannot be reached",
+            "cannot reach the registry",
             "docker pull denied/unauthorized:1",
         ),
         (
             "a:1",
             "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)",
-            "cannot be reached",
+            "cannot reach the registry",
             "docker pull a:1",
         ),
-        ("a:1", "no matching manifest for linux/arm64/v8 in the manifest list", "this machine", "uname -m"),
+        (
+            "a:1",
+            "no matching manifest for linux/arm64/v8 in the manifest list",
+            "does not support this platform",
+            "uname -m",
+        ),
         ("a:1", "write /x: no space left on device", "no space left", "docker system df"),
         ("a:1", "something new", "cannot pull the image a:1: something new", "docker pull a:1"),
     ],

@@ -609,7 +609,7 @@ def test_a_second_stop_waits_for_the_first_and_a_hanging_one_is_told(
     first = threading.Thread(target=engine.stop, args=(server,))
     first.start()
     time.sleep(0.3)
-    with pytest.raises(GemmaspecError, match="starting or stopping demo right now"):
+    with pytest.raises(GemmaspecError, match="is starting or stopping demo"):
         ProcessEngine().stop(server)
     first.join()
 

@@ -195,7 +195,7 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
         (("--for", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
         (("--machine", "mainframe"), 2, "--machine must be one of dgx-spark, "),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit cannot compute"),
-        (("--set", "target.model=/nowhere"), 4, "target.model: there is no folder /nowhere"),
+        (("--set", "target.model=/nowhere"), 4, "target.model: the folder /nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_answered(

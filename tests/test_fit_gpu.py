@@ -36,6 +36,7 @@ def planned(name: str) -> MemoryPlan:
         utilization=start["utilization"],
         method="draft_model" if pair else None,
         draft_tokens=start["k"],
+        runner=f"v{start['runner']}",
     )
     return MemoryPlan(
         Models(target=target, draft=draft), flags, Device(name="h200", memory=start["total"], capability="9.0")

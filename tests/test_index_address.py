@@ -99,7 +99,7 @@ def test_what_is_there_is_read_over_a_redirect_too(server: str) -> None:
     [
         ("nothing", ": 404"),
         ("huge", "more than 5242880 bytes"),
-        ("packed", "is sent compressed"),
+        ("packed", "sends it compressed"),
         ("cut", "the connection broke off"),
         ("loop", f"more than {MOST_REDIRECTS} redirects"),
         ("to-file", "file:///etc/passwd: only http and https are supported"),

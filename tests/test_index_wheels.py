@@ -168,7 +168,7 @@ def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
     with pytest.raises(EnvironmentMissing) as caught:
         wheels.release_files("toy", "2.0")
     assert "cannot find a released file of toy 2.0 (searched: http://127.0.0.1:9/simple)" in caught.value.message
-    assert "ConnectionError" in caught.value.message
+    assert "connection refused" in caught.value.message
     assert "secret" not in caught.value.message
 
 
@@ -187,7 +187,7 @@ def test_a_path_that_leaves_the_wheel_is_refused(path: str) -> None:
 def test_a_broken_wheel_is_named(pip: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "toy-1.0-py3-none-any.whl").write_bytes(b"no zip")
     pip(NO_INDEX="1", FIND_LINKS=str(tmp_path))
-    with pytest.raises(EnvironmentMissing, match="BadZipFile"):
+    with pytest.raises(EnvironmentMissing, match="File is not a zip file"):
         wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
 
 

@@ -81,7 +81,7 @@ def test_any_other_text_is_refused_in_words(text: str) -> None:
 
 def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
     (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
-    with pytest.raises(UsageError, match="image: is missing, and a container needs one"):
+    with pytest.raises(UsageError, match="image: missing, but the docker engine needs it"):
         resolve.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 

@@ -116,7 +116,7 @@ def test_what_a_merge_would_carry_over_is_said(
         (
             ["core.py", "deep/down.py"],
             "by hand",
-            "nothing in tree {tree} is called value, which was in vllm/v1/core.py",
+            "tree {tree} no longer defines value, which was in vllm/v1/core.py",
         ),
     ],
 )

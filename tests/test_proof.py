@@ -111,7 +111,7 @@ def test_one_broken_probe_leaves_the_others_alone(tmp_path: Path, released: Path
 
 def test_a_patch_that_does_not_fit_is_not_proven(tmp_path: Path, released: Path, probes: Probes) -> None:
     found = outcome(patch_with(tmp_path, GOOD, old="something else"), probes)
-    assert (found.outcome, found.detail) == ("unfit", "the patch is conflict")
+    assert (found.outcome, found.detail) == ("unfit", "the state of the patch is conflict")
 
 
 def test_a_release_that_is_not_claimed_is_left_out(tmp_path: Path, released: Path, probes: Probes) -> None:

@@ -244,7 +244,7 @@ Spoil = Callable[[Server, Place], None]
     ("spoil", "where", "said", "state"),
     [
         (spoil_overlay, ("overlay", PATH), "was changed since the start", "conflict"),
-        (remove_overlay, ("overlay", PATH), "it is gone", "conflict"),
+        (remove_overlay, ("overlay", PATH), "it is missing", "conflict"),
         (spoil_package, ("package", PATH), "was changed since the start", "conflict"),
         (spoil_plan, ("stack", "plan.json"), "was changed after it was rendered", "invalid"),
         (replace_plan, ("stack", "plan.json"), "the server was started with another plan", "invalid"),

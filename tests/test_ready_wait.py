@@ -243,7 +243,7 @@ def test_a_launcher_killed_before_vllm_is_a_failed_start(wait: Wait) -> None:
 def test_a_restart_or_a_vanished_server_is_a_failed_start(wait: Wait, state: State) -> None:
     error = wait.error(FakeEngine(LAUNCHER, RUNNING, state))
     assert isinstance(error, StartFailed)
-    assert "restart" in error.message or "it is gone" in error.message
+    assert "restart" in error.message or "no longer exists" in error.message
 
 
 def test_a_server_that_restarted_before_the_wait_may_still_be_ready(wait: Wait) -> None:

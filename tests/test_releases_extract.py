@@ -170,7 +170,7 @@ def test_a_flag_takes_what_its_type_says(flag: Flag) -> None:
         ({**FILES, "vllm/engine/arg_utils.py": "x = 1"}, "EngineArgs is not a class of vllm"),
         (
             {**FILES, "vllm/config/__init__.py": "class ModelConfig: pass"},
-            r"arg_utils.py:9: not understood: model_kwar",
+            r"arg_utils.py:9: unknown form: model_kwar",
         ),
         ({**FILES, "vllm/engine/arg_utils.py": ENGINE.replace("get_kwargs(ModelConfig)", "own()")}, "not get_kwargs"),
         ({**FILES, "vllm/chat.py": "Format = Literal[f(1)]"}, r"chat.py:1: not a type: f\(1\)"),
@@ -361,7 +361,7 @@ def test_a_new_release_is_one_command(
     newest = list(by_release)[-1]
     monkeypatch.setattr(tool, "DATA", tmp_path)
     monkeypatch.setattr(tool.facts, "releases", lambda: tuple(by_release)[:-1])
-    monkeypatch.setattr(tool, "_known", by_release.__getitem__)
+    monkeypatch.setattr(tool, "known", by_release.__getitem__)
     monkeypatch.setattr(tool, "_final", lambda _: list(by_release))
     assert tool.main([]) == 0
     said = capsys.readouterr().out

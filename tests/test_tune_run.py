@@ -17,8 +17,9 @@ from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.cli.app import run
 from gemmaspec.cli.tune import _terminated
 from gemmaspec.deploy import tuned
+from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.bench_cells import Measuring
-from gemmaspec.deploy.bench_server import Servers, _at
+from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.tune import state_file
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, StartFailed, TimedOut
@@ -51,7 +52,11 @@ class Fakes:
             self.started.append(f"{servers._loaded.profile.name} {arm}")
         self.server.k, self.server.accepts, self.server.step_s = arm.k, min(arm.k, 2), 0.001
         servers.facts[arm.name] = {"vllm": "0.32.0", "lock": LOCK}
-        return replace(_at(self.server.url, servers._loaded), model="fake-model", speculates=not arm.no_spec), None
+        return replace(
+            server_at(self.server.url, option="--url", name=servers._loaded.profile.name),
+            model="fake-model",
+            speculates=not arm.no_spec,
+        ), None
 
     def cell(self, measuring: Measuring, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Take the place of a measurement, where the speeds are given."""
@@ -144,7 +149,7 @@ def test_an_arm_that_does_not_start_and_one_that_dies_are_results(
     assert tune("--k", "2,4,3") == 0
     printed = capsys.readouterr()
     assert "tiny-cpu: draft_model k=2 is left out: the server died while loading" in printed.err
-    assert "tiny-cpu: draft_model k=4 is left out: 1 at once: the server broke off" in printed.err
+    assert "tiny-cpu: draft_model k=4 is left out: 1 at once: the server closed the connection" in printed.err
     assert "chosen       tiny-cpu: draft_model k=3" in printed.out
 
 
@@ -280,8 +285,8 @@ def test_prompts_longer_than_the_context_are_told(
         (["--arm", "no-such"], "unknown profile 'no-such'"),
         (["--name", "Tuned!"], "Tuned!.yaml is not a profile's file"),
         (["--name", "a", "--out", "b.yaml"], "--name a and --out b.yaml name two profiles"),
-        (["--category", "poetry"], "'poetry' is none of a"),
-        (["--k", "0,99"], "--k is a list of whole numbers from 0 to 64"),
+        (["--category", "poetry"], "'poetry' is not one of a"),
+        (["--k", "0,99"], "--k must be a list of whole numbers from 0 to 64"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_started(

@@ -289,7 +289,7 @@ def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
         assert whats == [("unreachable", None), ("begins", "gone")]
         return
     assert whats == [("unreachable", None), ("begins", "gone"), ("restarted", None), *whats[:2]]
-    assert "not restarted: 1 restarts in the last hour" in lines[-1].reason
+    assert "not restarted: the limit of 1 restarts per hour" in lines[-1].reason
     assert len(restart.calls) == 1
     assert [call.split()[1] for call in machine.calls] == ["stop"], "what it left behind is ended first"
 
@@ -315,7 +315,7 @@ def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, 
     kept = verdicts.last_watch(name)
     assert kept is not None
     assert list(kept.active) == ["dead draft"]
-    assert kept.last.startswith("dead draft: not restarted: 1 restarts")
+    assert kept.last.startswith("dead draft: not restarted: the limit of 1 restarts")
     (again,) = watch.watched([name])
     assert again.restarts == list(kept.restarts)
     assert kept.unknown == (watch.NO_REFERENCE,)

@@ -22,6 +22,7 @@ from gemmaspec.files import write_whole
 from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served
+from gemmaspec.predict.rows import Row
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.ready.http import exchange
@@ -198,9 +199,12 @@ def _stored_length(loaded: Loaded) -> float | None:
     spec = profile.speculative
     if spec is None:
         return None
+    rows: Sequence[Row] = ()
+    with contextlib.suppress(GemmaspecError):  # a damaged file is as good as none here; `predict` names it
+        rows = measurements.own_rows(loaded)
     own = [
         one.tokens_per_step
-        for one in measurements.own_rows(loaded)
+        for one in rows
         if one.method == spec.method and one.k == spec.num_speculative_tokens and not one.by_lot
     ]
     if own:
