@@ -6,17 +6,20 @@ the tests of a file that start the same kind of server share that server, so the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 SLOW = ("network", "real_process", "real_docker")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's own hook, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by the slowest marker a test has; within one, the order stays."""
-    items.sort(key=slowness)
+@pytest.hookimpl(wrapper=True)  # before the hook of pytest-xdist, which reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the groups, and sort by the slowest marker a test has; within one, the order stays."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{slowness(item)}"))
+    yield
+    items.sort(key=slowness)
 
 
 def slowness(item: pytest.Item) -> int:

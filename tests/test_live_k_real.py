@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from gemmaspec.deploy import live_k
+from gemmaspec.live.sample import read_sample
 from gemmaspec.ready.counters import SpecCounters, spec_counters
 from tests.real import PORT, PROFILE, STATE, gemmaspec, up
 
@@ -64,7 +65,7 @@ def stream(question: str) -> Streamed:
 def counters() -> SpecCounters:
     """What was drafted so far, once vLLM has counted it."""
     last = None
-    while (now := spec_counters(httpx.get(f"{URL}/metrics", trust_env=False).text)) != last:
+    while (now := spec_counters(read_sample(httpx.get(f"{URL}/metrics", trust_env=False).text, at=0.0))) != last:
         last = now
         time.sleep(0.3)
     return now
