@@ -354,7 +354,9 @@ def is_launcher(process: psutil.Process) -> bool:
         return False
     with contextlib.suppress(OSError):
         mounts = Path(f"/proc/{process.pid}/mountinfo").read_text()
-        return f"/{PROFILE}/" in " ".join([*line, mounts])
+        return any(
+            f"/{PROFILE}{end}" in " ".join([*line, mounts]) for end in "/ "
+        )  # a file of its folder, or the folder
     return False
 
 
