@@ -310,7 +310,7 @@ def test_a_report_that_is_none_is_refused(
 def test_a_port_held_by_another_container_names_it(engine: DockerEngine, make: Callable[..., Server]) -> None:
     holder = make()
     engine.start(holder)
-    with pytest.raises(EnvironmentMissing, match=f"taken by the container {holder.project}"):
+    with pytest.raises(EnvironmentMissing, match=f"in use by the container {holder.project}"):
         engine.preflight(make(port=holder.port))
 
 
@@ -417,7 +417,7 @@ def test_an_image_that_no_registry_has_is_told(engine: DockerEngine, make: Calla
 def test_an_image_one_may_not_have_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
     with (
         stand_in_registry(b"") as registry,
-        pytest.raises(EnvironmentMissing, match="refused access") as caught,
+        pytest.raises(EnvironmentMissing, match="denied access") as caught,
     ):
         engine.preflight(with_image(make(), f"{registry}/private/image:1"))
     assert caught.value.hint == f"docker login {registry}"
@@ -427,7 +427,7 @@ def test_an_image_one_may_not_have_is_told(engine: DockerEngine, make: Callable[
 def test_a_registry_that_cannot_be_reached_is_told(
     engine: DockerEngine, make: Callable[..., Server], registry: str
 ) -> None:
-    with pytest.raises(EnvironmentMissing, match="cannot be reached"):
+    with pytest.raises(EnvironmentMissing, match="cannot reach the registry"):
         engine.preflight(with_image(make(), f"{registry}/not/found:denied"))
 
 

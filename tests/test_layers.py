@@ -33,6 +33,7 @@ ROOT = (
     "__main__.py",
     "data.py",
     "errors.py",
+    "exclusive.py",
     "files.py",
     "finding.py",
     "reasons.py",

@@ -126,7 +126,7 @@ def real_image() -> str:
 def test_what_cannot_be_pulled_says_why(registry: str) -> None:
     with pytest.raises(EnvironmentMissing, match="is not in its registry"):
         pulling.pull(f"{registry}/no/such:1", lambda _: None)
-    with pytest.raises(EnvironmentMissing, match="refused access"):
+    with pytest.raises(EnvironmentMissing, match="denied access"):
         pulling.pull(f"{registry}/private/image:1", lambda _: None)
     with pytest.raises(EnvironmentMissing, match="is no longer on this machine"):
         pulling.pull(f"sha256:{'0' * 64}", lambda _: None)

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import filelock
-
 from gemmaspec.deploy import owner, stacks
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
+from gemmaspec.exclusive import exclusively
+from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
 
 _WAIT_S: Final = 30.0
 
@@ -72,20 +71,10 @@ def _stack_in(file: Path) -> str | None:
 
 @contextlib.contextmanager
 def _exclusively() -> Iterator[None]:
-    lock = filelock.FileLock(_folder() / ".lock", timeout=_WAIT_S)
-    try:
-        _folder().mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except filelock.Timeout:
-        raise GemmaspecError(
-            f"another gemmaspec command has locked {lock.lock_file}", hint=f"ls -l {_folder()}"
-        ) from None
-    except OSError as error:
-        raise unwritable(Path(lock.lock_file), error) from None
-    try:
+    lock = _folder() / ".lock"
+    taken = GemmaspecError(f"another gemmaspec command has locked {lock}", hint=f"fuser -v {lock}")
+    with exclusively(lock, wait_s=_WAIT_S, taken=taken):
         yield
-    finally:
-        lock.release()
 
 
 def _files() -> list[Path]:

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import filelock
-
 from gemmaspec.engine import port, record
 from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.lines import lines
@@ -23,6 +21,7 @@ from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.exclusive import exclusively
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable
 
 LOG: Final = "server.log"
@@ -259,18 +258,12 @@ def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> 
 @contextlib.contextmanager
 def _exclusively(server: Server) -> Iterator[None]:
     """Allow only one start or stop of a stack at a time, also across processes."""
-    lock = filelock.FileLock(server.run_dir / "engine.lock", timeout=_LOCK_WAIT_S)
-    try:
-        server.run_dir.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except filelock.Timeout:
-        raise GemmaspecError(f"another gemmaspec process is starting or stopping {server.name}") from None
-    except OSError as error:
-        raise unwritable(Path(lock.lock_file), error) from None
-    try:
+    lock = server.run_dir / "engine.lock"
+    taken = GemmaspecError(
+        f"another gemmaspec command is starting or stopping {server.name}", hint=f"gemmaspec status {server.name}"
+    )
+    with exclusively(lock, wait_s=_LOCK_WAIT_S, taken=taken):
         yield
-    finally:
-        lock.release()
 
 
 def _ensure_interpreter(server: Server) -> None:
