@@ -70,12 +70,12 @@ def free(one: Garbage) -> None:
 def _runtimes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     folder = state_dir() / "runtimes"
     try:
-        used = set(_runtimes_in_use())
+        used = {path.resolve() for path in _runtimes_in_use()}
     except UnreadableFile as error:
         note(f"{error.message}, so its runtime is unknown; keeping all runtimes")
         return
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".") and path not in used:
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".") and path.resolve() not in used:
             why = "not used by any profile, stack or known good stack"
             yield Garbage(kind="runtime", name=str(path), bytes=_size(path), why=why)
 

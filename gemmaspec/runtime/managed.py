@@ -40,8 +40,11 @@ class Runtime:
 
 
 def runtime_dir(spec: RuntimeSpec) -> Path:
-    """Return the folder of this runtime, whether it exists or not."""
-    return state_dir() / "runtimes" / spec.key
+    """Return the folder of this runtime, whether it exists or not.
+
+    Links are resolved, because the path of the folder goes into the first line of every script of the environment.
+    """
+    return (state_dir() / "runtimes").resolve() / spec.key
 
 
 def describe(spec: RuntimeSpec) -> Runtime:
