@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 LAYERS = (
     ("launcher", "tiny"),
-    ("releases", "profile", "patching", "checkpoint"),
+    ("releases", "profile", "patching", "checkpoint", "fleet"),
     ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke"),
     ("tune",),
     ("cluster", "index", "engine", "models"),
@@ -60,6 +60,7 @@ PURE = (
     "checkpoint",
     "patching",
     "profile",
+    "fleet",
     "releases",
 )
 WORLD = {

@@ -275,15 +275,6 @@ def test_a_changed_file_is_named_by_verify_and_status_with_exit_code_5(
     assert said in line
 
 
-def test_a_stack_that_carries_its_plan_in_compose_yaml_has_no_plan_file_to_miss(
-    started: tuple[Server, DiskEngine, Place],
-) -> None:
-    server, _, _ = started
-    (server.folder / "plan.json").unlink()
-    (server.folder / "compose.yaml").write_text("configs:\n  plan-json: {content: ''}\n")
-    assert findings(started) == []
-
-
 @pytest.mark.parametrize(
     "spoiled",
     [

@@ -23,15 +23,16 @@ from gemmaspec.stack.serve import live_k, serve_command, served_model
 def prepare(loaded: Loaded, *, engine: EngineName, remote: bool = False) -> tuple[Server, Stack]:
     """Return the server that `engine` would run for a profile, and its stack.
 
-    A `remote` Docker engine cannot mount folders of this machine, so its stack is a single file.
+    A `remote` Docker engine cannot mount folders of this machine, so its stack's files are copied into a volume.
     """
     if engine == "process":
         return _for_process(loaded)
-    form: Form = "single-file" if remote else "folder"
+    form: Form = "volume" if remote else "folder"
     profile = loaded.profile
     if remote:
         _refuse_folders(loaded)
-    server = _server(profile, model=served_model(profile, container_paths(profile)), image=profile.image)
+    model = served_model(profile, container_paths(profile))
+    server = _server(profile, model=model, image=profile.image, copied=remote)
     return server, build_stack(loaded, form=form)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from gemmaspec.engine.server import Engine, EngineName, Server, State
+from gemmaspec.engine.server import Engine, EngineName, Node, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
 from gemmaspec.profile.find import profile_folders, profile_names
@@ -201,6 +201,10 @@ def read_record(record: Path) -> Started | None:
         raise UnreadableFile(record, "damaged") from None
 
 
+def _nodes(server: Mapping[str, Any]) -> tuple[Node, ...]:
+    return tuple(Node(host=str(one["host"]), docker=str(one["docker"])) for one in server.get("nodes", ()))
+
+
 def _started(content: Mapping[str, Any]) -> Started:
     server, before = content["server"], content.get("before")
     paths = {key: Path(server[key]) for key in ("folder", "python") if server.get(key)}
@@ -211,7 +215,7 @@ def _started(content: Mapping[str, Any]) -> Started:
         raise ValueError("unknown outcome")
     return Started(
         engine=content["engine"],
-        server=Server(**{**server, **paths, "command": tuple(server["command"])}),
+        server=Server(**{**server, **paths, "command": tuple(server["command"]), "nodes": _nodes(server)}),
         profile=str(content["profile"]),
         overrides=tuple(map(str, content["overrides"])),
         no_spec=bool(content["no_spec"]),

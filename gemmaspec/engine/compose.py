@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from gemmaspec.engine.lines import clean
@@ -16,6 +19,13 @@ from gemmaspec.files import state_dir
 
 SERVICE: Final = "vllm"
 """The one service of a stack."""
+
+NOWHERE: Final[Mapping[str, str]] = {}
+"""No variables: the environment of this process chooses the daemon."""
+REMOTE_S: Final = 300.0
+"""Seconds that creating or starting a container on another machine may take; its image is there already."""
+SLACK_S: Final = 60.0
+"""Seconds beyond the grace period after which a daemon no longer stops a container."""
 
 _INSTALL: Final = "sudo apt-get install docker-compose-plugin    # Ubuntu's own: docker-compose-v2"
 _SHOWN_LINES: Final = 20
@@ -30,8 +40,22 @@ _MACHINE_FAULTS: Final = {
 
 def up_args(server: Server) -> tuple[str, ...]:
     """Return the command that starts in the background; Compose does nothing if the same configuration runs."""
-    file = str(server.folder.absolute() / "compose.yaml")
-    return (*_compose(server), "-f", file, "up", "--detach", "--no-build", "--quiet-pull")
+    return (*_with_file(server), "up", "--detach", "--no-build", "--quiet-pull")
+
+
+def create_args(server: Server) -> tuple[str, ...]:
+    """Return the command that creates the container, so that files can be copied into its volume before it starts."""
+    return (*_with_file(server), "create", "--no-build")
+
+
+def start_args(server: Server) -> tuple[str, ...]:
+    """Return the command that starts a created container."""
+    return (*_with_file(server), "start")
+
+
+def file_of(server: Server) -> Path:
+    """Return the server's compose file."""
+    return server.folder.absolute() / server.compose_file
 
 
 def down_args(server: Server) -> tuple[str, ...]:
@@ -46,6 +70,10 @@ def _compose(server: Server) -> tuple[str, ...]:
     return ("docker", "compose", "--ansi", "never", "-p", server.project)
 
 
+def _with_file(server: Server) -> tuple[str, ...]:
+    return (*_compose(server), "-f", str(file_of(server)))
+
+
 def environment() -> dict[str, str]:
     """Return this process's environment, which Compose interpolates and passes on by name, plus GEMMASPEC_STATE.
 
@@ -55,18 +83,35 @@ def environment() -> dict[str, str]:
     return kept | {"GEMMASPEC_STATE": str(state_dir())}
 
 
-def start(server: Server) -> None:
+def start(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
     """Run `docker compose up`. Raise EnvironmentMissing for a problem of the machine, StartFailed otherwise."""
+    _act(server, up_args(server), where, timeout_s=None)
+
+
+def create(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
+    """Run `docker compose create`. Raise as `start`, also if the daemon has not answered within five minutes."""
+    _act(server, create_args(server), where, timeout_s=REMOTE_S)
+
+
+def start_created(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
+    """Run `docker compose start`. Raise as `create`."""
+    _act(server, start_args(server), where, timeout_s=REMOTE_S)
+
+
+def _act(server: Server, command: Sequence[str], where: Mapping[str, str], *, timeout_s: float | None) -> None:
     ensure_docker_cli()
-    done = _run(up_args(server))
+    done = _run(command, where, timeout_s=timeout_s)
     if done.returncode:
         raise why_not_up(server, done.stderr)
 
 
-def stop(server: Server) -> None:
-    """Run `docker compose down`. Raise GemmaspecError with Compose's message."""
+def stop(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
+    """Run `docker compose down`. Raise GemmaspecError with Compose's message.
+
+    Raise EnvironmentMissing if the daemon has not stopped it within its grace period and a minute.
+    """
     ensure_docker_cli()
-    done = _run(down_args(server))
+    done = _run(down_args(server), where, timeout_s=server.stop_grace_s + SLACK_S)
     if done.returncode:
         raise GemmaspecError(
             f"docker compose could not stop {server.project}: {_last_lines(done.stderr)}",
@@ -129,13 +174,30 @@ def _major(version: str) -> int:
     return int(version.split(".")[0])
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command from `/`, so that no file of the user's folder affects it."""
-    env: Mapping[str, str] = environment()
-    return subprocess.run(
-        command, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
-        encoding="utf-8", errors="replace", check=False,
+def _run(
+    command: Sequence[str], where: Mapping[str, str] = NOWHERE, *, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command from `/`, so that no file of the user's folder affects it.
+
+    Raise EnvironmentMissing if it has not ended after `timeout_s` seconds; its processes are killed then.
+    """
+    process = subprocess.Popen(
+        command, env=environment() | dict(where), cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding="utf-8", errors="replace", process_group=0 if timeout_s else None,
     )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentMissing(
+            f"`{' '.join(command[:2])}` did not end within {timeout_s:.0f} s: {' '.join(command[-3:])}",
+            hint=" ".join((*(f"{name}={value}" for name, value in where.items() if value), "docker info")),
+        ) from None
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if timeout_s else process.kill()
+            process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _last_lines(said: str) -> str:

@@ -40,7 +40,7 @@ def state_of(attributes: dict[str, Any]) -> State:
 
 def _ended(seen: dict[str, Any]) -> float | None:
     stamp = str(seen.get("FinishedAt") or _NEVER)
-    return None if seen["Status"] in (*_STATUS, "created") or stamp.startswith(_NEVER) else _moment(stamp)
+    return None if seen["Status"] in (*_STATUS, "created") or stamp.startswith(_NEVER) else moment(stamp)
 
 
 def log_start(seen: dict[str, Any]) -> float | None:
@@ -55,11 +55,12 @@ def log_start(seen: dict[str, Any]) -> float | None:
     if started.startswith(_NEVER) or finished.startswith(_NEVER):
         return None
     if seen["Status"] in _STATUS and seen["Status"] != "restarting":
-        return (_moment(started) + _moment(finished)) / 2
-    return min(_moment(started), _moment(finished)) - 0.1
+        return (moment(started) + moment(finished)) / 2
+    return min(moment(started), moment(finished)) - 0.1
 
 
-def _moment(stamp: str) -> float:
+def moment(stamp: str) -> float:
+    """Return docker's time stamp in seconds since 1970."""
     return datetime.fromisoformat(stamp).timestamp()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
@@ -18,12 +19,15 @@ from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container
 
 from gemmaspec.engine import compose, endpoint, port, record
-from gemmaspec.engine.container import has_nvidia, log_start, publishes, state_of
+from gemmaspec.engine.archive import stack_archive
+from gemmaspec.engine.container import has_nvidia, log_start, moment, publishes, state_of
 from gemmaspec.engine.image import ensure_image
 from gemmaspec.engine.lines import clean, lines
 from gemmaspec.engine.report import MAX_REPORT, parse_report
-from gemmaspec.engine.server import EngineName, Runs, Server, State
+from gemmaspec.engine.server import EngineName, Node, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.fleet.agree import HostFacts, ImageFacts
+from gemmaspec.stack.paths import IN_CONTAINER
 
 REPORT: Final = "/run/gemmaspec/report.json"
 """The launcher's report in the container: on a tmpfs, which exec can read but `docker cp` cannot."""
@@ -35,10 +39,14 @@ class DockerEngine:
 
     name: EngineName = "docker"
 
+    def __init__(self, node: Node | None = None) -> None:
+        """Use the daemon of a host of fleet.yaml, or else the one that the environment chooses."""
+        self._node = node
+
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:
         """The daemon to use. Raise EnvironmentMissing for an unknown docker context."""
-        return endpoint.find()
+        return endpoint.of_host(self._node.host, self._node.docker) if self._node else endpoint.find()
 
     @cached_property
     def _client(self) -> docker.DockerClient:
@@ -59,6 +67,28 @@ class DockerEngine:
         with _answering(self.endpoint):
             return str(self._client.version()["Version"])
 
+    def facts(self, host: str) -> HostFacts:
+        """Return what must agree with the other hosts of a server. Raise EnvironmentMissing if it does not answer."""
+        with _answering(self.endpoint):
+            version = str(self._client.version()["Version"])
+            before = time.time()
+            info = self._client.info()
+            here = (before + time.time()) / 2
+        return HostFacts(
+            host=host,
+            docker=version,
+            daemon=str(info.get("ID", "")),
+            architecture=str(info.get("Architecture", "")),
+            ahead_s=moment(str(info["SystemTime"])) - here,
+        )
+
+    def image_facts(self, host: str, image: str) -> ImageFacts:
+        """Return which image a name refers to there. Raise EnvironmentMissing if it does not exist."""
+        with _answering(self.endpoint):
+            attributes = self._client.images.get(image).attrs
+        digests = (str(entry).rpartition("@")[2] for entry in attributes.get("RepoDigests") or ())
+        return ImageFacts(host=host, id=str(attributes["Id"]), digests=frozenset(digests))
+
     def data_root(self) -> Path | None:
         """Return the daemon's folder of images; None if it is on another machine or not readable."""
         with _answering(self.endpoint):
@@ -77,21 +107,39 @@ class DockerEngine:
             if not port_is_free:
                 self.ensure_port(server)
             if server.image:
-                ensure_image(self._client, server.image)
+                ensure_image(self._client, server.image, self.endpoint.environment())
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        """Return `docker compose … up` as `start` runs it."""
-        return compose.up_args(server)
+        """Return `docker compose … up` as `start` runs it; `create` if files are copied before the container starts."""
+        return compose.create_args(server) if server.copied else compose.up_args(server)
 
     def start(self, server: Server) -> None:
-        """Run `docker compose up` in the background. Raise EnvironmentMissing or StartFailed."""
-        self._ensure_ours(server)
+        """Start the container in the background. Raise EnvironmentMissing or StartFailed."""
         try:
-            compose.start(server)
+            if server.copied:
+                self.create(server)
+                self.start_created(server)
+            else:
+                self._ensure_ours(server)
+                compose.start(server, self.endpoint.environment())
         except BaseException:  # also Ctrl-C, because Compose may have created or started the container
             with contextlib.suppress(GemmaspecError):
-                compose.stop(server)
+                compose.stop(server, self.endpoint.environment())
             raise
+
+    def create(self, server: Server) -> None:
+        """Create the container, and copy the stack's files into its volume. Raise as `start`; stop nothing."""
+        self._ensure_ours(server)
+        compose.create(server, self.endpoint.environment())
+        with _answering(self.endpoint):
+            container = self._container(server)
+            if container is None:
+                raise StartFailed(f"docker compose created no container for {server.name}")
+            container.put_archive(IN_CONTAINER, stack_archive(server.folder))
+
+    def start_created(self, server: Server) -> None:
+        """Start the container that `create` made. Raise as `start`; stop nothing."""
+        compose.start_created(server, self.endpoint.environment())
 
     def ensure_answers(self, server: Server) -> None:
         """Raise StartFailed unless the container runs and publishes the port, which docker gives to only one."""
@@ -108,7 +156,7 @@ class DockerEngine:
         """Run `docker compose down`, which keeps volumes; return True if something was running."""
         self._ensure_ours(server)
         was = self.state(server).status in ("running", "restarting")
-        compose.stop(server)
+        compose.stop(server, self.endpoint.environment())
         return was
 
     def state(self, server: Server) -> State:
@@ -181,7 +229,7 @@ class DockerEngine:
         with _answering(self.endpoint):
             container = self._container(server)
         file = container.labels.get("com.docker.compose.project.config_files", "") if container else ""
-        if container and file and Path(file) != server.folder.absolute() / "compose.yaml":
+        if container and file and Path(file) != compose.file_of(server):
             raise EnvironmentMissing(
                 f"the container {clean(str(container.name))} was started from {clean(file)}, not this state folder",
                 hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",

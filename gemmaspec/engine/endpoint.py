@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 import docker
 from docker.context import ContextAPI
@@ -26,12 +27,27 @@ class Endpoint:
 
     url: str
     chosen_by: str
-    """`DOCKER_HOST`, `context NAME` or `the default`."""
+    """`DOCKER_HOST`, `context NAME`, `the default`, or the host of fleet.yaml that names it."""
+    context: str | None = None
+    """The docker context that a host of fleet.yaml names."""
+    of_fleet: bool = False
+    """Whether a host of fleet.yaml names it, whatever the environment says."""
 
     @property
     def remote(self) -> bool:
         """Whether the daemon is on another machine, with its own ports and folders."""
         return not self.url.startswith(("unix://", "http+unix://", "npipe://", "/"))
+
+    @property
+    def machine(self) -> str | None:
+        """The name or address of the daemon's machine; None for this one."""
+        return urlsplit(self.url).hostname if self.remote else None
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables by which the docker CLI uses this daemon; none if the environment chose it."""
+        if not self.of_fleet:
+            return {}
+        return {"DOCKER_HOST": "" if self.context else self.url, "DOCKER_CONTEXT": self.context or ""}
 
     def __str__(self) -> str:
         return f"{self.url} ({self.chosen_by})"
@@ -53,10 +69,31 @@ def find() -> Endpoint:
     return Endpoint(context.Host, f"context {name}")
 
 
+def of_host(host: str, docker: str) -> Endpoint:
+    """Return the daemon of a host of fleet.yaml: a URL, or the name of a docker context.
+
+    Raise EnvironmentMissing for an unknown context.
+    """
+    if "://" in docker:
+        return Endpoint(docker, host, of_fleet=True)
+    if docker == "default":
+        return Endpoint(DEFAULT_URL, host, of_fleet=True)
+    context = ContextAPI.get_context(docker)
+    if context is None or not context.Host:
+        raise EnvironmentMissing(
+            f"{host}: the docker context {docker!r} does not exist",
+            hint=f"docker context create {docker} --docker host=ssh://USER@HOST    # or docker context ls",
+        )
+    return Endpoint(context.Host, f"{host}, context {docker}", context=docker, of_fleet=True)
+
+
 def connect(endpoint: Endpoint) -> docker.DockerClient:
     """Return a client after the daemon answered once. Raise EnvironmentMissing with the reason if it does not."""
     try:
         _knock(endpoint)
+        if endpoint.of_fleet:
+            tls = ContextAPI.get_context(endpoint.context).TLSConfig if endpoint.context else None
+            return docker.DockerClient(base_url=endpoint.url, tls=tls or False, timeout=TIMEOUT_S, use_ssh_client=True)
         return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
     except (DockerException, OSError) as error:
         raise _unanswered(endpoint, error) from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Mapping
 from typing import Final
 
 import docker
@@ -27,8 +29,10 @@ _UNREACHABLE: Final = (
 )  # fmt: skip
 
 
-def ensure_image(client: docker.DockerClient, image: str) -> None:
+def ensure_image(client: docker.DockerClient, image: str, where: Mapping[str, str]) -> None:
     """Pull `image` unless the daemon has it, with docker's own progress on stderr.
+
+    `where` are the variables by which the docker CLI uses the client's daemon.
 
     Raise EnvironmentMissing if it is missing, access is denied, the registry is unreachable, the disk is full, or the
     image is for another platform.
@@ -38,7 +42,7 @@ def ensure_image(client: docker.DockerClient, image: str) -> None:
     except ImageNotFound:
         if missing := not_pulled_here(image):
             raise missing from None
-        _pull(image)
+        _pull(image, where)
     except APIError as error:
         raise EnvironmentMissing(
             f"docker rejects the image name {image!r}: {clean(str(error.explanation))}",
@@ -61,10 +65,10 @@ def not_pulled_here(image: str) -> EnvironmentMissing | None:
     return None
 
 
-def _pull(image: str) -> None:
+def _pull(image: str, where: Mapping[str, str]) -> None:
     # `docker pull` writes its progress to stdout, where only data belongs.
     done = subprocess.run(
-        ["docker", "pull", "--", image],
+        ["docker", "pull", "--", image], env=os.environ | dict(where),
         stdin=subprocess.DEVNULL, stdout=_STDERR, stderr=subprocess.PIPE, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -43,3 +43,14 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
     rest += decoder.decode(b"", final=True)
     if rest.strip("\n"):
         yield clean(rest.strip("\n"))
+
+
+def host_line(host: str, line: str) -> str:
+    """Return a line of a rank's log after its host's name."""
+    return f"{host} | {line}"
+
+
+def split_host(line: str) -> tuple[str, str]:
+    """Return the host and the line that `host_line` joined."""
+    host, _, text = line.partition(" | ")
+    return host, text

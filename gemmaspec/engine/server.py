@@ -11,6 +11,21 @@ EngineName = Literal["docker", "process"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Node:
+    """One machine of a server that runs on several; its place among them is its rank."""
+
+    host: str
+    """Its name in fleet.yaml."""
+    docker: str
+    """A docker context, or the URL of a daemon."""
+
+    @property
+    def compose_file(self) -> str:
+        """The name of its compose file in the stack's folder."""
+        return f"compose.{self.host}.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Server:
     """One rendered stack to start, watch and stop."""
 
@@ -39,6 +54,14 @@ class Server:
     environment: Mapping[str, str] = field(default_factory=dict)
     """The process engine's additions to the environment: the profile's `env` and the cache folders."""
     stop_grace_s: float = 30.0
+    copied: bool = False
+    """Whether the stack's files are copied into a volume, because the daemon cannot mount this machine's folders."""
+    compose_file: str = "compose.yaml"
+    """The docker engine's file in the stack's folder."""
+    nodes: tuple[Node, ...] = ()
+    """The machines of a server that runs on several, by rank; empty for one machine."""
+    reached_at: str | None = None
+    """The name or address by which this machine reaches the server, where `bind` does not say it."""
 
     @property
     def project(self) -> str:
@@ -48,7 +71,8 @@ class Server:
     @property
     def base_url(self) -> str:
         """The server's URL from this machine."""
-        host = "127.0.0.1" if self.bind in ("0.0.0.0", "::") else self.bind  # noqa: S104 - compared, not bound
+        everywhere = self.bind in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+        host = (self.reached_at or "127.0.0.1") if everywhere else self.bind
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
@@ -70,6 +94,8 @@ class State:
     hint: str | None = None
     ended: float | None = None
     """Seconds since 1970 at which it exited; None while it runs, or if unknown."""
+    host: str = ""
+    """Of a server on several machines: the host whose rank this state is about, such as the one that ended first."""
 
 
 @dataclass(frozen=True, kw_only=True)

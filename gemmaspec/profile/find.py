@@ -6,11 +6,15 @@ import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import platformdirs
 
 from gemmaspec import data
 from gemmaspec.errors import UsageError
+
+FLEET: Final = "fleet.yaml"
+"""The file of machines beside the profiles, which is none of them."""
 
 
 def profile_folders() -> tuple[Path, ...]:
@@ -29,7 +33,7 @@ def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
-            if not file.name.startswith("_"):
+            if not file.name.startswith("_") and file.name != FLEET:
                 found.setdefault(file.stem, file)
     return dict(sorted(found.items()))
 

@@ -22,8 +22,10 @@ from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import live_k, speculative_config
 
-Form = Literal["folder", "single-file", "process"]
-"""`folder` and `single-file` are for Docker Compose; `process` has the same files without compose.yaml."""
+Form = Literal["folder", "single-file", "volume", "process"]
+"""`folder`, `single-file` and `volume` are for Docker Compose; `process` has the same files without compose.yaml.
+
+A server reads the files of `volume` in a volume of its daemon, into which the engine copies them."""
 
 OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
@@ -67,7 +69,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         return Stack(profile=profile, files=files)
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
-    compose = compose_yaml(profile, files, single_file=form == "single-file")
+    compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
     return Stack(
         profile=profile,
         files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},

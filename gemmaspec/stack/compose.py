@@ -57,15 +57,17 @@ class InlineFile:
     text: str
 
 
-def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: bool) -> str:
+def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: bool, volume: bool = False) -> str:
     """Return the text of compose.yaml; `files` are the stack's other files by name.
+
+    `volume` expects them in a volume, for a daemon on another machine.
 
     `single_file` includes them as inline configs. Docker cannot copy those into a container with a read-only root, so
     the root stays writable in that case.
     """
     inline = [InlineFile(name=_config_name(name), target=f"{IN_CONTAINER}/{name}", text=text)
               for name, text in files.items()] if single_file else []  # fmt: skip
-    mounts = _mounts(profile, single_file=single_file)
+    mounts = _mounts(profile, single_file=single_file, volume=volume)
     text = _template().render(
         gemmaspec=__version__,
         name=profile.name,
@@ -131,13 +133,15 @@ def _health(profile: Profile) -> list[str]:
     ]
 
 
-def _mounts(profile: Profile, *, single_file: bool) -> list[Mount]:
-    """Return the mounts. A single file may run on another machine, so it has no folders of this one for the caches."""
-    caches = Caches() if single_file else profile.caches
+def _mounts(profile: Profile, *, single_file: bool, volume: bool) -> list[Mount]:
+    """Return the mounts. What may run on another machine has no folders of this one for the caches."""
+    caches = Caches() if single_file or volume else profile.caches
     mounts = [_cache(caches.compile)]
     if caches.huggingface:
         mounts.append(Mount(type="bind", source=compose_folder(caches.huggingface), target=HF_HOME))
-    if not single_file:
+    if volume:
+        mounts.append(Mount(type="volume", source="stack", target=IN_CONTAINER))
+    elif not single_file:
         mounts.append(Mount(type="bind", source=".", target=IN_CONTAINER, read_only=True))
     for role, part in (("target", profile.target), ("draft", profile.draft)):
         if part and is_local(part.model):

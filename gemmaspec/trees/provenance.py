@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +41,6 @@ def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[
 def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
     """Yield the plan if it differs from its own sha256 or from the plan of the start."""
     path = str(folder / "plan.json")
-    if not os.path.lexists(folder / "plan.json") and _is_single_file(folder):
-        return
     try:
         plan = json.loads(read_regular(folder / "plan.json") or b"")
         sha256 = launcher.plan_digest(plan)
@@ -57,14 +54,6 @@ def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFi
         yield ChangedFile(path=path, place="stack", detail="it was changed after it was rendered (sha256)")
     elif sha256 != report["plan_sha256"]:
         yield ChangedFile(path=path, place="stack", detail="the server was started with another plan")
-
-
-def _is_single_file(folder: Path) -> bool:
-    """Return whether the stack's plan is inside compose.yaml, as for a remote engine."""
-    try:
-        return b"plan-json" in (read_regular(folder / "compose.yaml") or b"")
-    except UnreadableFile:
-        return False
 
 
 def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[ChangedFile]:

@@ -1,0 +1,246 @@
+"""One server on several docker daemons, as one engine: all ranks start, run and stop together."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.lines import host_line
+from gemmaspec.engine.server import EngineName, Node, Runs, Server, State
+from gemmaspec.engine.together import together
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.fleet.agree import hosts_disagree, images_disagree, reports_disagree
+
+T = TypeVar("T")
+
+LOOK_S: Final = 8.0
+"""Seconds in which every daemon must say how its rank is; the wait for a start allows ten for all of it."""
+ASK_S: Final = 45.0
+"""Seconds for the questions before a start, over ssh too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One rank of a server: its host, its daemon, and the server as that daemon runs it."""
+
+    rank: int
+    node: Node
+    engine: DockerEngine
+    server: Server
+
+    @property
+    def host(self) -> str:
+        """The host's name in fleet.yaml."""
+        return self.node.host
+
+
+class FleetEngine:
+    """Runs a server on several machines, one Compose project on each; the order of the nodes is the rank."""
+
+    name: EngineName = "docker"
+    remote = True
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Use the daemons of these hosts."""
+        self._engines = [DockerEngine(node) for node in nodes]
+        self._nodes = tuple(nodes)
+        self._ahead: dict[str, float] = {}
+
+    def close(self) -> None:
+        """Close the connections to all daemons."""
+        for engine in self._engines:
+            engine.close()
+
+    def members(self, server: Server) -> list[Member]:
+        """Return the ranks of a server, rank 0 first."""
+        return [
+            Member(
+                rank=rank,
+                node=node,
+                engine=engine,
+                server=dataclasses.replace(server, nodes=(), compose_file=node.compose_file),
+            )
+            for rank, (node, engine) in enumerate(zip(self._nodes, self._engines, strict=True))
+        ]
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        """Return the command of rank 0; every other host gets the same with its own file."""
+        head = self.members(server)[0]
+        return head.engine.start_command(head.server)
+
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
+        """Raise EnvironmentMissing if a host is missing something, or the hosts do not fit together."""
+        members = self.members(server)
+        facts = _all(members, lambda one: one.engine.facts(one.host), seconds=ASK_S)
+        self._ahead = {one.host: one.ahead_s for one in facts}
+        if wrong := hosts_disagree(facts):
+            raise wrong
+        # Without a bound, because it may pull an image.
+        _all(members, lambda one: one.engine.preflight(one.server, port_is_free=port_is_free or one.rank > 0))
+        image = server.image or ""
+        if wrong := images_disagree(image, _all(members, lambda one: one.engine.image_facts(one.host, image))):
+            raise wrong
+
+    def start(self, server: Server) -> None:
+        """Start every rank: all files are on all hosts before the first one starts. After a failure, none runs."""
+        members = self.members(server)
+        try:
+            _all(members, lambda one: one.engine.create(one.server))
+            _all(members, lambda one: one.engine.start_created(one.server))
+        except GemmaspecError as error:
+            for host, left in _failures(_stopped(members)).items():
+                error.message += f"\n{_of_host(host, left).message}; what runs there is unknown"
+            raise
+        except BaseException:  # Ctrl-C
+            _stopped(members)
+            raise
+
+    def stop(self, server: Server) -> bool:
+        """Stop every rank at the same time; return True if one was running.
+
+        Raise EnvironmentMissing, once all others are stopped, for a host that did not answer.
+        """
+        done = _stopped(self.members(server))
+        if failed := _failures(done):
+            said = [f"{_of_host(host, error).message}; what runs there is unknown" for host, error in failed.items()]
+            if stopped := ", ".join(host for host in done if host not in failed):
+                said.append(f"{server.name} is stopped on {stopped}")
+            raise EnvironmentMissing("\n".join(said), hint=f"gemmaspec down {server.name}    # once every host answers")
+        return any(was is True for was in done.values())
+
+    def state(self, server: Server) -> State:
+        """Return one state for all ranks: a rank that has ended ends the server.
+
+        Raise EnvironmentMissing if no rank is known to have ended and a host does not answer.
+        """
+        members = {one.host: one for one in self.members(server)}
+        seen = self.states(server)
+        known = {host: state for host, state in seen.items() if isinstance(state, State)}
+        absent = all(state.status == "absent" for state in known.values())
+        ended = [(members[host], state) for host, state in known.items() if state.status != "running"]
+        if ended and not absent:
+            one, state = min(ended, key=self._when)
+            return dataclasses.replace(state, status="exited", detail=_told(one, state), host=one.host)
+        for host, error in _failures(seen).items():
+            raise _of_host(host, error)
+        if absent:
+            return State(status="absent")
+        return State(status="running", detail=", ".join(f"{host}: {state.detail}" for host, state in known.items()))
+
+    def states(self, server: Server) -> dict[str, State | GemmaspecError]:
+        """Return the state of each rank by host, or why it is unknown."""
+        return together({one.host: _state_of(one) for one in self.members(server)}, seconds=LOOK_S)
+
+    def ensure_answers(self, server: Server) -> None:
+        """Raise StartFailed unless every rank runs, PatchConflict unless all launchers report the same."""
+        seen = self.states(server)
+        for one in self.members(server):
+            state = seen[one.host]
+            if isinstance(state, GemmaspecError):
+                raise _of_host(one.host, state)
+            if state.status != "running":
+                raise StartFailed(f"{_told(one, state)}; a server on several machines needs all of them")
+        reports = self.reports(server)
+        if wrong := reports_disagree(reports):
+            wrong.hint = f"gemmaspec down {server.name}    # then up again, with one image on all hosts"
+            raise wrong
+
+    def reports(self, server: Server) -> dict[str, dict[str, Any] | None]:
+        """Return each rank's report by host; None for one that is missing. Raise GemmaspecError as `report`."""
+        members = self.members(server)
+        found = _all(members, lambda one: one.engine.report(one.server), seconds=LOOK_S)
+        return dict(zip([one.host for one in members], found, strict=True))
+
+    def runs(self, server: Server) -> Runs | None:
+        """Return the command and image of rank 0."""
+        head = self.members(server)[0]
+        return head.engine.runs(head.server)
+
+    def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yield the lines of all ranks, each with its host; with `follow`, as they come."""
+        members = self.members(server)
+        if not follow:
+            for one in members:
+                yield from _lines(one, follow=False, tail=tail)
+            return
+        lines: queue.Queue[str | None] = queue.Queue(1000)
+
+        def pump(one: Member) -> None:
+            for line in _lines(one, follow=True, tail=tail):
+                lines.put(line)
+            lines.put(None)
+
+        for one in members:
+            threading.Thread(target=pump, args=(one,), name=f"gemmaspec-log-{one.host}", daemon=True).start()
+        left = len(members)
+        while left:
+            line = lines.get()
+            if line is None:
+                left -= 1
+            else:
+                yield line
+
+    def report(self, server: Server) -> dict[str, Any] | None:
+        """Return the report of rank 0."""
+        head = self.members(server)[0]
+        return head.engine.report(head.server)
+
+    def read(self, server: Server, path: str) -> bytes | None:
+        """Return a file as rank 0 sees it."""
+        head = self.members(server)[0]
+        return head.engine.read(head.server, path)
+
+    def _when(self, ended: tuple[Member, State]) -> float:
+        """Return when a rank ended by this machine's clock; a rank without a container ended before all others."""
+        one, state = ended
+        return (state.ended or 0.0) - self._ahead.get(one.host, 0.0) if state.status != "absent" else 0.0
+
+
+def _all(members: Sequence[Member], call: Callable[[Member], T], *, seconds: float | None = None) -> list[T]:
+    """Return the result of a call for each rank, made at the same time. Raise the first error by rank."""
+    done = together({one.host: functools.partial(call, one) for one in members}, seconds=seconds)
+    for host, error in _failures(done).items():
+        raise _of_host(host, error)
+    return [found for found in done.values() if not isinstance(found, GemmaspecError)]
+
+
+def _failures(done: Mapping[str, object]) -> dict[str, GemmaspecError]:
+    return {host: found for host, found in done.items() if isinstance(found, GemmaspecError)}
+
+
+def _stopped(members: Sequence[Member]) -> dict[str, bool | GemmaspecError]:
+    """Stop every rank at the same time, whatever runs; return by host whether it ran, or why it was not stopped."""
+    return together({one.host: functools.partial(one.engine.stop, one.server) for one in members}, seconds=None)
+
+
+def _state_of(one: Member) -> Callable[[], State]:
+    return functools.partial(one.engine.state, one.server)
+
+
+def _of_host(host: str, error: GemmaspecError) -> GemmaspecError:
+    """Return an error that names the host first, in its message and in a command of its hint."""
+    if not error.message.startswith(f"{host}: "):
+        error.message = f"{host}: {error.message}"
+        error.hint = f"{error.hint}    # on {host}" if error.hint and "#" not in error.hint else error.hint
+    return error
+
+
+def _told(one: Member, state: State) -> str:
+    """Return which rank has ended, and how."""
+    how = "has no container" if state.status == "absent" else "has ended"
+    return f"rank {one.rank} on {one.host} {how}{f' ({state.detail})' if state.detail else ''}"
+
+
+def _lines(one: Member, *, follow: bool, tail: int | None) -> Iterator[str]:
+    """Yield a rank's lines after its host's name; one that says so if its log cannot be read."""
+    try:
+        for line in one.engine.logs(one.server, follow=follow, tail=tail):
+            yield host_line(one.host, line)
+    except GemmaspecError as error:
+        yield host_line(one.host, f"(its log cannot be read: {error.message})")
