@@ -18,6 +18,7 @@ MEASUREMENTS: Final = ROOT / "measurements"
 PROMPTS: Final = ROOT / "prompts"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 PROBE: Final = _PACKAGE / "launcher" / "probe.py"
+RANKS: Final = _PACKAGE / "launcher" / "ranks.py"
 LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 
 

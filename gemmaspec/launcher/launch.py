@@ -1,14 +1,17 @@
 """Start `vllm serve` with patches: mirror the installed package, patch the mirror, report it, then become the server.
 
-    python3 launch.py --plan FILE --run-dir DIR --cache-dir DIR [--speculative-config FILE] -- vllm serve …
+    python3 launch.py --plan FILE --run-dir DIR --cache-dir DIR [--speculative-config FILE] [--expect-plan SHA256]
+                      [--node NAME] [--ranks-wait SECONDS] -- vllm serve …
 
 The launcher never writes to vLLM's own files. It locates every hunk of the plan in them by content. It writes the
 patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
-copied into stacks and containers and runs there alone. The host imports the half that decides.
+copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
+(--nnodes) the ranks compare what they are about to run, by ranks.py beside this file, and all start or none does.
 
-Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit
-· 6 already running · 130 interrupted. Otherwise the process becomes the server.
+Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or the
+ranks differ · 6 already running, or another rank failed · 7 a rank did not come · 130 interrupted. Otherwise the
+process becomes the server.
 
 Contents (a comment marks each section; to read it as a story, start at `launch`):
 
@@ -18,6 +21,7 @@ Contents (a comment marks each section; to read it as a story, start at `launch`
     Finding a place     one hunk in one file: where it applies, and whether that is the right place
     Deciding            from hunks to files, variants, patches and the plan
     This machine        the installed vLLM, the packages it needs, the overlay
+    Several machines    what this rank is about to run, for the comparison with the others
     The start           arguments, the report, the log, becoming the server
 """
 
@@ -37,6 +41,7 @@ import operator
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -79,6 +84,8 @@ EDGE = "0" * 8  # the mark of the edge of a function or file
 # What ast.parse, compile, decoding and tokenize raise for a file that is not valid Python.
 UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, tokenize.TokenError)
 SECRETS = ("--api-key", "--hf-token")
+RANKS = "ranks.py"  # beside this file: the comparison with the ranks on other machines
+RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
 LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
 LIVE_K_MODULE = "gemmaspec_live_k"
 LIVE_K_CONTROL = "k.json"  # beside this file: the k that is asked for; in the run folder: the k in use
@@ -88,7 +95,7 @@ class LaunchError(Exception):
     """An error that ends the start: the lines to log and the exit code."""
 
     def __init__(self, code: int, *lines: str) -> None:
-        super().__init__(lines[0])
+        super().__init__(*lines[:1])
         self.code = code
         self.lines = lines
 
@@ -1349,6 +1356,115 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+# Several machines
+
+
+class Ranks:
+    """This rank among those on other machines; on one machine every call does nothing."""
+
+    def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
+        """Read the place from the server's command. Raise LaunchError(2) if it is invalid, (4) without ranks.py."""
+        self.node, self.wait_s = options.node[:200], options.ranks_wait
+        self.compared = False  # or tried: a rank speaks once
+        self.module: Any = None
+        self.place: Any = None
+        given = {word.partition("=")[0] for word in command}
+        if not given & {"--nnodes", "-n"}:
+            return
+        self.module = load_beside(RANKS)
+        try:
+            self.place = self.module.place_of(command)
+        except self.module.Invalid as error:
+            raise LaunchError(2, str(error)) from None
+
+    def compare(self, facts: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the report's row of the comparison; None on one machine."""
+        if self.place is None:
+            return None
+        card = self.module.Card(self.place.rank, self.node, dict(facts))
+        answer = self._meet(card)
+        return {
+            "rank": self.place.rank,
+            "node": self.node,
+            "state": answer.state,
+            "code": answer.code,
+            "lines": list(answer.lines),
+            "nodes": {str(rank): node for rank, node in answer.nodes.items()},
+            "facts": dict(facts),
+        }
+
+    @property
+    def owes_word(self) -> bool:
+        """Whether other ranks wait for this one, and have not heard of it."""
+        return self.place is not None and not self.compared
+
+    def tell(self, why: str, code: int) -> None:
+        """Tell the others that this rank cannot start, unless they have its answer."""
+        if self.owes_word:
+            say("telling the other ranks")
+            self._meet(self.module.Card(self.place.rank, self.node, {}, why[:300], 5 if code == 5 else 6))
+
+    def _meet(self, card: Any) -> Any:
+        self.compared = True
+        return self.module.meet(self.place, card, wait_s=self.wait_s, say=say)
+
+
+def load_beside(name: str) -> Any:
+    """Return the module of a file beside this one. Raise LaunchError(4) if it is missing."""
+    file = Path(__file__).absolute().parent / name
+    if not file.is_file():
+        raise LaunchError(4, f"{file} is missing, and a server on several machines needs it; render the stack again")
+    spec = importlib.util.spec_from_file_location(f"gemmaspec_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def facts_of(
+    ranks: Ranks, plan: Plan, version: str, results: Sequence[PatchResult], command: Sequence[str], front: Sequence[str]
+) -> dict[str, str]:
+    """Return what must be the same on every rank, by name; empty on one machine."""
+    if ranks.place is None:
+        return {}
+    spec = json.loads(command[command.index("--speculative-config") + 1]) if "--speculative-config" in command else {}
+    target = command[2] if len(command) > 2 else ""
+    given = ranks.module.arguments_of(without_secrets(command))
+    found = {f"argument {name}": text for name, text in given.items() if name not in ranks.module.OF_RANKS}
+    found.pop("argument --speculative-config", None)
+    for file in (file for result in results for file in result.files):
+        data = file.before if file.after is None else file.after
+        found[file.path] = "" if data is None else sha256(data)
+    own = Path(__file__).absolute()
+    launcher = b"".join((own.parent / name).read_bytes() for name in (own.name, RANKS))
+    return {
+        **found,
+        "plan": plan.sha256,
+        "launcher": sha256(launcher),
+        "vllm": version,
+        "transformers": installed_version("transformers", [*front, *sys.path]) or "",
+        "speculative config": sha256(json.dumps(spec, sort_keys=True).encode()) if spec else "",
+        "target": ranks.module.model_facts(target, given.get("--revision")),
+        "draft": ranks.module.model_facts(spec.get("model"), spec.get("revision")),
+    }
+
+
+def expect_plan(plan_file: Path, expected: str | None) -> None:
+    """Raise LaunchError(5) unless the plan is the one that was rendered; without an expectation, any plan is."""
+    if expected is None:
+        return
+    if not DIGEST.fullmatch(expected):
+        raise LaunchError(2, f"--expect-plan {expected!r} is not a sha256")
+    found = load_plan(plan_file).sha256
+    if found != expected:
+        why = (
+            f"{plan_file} is the plan {found[:12]}…, not {expected[:12]}… that this start is for: vllm was not started"
+        )
+        raise LaunchError(5, why, "next: render the stack again, and bring its files to every machine")
+
+
 # The start
 
 
@@ -1378,9 +1494,14 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     for name in ("--plan", "--run-dir", "--cache-dir"):
         parser.add_argument(name, type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--speculative-config", type=Path)
+    parser.add_argument("--expect-plan")
+    parser.add_argument("--node", default=socket.gethostname())
+    parser.add_argument("--ranks-wait", type=float, default=RANKS_WAIT_S)
     options = parser.parse_args(argv[:split])
     if not argv[split + 1 :]:
         parser.error("the command after -- is missing")
+    if not 0 < options.ranks_wait <= 86400:
+        parser.error("--ranks-wait is not a number of seconds up to a day")
     return options, list(argv[split + 1 :])
 
 
@@ -1546,8 +1667,26 @@ def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]]
 
 
 def launch(argv: Sequence[str]) -> NoReturn:
-    """Run the whole start, in order."""
+    """Run the whole start, in order. A rank that cannot start tells those on other machines."""
     options, command = parse_arguments(argv)
+    ranks = Ranks(options, command)
+    try:
+        start(options, command, ranks)
+    except LaunchError as error:
+        if not ranks.owes_word:
+            raise
+        for line in error.lines:
+            say(line)
+        ranks.tell(error.lines[0], error.code)
+        raise LaunchError(error.code) from None
+    except OSError as error:
+        ranks.tell(f"{error.filename or 'the run folder'}: {error.strerror}", 4)
+        raise
+
+
+def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoReturn:
+    """Decide, build the overlay, compare the ranks, and become the server."""
+    expect_plan(options.plan, options.expect_plan)
     plan = load_plan(options.plan)
     command += speculative_arguments(options.speculative_config)
     lock = take_run_dir(options.run_dir)
@@ -1581,10 +1720,23 @@ def launch(argv: Sequence[str]) -> NoReturn:
         front.append(str(modules))
         say(f"k can be changed while it runs: {LIVE_K} has the plan's sha256")
     write_report(report_file, report)
+    compare_ranks(ranks, facts_of(ranks, plan, version, results, command, front), report, report_file)
     took = report["overlay_ms"]
     ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
     become(command, [*front, *pythonpath], lock)
+
+
+def compare_ranks(ranks: Ranks, facts: Mapping[str, str], report: dict[str, Any], file: Path) -> None:
+    """Compare this rank with the others and report it. Raise LaunchError(5, 6 or 7) unless all are the same."""
+    row = ranks.compare(facts)
+    if row is None:
+        return
+    report["ranks"] = row
+    write_report(file, report)
+    if row["state"] != "same":
+        raise LaunchError(row["code"], *row["lines"], "vllm was started on no machine")
+    say(f"{len(row['nodes'])} ranks are the same: {', '.join(row['nodes'].values())}")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from gemmaspec.profile import rules
 from gemmaspec.profile.find import find_profile, profile_folders, profile_names
 from gemmaspec.profile.invalid import invalid
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.nodes import spread
 from gemmaspec.strict_yaml import Document, Place
 
 MAX_EXTENDS: Final = 5
@@ -180,7 +181,7 @@ def _without(document: Document, keys: Iterable[str]) -> Document:
 
 def _validated(document: Document) -> Profile:
     try:
-        return Profile.model_validate(document.data)
+        return spread(Profile.model_validate(document.data))
     except ValidationError as error:
         wrong = invalid(error.errors(include_url=False), document.data)
         _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)

@@ -245,6 +245,9 @@ class Profile(Section):
     """One line for `gemmaspec profile list`."""
     machine: Name
     """The machine that the profile is meant for; `nvidia` is any machine with NVIDIA GPUs."""
+    nodes: Annotated[Int, Field(ge=1, le=64)] = 1
+    """Machines that one server spans, the same number of GPUs on each. With more than one, serve.tensor_parallel_size
+    is this number unless a parallel size is set, and a draft model uses as many GPUs as its target."""
     image: Image | None = None
     """The image that the docker engine runs; a tag such as v0.33.0 states the vLLM release."""
     runtime: Runtime = Field(default_factory=Runtime)

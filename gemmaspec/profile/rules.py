@@ -9,6 +9,7 @@ from typing import Final
 
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.nodes import asks_for
 from gemmaspec.profile.speculation import LOOK_UPS
 
 _NEEDS_DRAFT: Final = {"draft_model", "eagle", "eagle3", "dflash", "dspark"}
@@ -56,6 +57,16 @@ OWN_KEYS: Final = {
 }
 """Flags that a profile sets with a key of its own."""
 
+OF_EACH_RANK: Final = frozenset(
+    {"--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"}
+    | {"--distributed-executor-backend", "--api-server-count", "-asc"}
+)
+"""Flags that `nodes` sets, each machine its own. vLLM refuses several API servers beside --headless."""
+
+OF_EACH_MACHINE: Final = frozenset(
+    {"VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"}
+)
+"""Variables that name an address or a device of one machine."""
 
 _METHOD: Final = ("speculative", "method")
 _LIMIT: Final = ("serve", "max_model_len")
@@ -125,7 +136,7 @@ def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
 def _draft_parallelism(profile: Profile) -> Iterator[Mistake]:
     draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
     target_tp = profile.serve.tensor_parallel_size or 1
-    if _asks_for(profile, "--tensor-parallel-size", "-tp"):
+    if asks_for(profile, "--tensor-parallel-size", "-tp"):
         return  # lint checks the value
     if draft_tp is not None and draft_tp not in (1, target_tp):
         yield Mistake(
@@ -161,16 +172,34 @@ def _exposure(profile: Profile) -> Iterator[Mistake]:
         )
 
 
-def _asks_for(profile: Profile, *flags: str) -> bool:
-    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
-    return not given.isdisjoint(flags)
-
-
 def _extra_args(profile: Profile) -> Iterator[Mistake]:
     for index, argument in enumerate(profile.serve.extra_args):
         flag = argument.split("=", 1)[0].replace("_", "-")
         if flag in OWN_KEYS:
             yield Mistake(("serve", "extra_args", index), f"set {flag} with its own key, {OWN_KEYS[flag]}")
+
+
+def _nodes(profile: Profile) -> Iterator[Mistake]:
+    """Yield what cannot be said of a server on several machines."""
+    if profile.nodes == 1:
+        return
+    serve = profile.serve
+    gpus = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1)
+    given = asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+    if gpus % profile.nodes and not given:
+        why = (
+            f"is {profile.nodes}, and the parallel sizes need {gpus} GPUs, which is not the same number on each machine"
+        )
+        yield Mistake(("nodes",), why, ("serve", "tensor_parallel_size"))
+    if profile.speculative and profile.speculative.live_k:
+        yield Mistake(("speculative", "live_k"), "works on one machine only", ("nodes",))
+    for name in profile.env:
+        if name in OF_EACH_MACHINE:
+            yield Mistake(("env", name), "differs on each machine and follows from fleet.yaml; remove it", ("nodes",))
+    for index, argument in enumerate(serve.extra_args):
+        flag = argument.split("=", 1)[0].replace("_", "-")
+        if flag in OF_EACH_RANK:
+            yield Mistake(("serve", "extra_args", index), f"nodes: {profile.nodes} already sets {flag}", ("nodes",))
 
 
 def _patch_twice(profile: Profile) -> Iterator[Mistake]:
@@ -188,5 +217,6 @@ _RULES: Final[tuple[Callable[[Profile], Iterator[Mistake]], ...]] = (
     _context,
     _exposure,
     _extra_args,
+    _nodes,
     _patch_twice,
 )

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher import LIVE_K_FILE, Requirement
+from gemmaspec.launcher import LIVE_K_FILE, RANKS_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -22,15 +22,18 @@ from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import live_k, speculative_config
 
-Form = Literal["folder", "single-file", "volume", "process"]
-"""`folder`, `single-file` and `volume` are for Docker Compose; `process` has the same files without compose.yaml.
-
-A server reads the files of `volume` in a volume of its daemon, into which the engine copies them."""
+Form = Literal["folder", "single-file", "volume", "process", "rank"]
+"""`folder`, `single-file` and `volume` are for Docker Compose; `process` has the same files without compose.yaml, and
+`rank` has them for one of several machines. A server reads the files of `volume` in a volume of its daemon, into which
+the engine copies them."""
 
 OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
-STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", LIVE_K_FILE, SPECULATIVE_FILE, TEMPLATE_FILE)
+STACK_FILES: Final = (
+    *("compose.yaml", "plan.json", "launch.py", RANKS_FILE, LIVE_K_FILE),
+    *(SPECULATIVE_FILE, TEMPLATE_FILE),
+)
 """Every file that a stack may have; files that a profile does not need are absent."""
 
 
@@ -54,10 +57,17 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     patch.
     """
     profile = loaded.profile
+    if profile.nodes > 1 and form != "rank":
+        raise ProfileError(
+            f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
+            hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first; or: render --to lws",
+        )
     files = {
         "plan.json": plan_text(profile_plan(profile, Shelf(data.patch_folders()))),
         "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
     }
+    if profile.nodes > 1:
+        files[RANKS_FILE] = data.RANKS.read_text(encoding="utf-8")
     if live_k(profile):
         files[LIVE_K_FILE] = data.LIVE_K.read_text(encoding="utf-8")
     config = speculative_config(profile, paths or container_paths(profile))
@@ -65,7 +75,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     if profile.chat.template:
         files[TEMPLATE_FILE] = _template_text(loaded)
-    if form == "process":
+    if form in ("process", "rank"):
         return Stack(profile=profile, files=files)
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")

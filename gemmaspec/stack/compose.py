@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jinja2
@@ -57,28 +58,51 @@ class InlineFile:
     text: str
 
 
-def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: bool, volume: bool = False) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What the container of one named machine has of its own."""
+
+    entrypoint: Sequence[str]
+    command: Sequence[str]
+    health: Sequence[str]
+    labels: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    host_network: bool = False
+    """Whether the container uses the machine's network: one of several that are one server."""
+    serves: bool = True
+    """Whether requests are answered here: the API, and its key, belong to rank 0."""
+    rdma: bool = False
+    """Whether the container needs the machine's RDMA devices, and memory that stays in place for them."""
+
+
+def compose_yaml(
+    profile: Profile, files: Mapping[str, str], *, single_file: bool, volume: bool = False, seat: Seat | None = None
+) -> str:
     """Return the text of compose.yaml; `files` are the stack's other files by name.
 
     `volume` expects them in a volume, for a daemon on another machine.
 
     `single_file` includes them as inline configs. Docker cannot copy those into a container with a read-only root, so
-    the root stays writable in that case.
+    the root stays writable in that case. With a `seat` the files are in a volume, into which `docker compose cp` brings
+    them, and no folder of the machine is created.
     """
+    command = seat.command if seat else serve_command(profile, container_paths(profile))
+    passed = dict.fromkeys((*profile.pass_env, OFFLINE))
     inline = [InlineFile(name=_config_name(name), target=f"{IN_CONTAINER}/{name}", text=text)
               for name, text in files.items()] if single_file else []  # fmt: skip
-    mounts = _mounts(profile, single_file=single_file, volume=volume)
+    mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
     text = _template().render(
         gemmaspec=__version__,
         name=profile.name,
         summary=profile.summary,
         project=f"gemmaspec-{profile.name}",
         image=profile.image,
-        entrypoint=launcher_command(profile),
-        command=serve_command(profile, container_paths(profile)),
-        environment={**CACHE_ENVIRONMENT, **profile.env},
-        pass_env=[name for name in dict.fromkeys((*profile.pass_env, OFFLINE)) if name not in _settled(profile)],
-        api_key="VLLM_API_KEY" in profile.pass_env,
+        entrypoint=seat.entrypoint if seat else launcher_command(profile, plan=_plan(files) if volume else None),
+        command=command,
+        environment={**CACHE_ENVIRONMENT, **profile.env, **(seat.environment if seat else {})},
+        pass_env=[name for name in passed if name not in _settled(profile)],
+        api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
+        seat=seat,
         bind=f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind,
         port=profile.serve.port,
         mounts=mounts,
@@ -90,11 +114,12 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
         ipc=profile.container.ipc,
         shm_size=profile.container.shm_size,
         gpus=MACHINES[profile.machine].gpus,
-        health=_health(profile),
-        restarts=profile.container.restarts,
+        health=seat.health if seat else health_check(profile),
+        # A rank that starts alone finds nobody: a server on several machines starts again as a whole, or not at all.
+        restarts=0 if seat and seat.host_network else profile.container.restarts,
         stop_grace_seconds=profile.container.stop_grace_seconds,
     )
-    _check(text, profile, inline)
+    _check(text, command, inline)
     return text
 
 
@@ -114,16 +139,26 @@ def _settled(profile: Profile) -> set[str]:
     return {"VLLM_API_KEY", *profile.env}
 
 
-def launcher_command(profile: Profile) -> list[str]:
-    """Return the launcher's own words, up to the `--` after which the server's command stands."""
+def _plan(files: Mapping[str, str]) -> str:
+    return str(json.loads(files["plan.json"])["sha256"])
+
+
+def launcher_command(profile: Profile, *, plan: str | None = None) -> list[str]:
+    """Return the launcher's own words, up to the `--` after which the server's command stands.
+
+    With `plan`, a sha256, it starts nothing but this plan: the container can write to the volume that has it.
+    """
     words = [profile.container.python, f"{IN_CONTAINER}/launch.py", "--plan", f"{IN_CONTAINER}/plan.json"]
     words += ["--run-dir", RUN_DIR, "--cache-dir", f"{CACHE}/gemmaspec"]
     if profile.speculative:
         words += ["--speculative-config", f"{IN_CONTAINER}/{SPECULATIVE_FILE}"]
+    if plan:
+        words += ["--expect-plan", plan]
     return [*words, "--"]
 
 
-def _health(profile: Profile) -> list[str]:
+def health_check(profile: Profile) -> list[str]:
+    """Return Docker's check of a server that answers requests."""
     url = f"http://127.0.0.1:{profile.serve.port}/health"
     return [
         "CMD",
@@ -133,13 +168,13 @@ def _health(profile: Profile) -> list[str]:
     ]
 
 
-def _mounts(profile: Profile, *, single_file: bool, volume: bool) -> list[Mount]:
+def _mounts(profile: Profile, *, single_file: bool, volume: bool, seat: Seat | None) -> list[Mount]:
     """Return the mounts. What may run on another machine has no folders of this one for the caches."""
     caches = Caches() if single_file or volume else profile.caches
     mounts = [_cache(caches.compile)]
     if caches.huggingface:
         mounts.append(Mount(type="bind", source=compose_folder(caches.huggingface), target=HF_HOME))
-    if volume:
+    if volume or seat:
         mounts.append(Mount(type="volume", source="stack", target=IN_CONTAINER))
     elif not single_file:
         mounts.append(Mount(type="bind", source=".", target=IN_CONTAINER, read_only=True))
@@ -160,10 +195,10 @@ def _config_name(file: str) -> str:
     return file.replace(".", "-")
 
 
-def _check(text: str, profile: Profile, inline: list[InlineFile]) -> None:
+def _check(text: str, wanted: Sequence[str], inline: list[InlineFile]) -> None:
     """Read the rendered text again and check that YAML returns the profile's values."""
     document: dict[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506 - our own text, by a safe loader
     command = [word.replace("$$", "$") for word in document["services"]["vllm"]["command"]]
-    assert command == list(serve_command(profile, container_paths(profile))), "a quoting error"
+    assert command == list(wanted), "a quoting error"
     for file in inline:
         assert document["configs"][file.name]["content"].replace("$$", "$") == file.text, file.name

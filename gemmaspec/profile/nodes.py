@@ -1,0 +1,29 @@
+"""What follows from `nodes`: how many GPUs share target and draft when one server spans several machines. Pure."""
+
+from __future__ import annotations
+
+from gemmaspec.profile.model import Profile
+
+
+def spread(profile: Profile) -> Profile:
+    """Return the profile with the parallel sizes that follow from `nodes`; with one node, the profile unchanged.
+
+    Without any parallel size, target and draft share one GPU of each machine. A draft model needs as many GPUs as its
+    target (vllm/config/speculative.py and v1/spec_decode/draft_model.py, 0.19.0-0.33.0), so 1 follows too.
+    """
+    if profile.nodes == 1:
+        return profile
+    serve, spec = profile.serve, profile.speculative
+    given = asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+    if not (serve.tensor_parallel_size or serve.pipeline_parallel_size or given):
+        serve = serve.model_copy(update={"tensor_parallel_size": profile.nodes})
+    size = serve.tensor_parallel_size
+    if spec and size and spec.method == "draft_model" and spec.draft_tensor_parallel_size in (None, 1):
+        spec = spec.model_copy(update={"draft_tensor_parallel_size": size})
+    return profile.model_copy(update={"serve": serve, "speculative": spec})
+
+
+def asks_for(profile: Profile, *flags: str) -> bool:
+    """Return whether `serve.extra_args` give one of these flags."""
+    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+    return not given.isdisjoint(flags)

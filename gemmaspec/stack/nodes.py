@@ -1,0 +1,223 @@
+"""One stack for each machine of a server that spans several: `rank_stacks(loaded, ranks)` gives them by host.
+
+A caller names the machines as `Rank`s, in the order of their ranks, and gets a `Stack` for each host. Its compose.yaml
+is the host's own; the other files (plan.json, launch.py, ranks.py, speculative-config.json, chat template) are the same
+on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of those other files,
+then `docker compose start` brings them into the container's volume `stack`, on a local or remote daemon.
+
+With one host that is all: its container has its own network and a published port, as any other. With more, each uses
+the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
+Before vLLM is imported, rank 0's launcher listens on `Rank.address` at `master_port + 1` and compares itself with the
+others (launcher/ranks.py); after that, vLLM listens at `master_port`, and on ports that the kernel chooses. Nothing of
+that is encrypted or authenticated: the addresses must be those of a private link.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.model import Profile
+from gemmaspec.stack.build import Stack, build_stack
+from gemmaspec.stack.compose import Seat, compose_yaml, health_check, launcher_command
+from gemmaspec.stack.paths import Paths, container_paths
+from gemmaspec.stack.serve import serve_command
+
+MASTER_PORT: Final = 29501
+"""vLLM's default for --master-port; the launcher's comparison uses the next one."""
+HANG_S: Final = 180
+"""Seconds after which rank 0 gives up a step that does not return (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). vLLM's default
+is 300; a step also compiles kernels, so far less would end healthy starts."""
+START_S: Final = 600
+"""Seconds that one rank waits for another between two steps of a start (--distributed-timeout-seconds): torch's default
+for NCCL, named so that it does not change with the release. It must bear that one disk is slower than the other."""
+LABEL: Final = "dev.gemmaspec"
+"""What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
+
+_HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}")
+_HCA: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?::[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One machine of a server: its place in the order, and how the others reach it."""
+
+    rank: int
+    host: str
+    """The machine's name; it also names a folder."""
+    address: str
+    """The address of `interface`, as a number: names may resolve to another interface."""
+    interface: str
+    """The network interface to the other machines, such as enp1s0f1np1."""
+    hca: tuple[str, ...] = ()
+    """RDMA devices, such as rocep1s0f1; without any, NCCL uses sockets."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for what cannot be a host, an address, an interface or a device."""
+        _need(self.rank >= 0, f"{self.rank} is not a rank: ranks count from 0")
+        _need(_HOST.fullmatch(self.host) and ".." not in self.host, f"{self.host!r} is not a host's name")
+        try:
+            address = ip_address(self.address)
+        except ValueError:
+            raise UsageError(f"host {self.host}: {self.address!r} is not an address like 192.168.100.10") from None
+        _need(
+            not (address.is_unspecified or address.is_multicast) and "%" not in self.address,
+            f"host {self.host}: {self.address} is not the address of one machine",
+        )
+        _need(_INTERFACE.fullmatch(self.interface), f"host {self.host}: {self.interface!r} is not a network interface")
+        for device in self.hca:
+            _need(_HCA.fullmatch(device), f"host {self.host}: {device!r} is not an RDMA device such as rocep1s0f1")
+
+
+def rank_stacks(loaded: Loaded, ranks: Sequence[Rank], *, master_port: int = MASTER_PORT) -> dict[str, Stack]:
+    """Return the stack of each host, in the order of the ranks.
+
+    Raise UsageError for ranks that do not fit the profile or each other, ProfileError for a port that is used twice,
+    and what build_stack raises.
+    """
+    profile = loaded.profile
+    check_ranks(profile, ranks)
+    _need(1024 <= master_port <= 65534, f"{master_port} is not a master port: use one from 1024 to 65534")
+    if profile.serve.port in (master_port, master_port + 1):
+        raise ProfileError(
+            f"{loaded.place('serve', 'port')}: serve.port: is {profile.serve.port}, and the ranks use "
+            f"{master_port} and {master_port + 1} of the same machine"
+        )
+    if not profile.image:
+        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+    files = build_stack(loaded, form="rank", paths=rank_paths(profile)).files
+    plan = str(json.loads(files["plan.json"])["sha256"])
+    seats = {one.host: _seat(profile, one, ranks, plan=plan, master_port=master_port) for one in ranks}
+    return {
+        host: Stack(
+            profile=profile,
+            files={"compose.yaml": compose_yaml(profile, files, single_file=False, seat=seat), **files},
+        )
+        for host, seat in seats.items()
+    }
+
+
+def check_ranks(profile: Profile, ranks: Sequence[Rank]) -> None:
+    """Raise UsageError unless the ranks are those of the profile: as many, in order, each machine once."""
+    found = [one.rank for one in ranks]
+    _need(len(ranks) == profile.nodes, f"{profile.name} has nodes: {profile.nodes}, and {len(ranks)} hosts are given")
+    _need(found == list(range(len(ranks))), f"the ranks of the hosts are {found}, not 0 to {len(ranks) - 1} in order")
+    for what, values in (("host", [one.host for one in ranks]), ("address", [_same(one.address) for one in ranks])):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        _need(not twice, f"the {what} {', '.join(twice)} is given twice")
+    _need(
+        len({bool(one.hca) for one in ranks}) == 1,
+        "only some hosts have RDMA devices (hca), and NCCL needs them on all or none: "
+        + ", ".join(f"{one.host} has {' '.join(one.hca) or 'none'}" for one in ranks),
+    )
+
+
+def rank_paths(profile: Profile) -> Paths:
+    """Return the paths in a container; with the machine's own network the server itself listens on `serve.bind`."""
+    if profile.nodes == 1:
+        return container_paths(profile)
+    return dataclasses.replace(container_paths(profile), host=profile.serve.bind)
+
+
+def rank_command(
+    profile: Profile, paths: Paths, *, rank: str, master: str, headless: bool, master_port: int
+) -> list[str]:
+    """Return `vllm serve …` of one rank; `rank` and `master` may be variables that a cluster fills in.
+
+    The flags exist from 0.19.0 on. The executor is named because vLLM chooses `mp` by itself on CUDA only.
+    """
+    return [
+        *serve_command(profile, paths),
+        *("--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank),
+        *("--master-addr", master, "--master-port", str(master_port)),
+        *_unless_given(profile, "--distributed-timeout-seconds", str(START_S)),
+        *(("--headless",) if headless else ()),
+    ]
+
+
+def rank_environment(profile: Profile, rank: Rank) -> dict[str, str]:
+    """Return the variables of one machine.
+
+    NCCL's index of the RoCE address (NCCL_IB_GID_INDEX) is never set: NCCL 2.21 and later find it for each device, and
+    it changes while a machine runs. Without VLLM_HOST_IP, vLLM takes the address of the default route.
+    """
+    found = {
+        "VLLM_HOST_IP": rank.address,
+        "GLOO_SOCKET_IFNAME": rank.interface,
+        "TP_SOCKET_IFNAME": rank.interface,
+        # NCCL reads a name as the beginning of names unless it follows a "=".
+        "NCCL_SOCKET_IFNAME": f"={rank.interface}",
+    }
+    if rank.hca:
+        found["NCCL_IB_HCA"] = "=" + ",".join(rank.hca)
+    return {**found, **hang_environment(profile)}
+
+
+def hang_environment(profile: Profile) -> dict[str, str]:
+    """Return the variable that bounds a step in which a rank hangs, unless the profile sets it."""
+    name = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+    return {} if name in profile.env else {name: str(HANG_S)}
+
+
+def rank_launcher(profile: Profile, *, plan: str, node: str) -> list[str]:
+    """Return the launcher's words on a node: it starts nothing but this plan."""
+    words = launcher_command(profile)
+    return [*words[:-1], "--expect-plan", plan, "--node", node, words[-1]]
+
+
+def worker_health(profile: Profile, *, master: str, master_port: int) -> list[str]:
+    """Return Docker's check of a headless rank: rank 0 still holds the port at which the ranks met."""
+    code = f"import socket as s; s.create_connection(({master!r}, {master_port}), 8).close()"
+    return ["CMD", profile.container.python, "-c", code]
+
+
+def _seat(profile: Profile, rank: Rank, ranks: Sequence[Rank], *, plan: str, master_port: int) -> Seat:
+    paths = rank_paths(profile)
+    labels = {"node": rank.host, "rank": str(rank.rank), "nodes": str(profile.nodes), "plan-sha256": plan}
+    entrypoint = rank_launcher(profile, plan=plan, node=rank.host)
+    named = {f"{LABEL}.{name}": text for name, text in labels.items()}
+    if profile.nodes == 1:
+        command = list(serve_command(profile, paths))
+        return Seat(entrypoint=entrypoint, command=command, labels=named, health=health_check(profile))
+    master, head, of_rank = ranks[0].address, rank.rank == 0, str(rank.rank)
+    return Seat(
+        entrypoint=entrypoint,
+        command=rank_command(profile, paths, rank=of_rank, master=master, headless=not head, master_port=master_port),
+        labels=named,
+        health=_health(profile) if head else worker_health(profile, master=master, master_port=master_port),
+        environment=rank_environment(profile, rank),
+        host_network=True,
+        serves=head,
+        rdma=bool(rank.hca),
+    )
+
+
+def _health(profile: Profile) -> list[str]:
+    """Return the check of rank 0, which listens on one address of its machine alone."""
+    bind = ip_address(profile.serve.bind)
+    if bind.is_unspecified:
+        return health_check(profile)
+    shown = f"[{bind}]" if bind.version == 6 else str(bind)
+    return [word.replace("//127.0.0.1:", f"//{shown}:") for word in health_check(profile)]
+
+
+def _unless_given(profile: Profile, flag: str, value: str) -> tuple[str, ...]:
+    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+    return () if flag in given else (flag, value)
+
+
+def _same(address: str) -> str:
+    return str(ip_address(address))
+
+
+def _need(condition: object, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
