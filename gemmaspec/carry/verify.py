@@ -10,6 +10,8 @@ from gemmaspec import data, launcher
 from gemmaspec.carry.patchset import PatchSet, load_set
 from gemmaspec.carry.shipped import is_required, shipped_images
 from gemmaspec.deploy import stacks
+from gemmaspec.engine.choose import seats
+from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.trees import listing as listing_of
@@ -203,19 +205,28 @@ def _image(ref: str, python: str, patches: PatchSet) -> Tree | Unreadable:
 
 
 def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
-    """Add the patches of a running server's own plan, from its report."""
-    from gemmaspec.trees import provenance
-
-    place = TreeSource(kind="running", ref=name)
+    """Add the patches of a running server's own plan, from its report; on several machines, from each."""
     try:
         started = stacks.find(name)
-        engine = stacks.engine_of(started)
-        report = engine.report(started.server)
+        ranks = seats(stacks.engine_of(started), started.server)
+    except GemmaspecError as error:
+        outcome.unread.append(Unreadable(place=TreeSource(kind="running", ref=name), error=error))
+        return
+    for host, engine, server in ranks:
+        _add_rank(f"{name} on {host}" if host else name, engine, server, request, outcome)
+
+
+def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, outcome: Outcome) -> None:
+    from gemmaspec.trees import provenance
+
+    place = TreeSource(kind="running", ref=ref)
+    try:
+        report = engine.report(server)
         if report is None:
             raise EnvironmentMissing(
-                f"{name} is not running or has not written its report yet", hint=f"gemmaspec status {name}"
+                f"{ref} is not running or has not written its report yet", hint=f"gemmaspec status {server.name}"
             )
-        findings = provenance.compare(started.server, engine, report)
+        findings = provenance.compare(server, engine, report)
         verdicts = provenance.verdicts(report, findings)
     except GemmaspecError as error:
         outcome.unread.append(Unreadable(place=place, error=error))

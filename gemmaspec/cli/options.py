@@ -32,6 +32,30 @@ def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tupl
     return tuple(found)
 
 
+def host_names(text: str | None) -> tuple[str, ...] | None:
+    """Return the names of --hosts in the order given; None without it. Raises UsageError for an empty name."""
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise UsageError(f"--hosts must be names of fleet.yaml, such as a,b; not {text!r}")
+    return names
+
+
+def complete_hosts(incomplete: str) -> list[str]:
+    """Return the hosts of fleet.yaml that can come next in a list of names."""
+    import contextlib
+
+    from gemmaspec.deploy.fleet import load_fleet
+    from gemmaspec.errors import GemmaspecError
+
+    before, comma, begun = incomplete.rpartition(",")
+    with contextlib.suppress(GemmaspecError):
+        names = [host.name for host in load_fleet().hosts if host.name not in before.split(",")]
+        return [f"{before}{comma}{name}" for name in names if name.startswith(begun)]
+    return []
+
+
 def complete_profile(incomplete: str) -> list[str]:
     """Return the names of profiles that begin with what was typed."""
     from gemmaspec.profile.find import profile_folders, profile_names

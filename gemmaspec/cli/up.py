@@ -24,6 +24,15 @@ def up(
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     locked: options.Locked = False,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            "--hosts",
+            metavar="A,B",
+            help="The machines of fleet.yaml for a profile with nodes; the first is rank 0. [default: all, in order]",
+            autocompletion=options.complete_hosts,
+        ),
+    ] = None,
     timeout: options.Timeout = 1800,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be written and run; change nothing.")
@@ -59,6 +68,7 @@ def up(
         locked=locked,
         timeout_s=timeout,
         rollback_on_failure=rollback_on_failure,
+        hosts=options.host_names(hosts),
     )
     if dry_run:
         stack.dry_run(use_case.dry_run(request, output.progress), as_json=json)

@@ -49,11 +49,13 @@ class UpRequest:
     """Whether it is started only to be timed: such a stack is not kept as known good."""
     any_text: bool = False
     """Whether an unreadable first answer is accepted, as dummy weights give it."""
+    hosts: tuple[str, ...] | None = None
+    """The machines of a server that spans several, by rank; None for all of fleet.yaml."""
 
     @property
     def wants(self) -> str:
         """The request as text: two requests with the same text can share one start."""
-        flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text)
+        flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text, self.hosts)
         return repr((self.profile, tuple(self.overrides), *flags))
 
 
@@ -203,7 +205,11 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         runtime=observed.runtime,
         fetch=tuple(one.model for one in of_hub if one.here == "missing"),
         make=tuple(one.model for one in observed.models if one.here == "missing" and one.model.is_tiny),
-        folders=tuple(one.model for one in observed.models if one.model.local and not one.model.is_tiny),
+        folders=tuple(
+            one.model
+            for one in observed.models
+            if one.model.local and not one.model.is_tiny and not observed.server.nodes
+        ),
         ask_access=() if observed.hub_is_off else tuple(one.model for one in of_hub if one.here != "here"),
         of_hub=tuple(one.model for one in of_hub),
         offline=_offline(observed),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import yaml
 
 from gemmaspec.deploy import lock, stacks
+from gemmaspec.deploy.fleet import hosts_of
 from gemmaspec.deploy.observe import load_request
 from gemmaspec.deploy.prepare import prepare
 from gemmaspec.deploy.up import again
@@ -62,13 +63,14 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
     loaded = load_request(asked)
     loaded = lock.as_locked(loaded, started.engine) if asked.locked else loaded
-    server, stack = prepare(loaded, engine=started.engine, remote=engine.remote)
+    hosts = hosts_of(loaded, asked.hosts)
+    server, stack = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
     return Drift(
         name=name,
         engine=started.engine,
         files=stack_files.difference(stack, started.server.folder),
         command=_difference(runs.command, _command(engine, server, stack)),
-        image=_image(runs, server),
+        image=None if hosts else _image(runs, server),
     )
 
 
@@ -84,9 +86,10 @@ def _name(profile: str) -> str:
 
 def _command(engine: Engine, server: Server, stack: Stack) -> tuple[str, ...]:
     """Return the argv that would be started."""
-    if "compose.yaml" not in stack.files:
+    file = server.nodes[0].compose_file if server.nodes else "compose.yaml"
+    if file not in stack.files:
         return without_key(engine.start_command(server))
-    service = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]
+    service = yaml.safe_load(stack.files[file])["services"]["vllm"]
     words = (str(word).replace("$$", "$") for word in (*service["entrypoint"], *service["command"]))
     return without_key(tuple(words))
 

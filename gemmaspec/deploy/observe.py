@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gemmaspec.deploy import knowngood, lock, stacks
 from gemmaspec.deploy.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
+from gemmaspec.deploy.fleet import hosts_of, nodes_of
 from gemmaspec.deploy.lint import stop_on_errors
 from gemmaspec.deploy.models import ModelRef, hub_is_off, models_of, server_cache
 from gemmaspec.deploy.prepare import prepare, runtime_spec
-from gemmaspec.engine.choose import choose_engine
+from gemmaspec.engine.choose import choose_engine, engine_of_nodes
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.server import Engine
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
+from gemmaspec.fleet.hosts import Host
 from gemmaspec.models import access
 from gemmaspec.models.cache import is_commit
 from gemmaspec.profile.find import is_path
@@ -39,11 +41,15 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     stop_on_errors(loaded, note)
     before = observe_stack(loaded.profile.name, note)
     runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
-    engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
+    hosts = hosts_of(loaded, request.hosts)
+    if hosts:
+        engine, why = _engine_of(hosts, request)
+    else:
+        engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if request.locked:
         loaded = lock.as_locked(loaded, engine.name)
-    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote)
-    cache = server_cache(loaded.profile, docker=engine.name == "docker")
+    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
+    cache = None if hosts else server_cache(loaded.profile, docker=engine.name == "docker")
     observed = Observed(
         loaded=loaded,
         profile=str(loaded.file) if is_path(request.profile) else request.profile,
@@ -55,11 +61,11 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         command=engine.start_command(server),
         before=before,
         same_files=not stack_files.difference(stack, server.folder),
-        models=tuple(observe_models(models_of(loaded.profile), cache)),
+        models=tuple(observe_models(models_of(loaded.profile), cache, elsewhere=bool(hosts))),
         hub_cache=str(cache) if cache else None,
         hub_is_off=hub_is_off(loaded.profile),
         runtime=_runtime_to_build(loaded) if engine.name == "process" else None,
-        image=_image(server.image),
+        image="unknown" if hosts else _image(server.image),
         now=stacks.now(),
     )
     return observed, engine
@@ -82,9 +88,23 @@ def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
     return FoundStack(started=started, state=stacks.look(started), good=knowngood.find(started))
 
 
-def observe_models(models: Iterable[ModelRef], cache: Path | None) -> Iterator[ModelSeen]:
-    """Yield each model with what this machine has of it; no network."""
+def _engine_of(hosts: Sequence[Host], request: UpRequest) -> tuple[Engine, str]:
+    """Return the engine of a server on several machines, and why it is used."""
+    if request.engine == "process":
+        raise UsageError(
+            f"{request.profile} runs on several machines, and --engine process starts on this one alone",
+            hint=f"gemmaspec up {request.profile}",
+        )
+    ranks = ", ".join(f"{host.name} (rank {rank})" for rank, host in enumerate(hosts))
+    return engine_of_nodes(nodes_of(hosts)), f"docker: on {len(hosts)} machines: {ranks}"
+
+
+def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere: bool = False) -> Iterator[ModelSeen]:
+    """Yield each model with what this machine has of it; no network. `elsewhere`: other machines read them."""
     for model in models:
+        if elsewhere:
+            yield ModelSeen(model=model, here="unknown", whole=False, pinned=is_commit(model.revision))
+            continue
         whole = bool(cache) and not model.local and access.is_whole(model.model, model.revision, cache=cache)
         here: Here = "here" if _is_here(model, cache) else "missing" if model.local or cache else "unknown"
         yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))

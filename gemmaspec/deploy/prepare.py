@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from gemmaspec.deploy.fleet import nodes_of, ranks_of, reached_at
 from gemmaspec.deploy.stacks import stack_folder
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.files import state_dir
+from gemmaspec.fleet.hosts import Host
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
@@ -16,15 +19,22 @@ from gemmaspec.releases.transformers import transformers_for
 from gemmaspec.runtime.managed import runtime_dir
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack.build import Form, Stack, build_stack
+from gemmaspec.stack.nodes import rank_stacks
 from gemmaspec.stack.paths import container_paths, host_paths, is_local, on_host
 from gemmaspec.stack.serve import live_k, serve_command, served_model
 
 
-def prepare(loaded: Loaded, *, engine: EngineName, remote: bool = False) -> tuple[Server, Stack]:
+def prepare(
+    loaded: Loaded, *, engine: EngineName, remote: bool = False, hosts: Sequence[Host] = ()
+) -> tuple[Server, Stack]:
     """Return the server that `engine` would run for a profile, and its stack.
+
+    `hosts` are its machines by rank, if it spans several; each has a compose file of its own in the stack.
 
     A `remote` Docker engine cannot mount folders of this machine, so its stack's files are copied into a volume.
     """
+    if hosts:
+        return _for_hosts(loaded, hosts)
     if engine == "process":
         return _for_process(loaded)
     form: Form = "volume" if remote else "folder"
@@ -34,6 +44,25 @@ def prepare(loaded: Loaded, *, engine: EngineName, remote: bool = False) -> tupl
     model = served_model(profile, container_paths(profile))
     server = _server(profile, model=model, image=profile.image, copied=remote)
     return server, build_stack(loaded, form=form)
+
+
+def _for_hosts(loaded: Loaded, hosts: Sequence[Host]) -> tuple[Server, Stack]:
+    profile, nodes = loaded.profile, nodes_of(hosts)
+    rendered = rank_stacks(loaded, ranks_of(hosts))
+    files: dict[str, str] = {}
+    for node in nodes:
+        of_host = rendered[node.host].files
+        files |= {name: text for name, text in of_host.items() if name != "compose.yaml"}
+        files[node.compose_file] = of_host["compose.yaml"]
+    server = _server(
+        profile,
+        model=served_model(profile, container_paths(profile)),
+        image=profile.image,
+        copied=True,
+        nodes=nodes,
+        reached_at=reached_at(loaded, hosts[0]),
+    )
+    return server, Stack(profile=profile, files=files)
 
 
 def _refuse_folders(loaded: Loaded) -> None:

@@ -28,9 +28,21 @@ def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: St
     gone and no registry has it, DifferencesFound if its runtime or a model's folder has changed; else as `up`.
     """
     name = name or only_name()
+    _refuse_nodes(name)
     choose(name, to)
     with owned(name, "rollback", note=progress.note) as owner:
         return restore(choose(name, to), Told(progress=progress, owner=owner), timeout_s=timeout_s)
+
+
+def _refuse_nodes(name: str) -> None:
+    """Raise UsageError for a server on several machines: only what it was on one machine is kept."""
+    started = stacks.read_stack(name)
+    if started and started.server.nodes:
+        raise UsageError(
+            f"{name} spans {len(started.server.nodes)} machines, and rollback knows servers of one machine only",
+            hint=f"gemmaspec up {started.profile} --hosts {','.join(started.options.hosts)}"
+            "    # with the profile as it was",
+        )
 
 
 def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:

@@ -36,6 +36,8 @@ class Options:
     no_spec: bool = False
     locked: bool = False
     """Whether it was rendered from its lock."""
+    hosts: tuple[str, ...] = ()
+    """The machines of a server that spans several, by rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class Started:
             overrides=self.overrides,
             no_spec=self.no_spec,
             locked=self.locked,
+            hosts=tuple(node.host for node in self.server.nodes),
         )
 
     @property
@@ -147,21 +150,22 @@ def started_stacks() -> Sequence[Started]:
 
 def engine_of(started: Started) -> Engine:
     """Return the engine that a stack was started with."""
-    from gemmaspec.engine.choose import engine_named
+    from gemmaspec.engine.choose import engine_named, engine_of_nodes
 
-    return engine_named(started.engine)
+    nodes = started.server.nodes
+    return engine_of_nodes(nodes) if nodes else engine_named(started.engine)
 
 
 def look(started: Started, engine: Engine | None = None) -> State:
     """Return the current state of a stack's server; `unknown`, with the reason, if it cannot be determined.
 
     A stack that gemmaspec itself stopped, or whose start failed and was stopped, is absent even if its engine does
-    not answer.
+    not answer. One on several machines is not: a host that does not answer may not have been stopped.
     """
     try:
         return (engine or engine_of(started)).state(started.server)
     except GemmaspecError as error:
-        if started.outcome in ("stopped", "failed"):
+        if started.outcome in ("stopped", "failed") and not started.server.nodes:
             return State(status="absent", detail=f"{started.outcome} by gemmaspec; {error.message}")
         return State(status="unknown", detail=error.message, hint=error.hint)
 
@@ -224,5 +228,10 @@ def _started(content: Mapping[str, Any]) -> Started:
         known_good=content.get("known_good"),
         outcome=outcome,
         since=float(content["since"]) if content.get("since") is not None else None,
-        before=Options(**{**before, "overrides": tuple(map(str, before["overrides"]))}) if before else None,
+        before=_options(before) if before else None,
     )
+
+
+def _options(content: Mapping[str, Any]) -> Options:
+    lists = {key: tuple(map(str, content.get(key, ()))) for key in ("overrides", "hosts")}
+    return Options(**{**content, **lists})

@@ -205,8 +205,8 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
 
 
 def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
-    """Save a ready stack as known good, unless it was started only to be timed."""
-    if start.to_measure:
+    """Save a ready stack as known good, unless it was started only to be timed or spans machines."""
+    if start.to_measure or start.server.nodes:
         return running
     if start.good:
         knowngood.renew(start.good)
@@ -251,7 +251,8 @@ def undone_on_failure(
         _record_failure(start)
         raise _with_outlook(start, refused.error, told, go_back=go_back) from None
     except GemmaspecError as error:
-        log = _end(start, engine)
+        log, left = _end(start, engine)
+        error.message = "\n".join(line for line in (error.message, left) if line)
         error.hint = error.hint or (f"less {log}    # the whole log" if log else None)
         raise _with_outlook(start, error, told, go_back=go_back) from None
     except BaseException:
@@ -259,13 +260,15 @@ def undone_on_failure(
         raise
 
 
-def _end(start: Start, engine: Engine) -> Path | None:
-    """Stop a failed start, and return where its log was kept."""
+def _end(start: Start, engine: Engine) -> tuple[Path | None, str]:
+    """Stop a failed start, and return where its log was kept and why it may not be stopped everywhere."""
     log = _keep_log(engine, start.server)
-    with contextlib.suppress(GemmaspecError):
+    try:
         engine.stop(start.server)
-        _record_failure(start)
-    return log
+    except GemmaspecError as error:
+        return log, error.message if start.server.nodes else ""
+    _record_failure(start)
+    return log, ""
 
 
 def _record_failure(start: Start) -> None:

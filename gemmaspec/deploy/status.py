@@ -12,9 +12,12 @@ from typing import Any, Final, Literal
 from gemmaspec.deploy import live_k, owner, stacks
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Last, last_verdicts
-from gemmaspec.engine.server import Engine, State
+from gemmaspec.engine.choose import engine_of_nodes, seats
+from gemmaspec.engine.lines import split_host
+from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
+from gemmaspec.fleet.agree import same_as
 from gemmaspec.live.live_k import InUse
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.phases import PhaseTracker
@@ -26,6 +29,19 @@ Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
 
 _LOG_LINES: Final = 5000
 """Number of log lines to read for the phase of a start that no command waits for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus:
+    """One rank of a server on several machines."""
+
+    rank: int
+    host: str
+    state: State
+    plan: str | None
+    """The sha256 of the plan in its launcher's report; None without a report."""
+    same: bool | None
+    """Whether its report equals that of rank 0; None if one of the two is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +71,8 @@ class Status:
     """Why the launcher's report cannot be read."""
     last: Last | None = None
     """What `smoke` and `watch` found last."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """The ranks of a server on several machines."""
 
     @property
     def running(self) -> bool:
@@ -68,7 +86,43 @@ def status(name: str | None) -> list[Status]:
     Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else list(stacks.names_of_stacks())
-    return [dataclasses.replace(found, last=last_verdicts(found.started)) for found in map(_status, names)]
+    return [
+        dataclasses.replace(found, last=last_verdicts(found.started), nodes=_nodes(found.started))
+        for found in map(_status, names)
+    ]
+
+
+def _nodes(started: Started) -> tuple[NodeStatus, ...]:
+    """Return the ranks of a server, each as its own daemon sees it; none for a server on one machine."""
+    if not started.server.nodes:
+        return ()
+    engine = engine_of_nodes(started.server.nodes)
+    seen = engine.states(started.server)
+    known = {host: state if isinstance(state, State) else _unknown(state) for host, state in seen.items()}
+    reports = {
+        host: _report_of(rank, server) if known[host].status == "running" else None
+        for host, rank, server in seats(engine, started.server)
+    }
+    return tuple(
+        NodeStatus(
+            rank=rank,
+            host=host,
+            state=state,
+            plan=str(report.get("plan_sha256")) if (report := reports[host]) else None,
+            same=same_as(reports, host),
+        )
+        for rank, (host, state) in enumerate(known.items())
+    )
+
+
+def _unknown(error: GemmaspecError) -> State:
+    return State(status="unknown", detail=error.message, hint=error.hint)
+
+
+def _report_of(engine: Engine, server: Server) -> dict[str, Any] | None:
+    with contextlib.suppress(GemmaspecError):
+        return engine.report(server)
+    return None
 
 
 def _status(name: str) -> Status:
@@ -153,8 +207,11 @@ def _phase(started: Started, state: State, engine: Engine) -> str:
         return f"restarting, attempt {state.restarts}"
     tracker = PhaseTracker(time.monotonic, speculates=started.server.speculates)
     with contextlib.suppress(GemmaspecError):
+        nodes = started.server.nodes
         for line in engine.logs(started.server, tail=_LOG_LINES):
-            tracker.feed(line)
+            host, text = split_host(line) if nodes else ("", line)
+            if not nodes or host == nodes[0].host:
+                tracker.feed(text)
     return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"
 
 
@@ -162,9 +219,19 @@ def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tu
     """Return the launcher's report, the differences from it, and why it cannot be read."""
     try:
         report = engine.report(started.server)
-        return report, compare(started.server, engine, report) if report else (), ""
+        return report, _changes(engine, started) if report else (), ""
     except GemmaspecError as error:
         return None, (), error.message
+
+
+def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
+    """Return the differences from each rank's report, with its host where there are several."""
+    found: list[ChangedFile] = []
+    for host, rank, server in seats(engine, started.server):
+        report = rank.report(server)
+        for one in compare(server, rank, report) if report else ():
+            found.append(dataclasses.replace(one, detail=f"on {host}: {one.detail}") if host else one)
+    return tuple(found)
 
 
 def _counters(started: Started) -> SpecCounters | None:

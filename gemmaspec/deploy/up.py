@@ -35,6 +35,8 @@ class DryRun:
     command: str
     environment: tuple[str, ...]
     """Names of variables, never their values."""
+    hosts: tuple[str, ...]
+    """The machines of a server that spans several, by rank."""
     offline: str
     """Whether the server is told not to use the Hugging Face Hub."""
     expects: str
@@ -107,6 +109,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         files=tuple(str(start.server.folder / name) for name in sorted(start.files)),
         command=shlex.join(start.command),
         environment=start.environment,
+        hosts=start.started.options.hosts,
         offline=start.offline,
         expects=start.expects,
     )
@@ -122,6 +125,7 @@ def again(name: str, *, timeout_s: float) -> UpRequest:
         engine=options.engine,
         locked=options.locked,
         timeout_s=timeout_s,
+        hosts=options.hosts or None,
     )
 
 

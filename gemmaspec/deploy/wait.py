@@ -63,6 +63,6 @@ def _remembered(running: Running, progress: StartProgress) -> Running:
         request = again(started.server.name, timeout_s=1.0)
         observed, engine = observe(request, load_request(request), lambda _: None)
         start = decide(request, observed)
-        if start.joins and start.loaded and start.stack:
+        if start.joins and start.loaded and start.stack and not start.server.nodes:
             knowngood.keep(start.loaded, running, engine, start.stack, note=progress.note)
     return running

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from gemmaspec.deploy import hooks, live_k, measurements, stacks
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
@@ -149,6 +150,9 @@ def _verdict(one: Watched, now: float, interval: float) -> Watching:
 
 
 def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
+    if one.started.server.nodes and (lost := _lost_rank(one)):
+        yield from _end_ranks(one, lost, restart)
+        return
     try:
         sample = _read(one)
     except GemmaspecError as error:
@@ -180,6 +184,28 @@ def _look_at_process(one: Watched, restart: Restart) -> Iterator[WatchLine]:
     if now.outcome == "ready" and state.status == "exited":
         code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
         yield from _told(one, one.faults.gone(f"the server has exited{code}"), restart)
+
+
+def _lost_rank(one: Watched) -> State | None:
+    """Return how a rank of a server on several machines has ended; None while all run, or none was to run.
+
+    A headless rank does not end with rank 0, and rank 0 answers /health without the others until it is used.
+    """
+    with contextlib.suppress(GemmaspecError):
+        now = stacks.find(one.started.server.name)
+        state = stacks.look(now) if now.outcome == "ready" else None
+        return state if state and state.status == "exited" else None
+    return None
+
+
+def _end_ranks(one: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
+    """Stop what is left of a server that has lost a rank, which cannot join again; then do as for any that exited."""
+    try:
+        stacks.engine_of(one.started).stop(one.started.server)
+    except GemmaspecError as error:
+        yield _line(one, "failed", reason=error.message)
+    reason = f"{lost.detail}; the other ranks were stopped, because a rank cannot join again"
+    yield from _told(one, one.faults.gone(reason), restart)
 
 
 def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from gemmaspec.engine.process import ProcessEngine
-from gemmaspec.engine.server import Engine, EngineName
+from gemmaspec.engine.server import Engine, EngineName, Node, Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import can_be_process
+
+if TYPE_CHECKING:
+    from gemmaspec.engine.fleet import FleetEngine
 
 
 def choose_engine(
@@ -44,3 +50,17 @@ def engine_named(name: EngineName) -> Engine:
     from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import
 
     return DockerEngine()
+
+
+def engine_of_nodes(nodes: Sequence[Node]) -> FleetEngine:
+    """Return the engine of a server on these machines, without checking whether they answer."""
+    from gemmaspec.engine.fleet import FleetEngine  # docker's SDK is slow to import
+
+    return FleetEngine(nodes)
+
+
+def seats(engine: Engine, server: Server) -> list[tuple[str, Engine, Server]]:
+    """Return each rank's host with its own engine and server; one with the host "" for a server on one machine."""
+    if not server.nodes:
+        return [("", engine, server)]
+    return [(one.host, one.engine, one.server) for one in engine_of_nodes(server.nodes).members(server)]

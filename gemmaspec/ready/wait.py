@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.ready.bounded import LogFollower, bounded
@@ -106,7 +107,8 @@ class _Watch:
         self._clock, self._sleep, self._checks = clock, sleep, checks
         self._began = clock()
         self._tracker = PhaseTracker(clock, speculates=server.speculates)
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._head = server.nodes[0].host if server.nodes else ""
+        self._logs: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self._secrets = [value for name in _SECRETS if len(value := os.environ.get(name, "")) >= 6]
         self._restarts = restarts
         self._lost_since: float | None = None
@@ -141,10 +143,13 @@ class _Watch:
             raise self._timed_out()
 
     def _read(self, lines: list[str]) -> None:
-        for line in lines:
-            self._lines.append(line)
+        for given in lines:
+            host, line = split_host(given) if self._head else ("", given)
+            self._logs[host].append(line)
             if self._on_line:
-                self._on_line(printable(line, secrets=self._secrets))
+                self._on_line(printable(given, secrets=self._secrets))
+            if host != self._head:
+                continue
             if phase := self._tracker.feed(line):
                 self._on_phase(phase, self._elapsed())
 
@@ -206,12 +211,13 @@ class _Watch:
 
     def _died(self, state: State, *, first_request: bool = False) -> GemmaspecError:
         self._read(self._log.read_rest(seconds=self._checks.rest_s))
+        host = state.host or self._head
         ended = Ended(
-            name=self._server.name,
+            name=f"{self._server.name} on {host}" if host else self._server.name,
             phase=self._tracker.phase,
             seconds=self._elapsed(),
             state=state,
-            lines=tuple(self._lines) or tuple(self._tail()),
+            lines=tuple(self._logs[host]) or tuple(self._tail(host)),
             first_request=first_request,
         )
         return failed_start(ended, secrets=self._secrets)
@@ -222,18 +228,21 @@ class _Watch:
             return StartFailed(f"{self._server.name} is not ready: {error.message}", hint=error.hint)
         self._read(self._log.read())
         what = f"{self._server.name} was healthy but failed its first request: {error.message}"
-        return explained(what, tuple(self._lines), secrets=self._secrets)
+        return explained(what, tuple(self._logs[self._head]), secrets=self._secrets)
 
-    def _tail(self) -> list[str]:
+    def _tail(self, host: str) -> list[str]:
         """Return the end of the log if following it gave nothing."""
         try:
-            return bounded(
+            lines = bounded(
                 lambda: list(self._engine.logs(self._server, tail=200)),
                 seconds=self._checks.engine_s,
                 name="the log",
             )
         except GemmaspecError:
             return []
+        if not host:
+            return lines
+        return [line for of, line in map(split_host, lines) if of == host]
 
     def _timed_out(self) -> TimedOut:
         phase, here = self._tracker.phase, self._tracker.durations()[self._tracker.phase]

@@ -46,8 +46,8 @@ class Stack:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every file that a stack may have."""
-        return STACK_FILES
+        """Every file that a stack may have, and a compose file for each machine of a server on several."""
+        return (*STACK_FILES, *(name for name in self.files if name not in STACK_FILES))
 
 
 def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:

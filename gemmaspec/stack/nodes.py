@@ -169,8 +169,8 @@ def hang_environment(profile: Profile) -> dict[str, str]:
 
 def rank_launcher(profile: Profile, *, plan: str, node: str) -> list[str]:
     """Return the launcher's words on a node: it starts nothing but this plan."""
-    words = launcher_command(profile)
-    return [*words[:-1], "--expect-plan", plan, "--node", node, words[-1]]
+    words = launcher_command(profile, plan=plan)
+    return [*words[:-1], "--node", node, words[-1]]
 
 
 def worker_health(profile: Profile, *, master: str, master_port: int) -> list[str]:

@@ -78,6 +78,8 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.json_data({"ok": True, **dataclasses.asdict(plan)})
         return
     output.told(f"engine: {plan.why}")
+    for rank, host in enumerate(plan.hosts):
+        output.told(f"host:   {host} (rank {rank})")
     if plan.joins:
         output.told("runs:   already, unchanged; only the probe would be sent")
     if plan.stops:
@@ -104,6 +106,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
                 "engine": result.started.engine,
                 "address": f"{server.base_url}/v1",
                 "model": server.model,
+                "hosts": list(result.started.options.hosts),
                 "seconds": round(ready.seconds, 1),
                 "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
                 "answer": _answer_json(ready.answer),
@@ -115,6 +118,9 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
     since = "was already running" if result.was_running else f"after {ready.seconds:.1f} s"
     output.told(f"{server.name} is ready ({result.started.engine}, {since})")
     output.told(f"  address   {server.base_url}/v1   model {server.model}")
+    if hosts := result.started.options.hosts:
+        ranks = ", ".join(f"{host} (rank {rank})" for rank, host in enumerate(hosts))
+        output.told(f"  machines  {ranks}: the same plan and files on {len(hosts)} of {len(hosts)}")
     report_lines(result.report)
     for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")

@@ -14,7 +14,7 @@ from gemmaspec.cli.text.stack import report_lines
 from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.status import Status
+    from gemmaspec.deploy.status import NodeStatus, Status
 
 _COLUMNS = (
     table.Column("NAME"),
@@ -79,10 +79,20 @@ def _whole(one: Status) -> None:
         for file in one.changed:
             output.told(f"  CHANGED   {file}")
         _drafting(one)
+    for node in one.nodes:
+        output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
     for line in verdicts.lines(one.last):
         output.told(line)
     if one.next:
         output.told(f"  next      {one.next}")
+
+
+def _node(node: NodeStatus) -> str:
+    """Return one rank for people: where it runs, how it is, and whether it carries what rank 0 carries."""
+    same = {True: "the same plan and files", False: "OTHER plan or files", None: "no report to compare"}[node.same]
+    plan = f"plan {node.plan[:12]}" if node.plan else "no plan known"
+    detail = f" ({node.state.detail})" if node.state.detail else ""
+    return f"rank {node.rank} on {node.host}: {node.state.status}{detail}; {plan if not node.rank else same}"
 
 
 def _drafting(one: Status) -> None:
@@ -121,6 +131,18 @@ def _document(one: Status) -> dict[str, Any]:
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "live_k": dataclasses.asdict(one.k) if one.k else None,
         "report": one.report,
+        "nodes": [
+            {
+                "rank": node.rank,
+                "host": node.host,
+                "status": node.state.status,
+                "exit_code": node.state.exit_code,
+                "detail": node.state.detail,
+                "plan_sha256": node.plan,
+                "same": node.same,
+            }
+            for node in one.nodes
+        ],
         "changed": [dataclasses.asdict(file) for file in one.changed],
         **verdicts.document(one.last),
     }
