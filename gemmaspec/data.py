@@ -19,6 +19,7 @@ PROMPTS: Final = ROOT / "prompts"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 PROBE: Final = _PACKAGE / "launcher" / "probe.py"
 RANKS: Final = _PACKAGE / "launcher" / "ranks.py"
+LOOK: Final = _PACKAGE / "launcher" / "look.py"
 LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.doctor import Examined
@@ -38,12 +40,22 @@ def doctor(
     speed: Annotated[
         bool, typer.Option("--speed", help="Try out for ten seconds how fast the memory is. Best with nothing running.")
     ] = False,
+    hosts: Annotated[
+        bool,
+        typer.Option("--hosts", help="Check the machines of fleet.yaml, and print it as they are."),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
 
-    Exit code 4 if it cannot start.
+    Exit code 4 if it cannot start. With --hosts and a PROFILE, a container of its image runs on each machine for a
+    moment, because only it can see the machine's network, RDMA devices, models and disk.
     """
+    if hosts:
+        if engine or speed:
+            raise UsageError("--engine and --speed are for this machine alone", hint="gemmaspec doctor --hosts")
+        _hosts(profile, set_ or (), as_json=json)
+        return
     from gemmaspec.deploy.doctor import doctor as use_case
 
     found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or (), speed=speed)
@@ -55,10 +67,29 @@ def doctor(
     raise typer.Exit(0 if found.ok else 4)
 
 
+def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> None:
+    from gemmaspec.deploy.doctor_hosts import doctor_hosts
+
+    found = doctor_hosts(profile, overrides=overrides)
+    if as_json:
+        rows = [_as_json(row) for row in found.rows]
+        output.json_data({"ok": found.ok, "profile": profile, "file": found.file, "rows": rows, "fleet": found.lines})
+    else:
+        _table(found.rows)
+        output.told(f"\n# {found.file}, as the machines describe it:")
+        for line in found.lines:
+            output.told(line)
+    raise typer.Exit(0 if found.ok else 4)
+
+
 def _show(found: Examined) -> None:
     output.told(f"engine {found.why}")
-    width = max(len(row.name) for row in found.rows)
-    for row in found.rows:
+    _table(found.rows)
+
+
+def _table(rows: Sequence[CheckResult]) -> None:
+    width = max(len(row.name) for row in rows)
+    for row in rows:
         output.told(f"{_state(row.state)}  {row.name:<{width}}  {row.message}")
         if row.fix and row.state in ("failed", "warning"):
             output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
