@@ -15,7 +15,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast lint reference docs golden facts oracle release-day bench clean
+.PHONY: help setup demo docker image runtime test test-fast test-two-machines lint reference docs golden facts oracle release-day bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test: setup ## run the whole suite, with real servers
 
 test-fast: setup ## only tests that start no real server and need no package index
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'
+
+test-two-machines: setup ## run vLLM on two docker daemons in network namespaces of their own; needs root and `make image`
+	GEMMASPEC_TWO_MACHINES=1 $(BIN)/pytest tests/test_two_machines.py -s
 
 lint: setup ## run ruff and mypy
 	$(BIN)/ruff check

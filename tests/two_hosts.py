@@ -157,7 +157,9 @@ def _machine(
 ) -> Machine:
     folder = root / name
     folder.mkdir()
-    private = "for place in /run/docker /var/run/docker; do mkdir -p $place; mount -t tmpfs none $place; done"
+    private = (
+        "for place in /run/docker /var/run/docker /etc/docker; do mkdir -p $place; mount -t tmpfs none $place; done"
+    )
     words = ["dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
     words += ["-H", f"unix://{folder}/sock", "-H", f"tcp://{reached_at}:{PORT}", "--tls=false", "--bridge=none"]
     words += ["--iptables=false", "--ip-masq=false"]

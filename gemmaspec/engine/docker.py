@@ -77,7 +77,8 @@ class DockerEngine:
         return HostFacts(
             host=host,
             docker=version,
-            daemon=str(info.get("ID", "")),
+            # Machines that were copied from one disk may have one ID.
+            daemon=clean(f"{info.get('ID', '')} on {info.get('Name', '')}"),
             architecture=str(info.get("Architecture", "")),
             ahead_s=moment(str(info["SystemTime"])) - here,
         )

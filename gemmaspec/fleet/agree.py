@@ -20,7 +20,7 @@ class HostFacts:
     docker: str
     """The daemon's version."""
     daemon: str
-    """The daemon's own ID."""
+    """The daemon's own ID and its machine's name."""
     architecture: str
     ahead_s: float
     """By how many seconds its clock is ahead of this machine's; negative if it is behind."""
@@ -43,7 +43,7 @@ def hosts_disagree(facts: Sequence[HostFacts]) -> GemmaspecError | None:
     for one in facts:
         if one.daemon and one.daemon in seen:
             return EnvironmentMissing(
-                f"{seen[one.daemon]} and {one.host} are one docker daemon (ID {one.daemon}), "
+                f"{seen[one.daemon]} and {one.host} are one docker daemon ({one.daemon}), "
                 "but each rank needs a machine of its own",
                 hint="set docker: of one of them in fleet.yaml to another daemon",
             )
