@@ -28,7 +28,7 @@ from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 
-PROFILES = list(profile_names([data.PROFILES]))
+PROFILES = [name for name in profile_names([data.PROFILES]) if load_profile(name).profile.nodes == 1]
 NEWEST = "1.37"
 OLDEST = "1.25"
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
