@@ -1431,9 +1431,10 @@ def facts_of(
         return {}
     spec = json.loads(command[command.index("--speculative-config") + 1]) if "--speculative-config" in command else {}
     target = command[2] if len(command) > 2 else ""
-    given = ranks.module.arguments_of(without_secrets(command))
+    given = ranks.module.arguments_of([*map(ranks.module.by_content, without_secrets(command))])
     found = {f"argument {name}": text for name, text in given.items() if name not in ranks.module.OF_RANKS}
     found.pop("argument --speculative-config", None)
+    parts = {name: ranks.module.by_content(part) if isinstance(part, str) else part for name, part in spec.items()}
     for file in (file for result in results for file in result.files):
         data = file.before if file.after is None else file.after
         found[file.path] = "" if data is None else sha256(data)
@@ -1445,7 +1446,7 @@ def facts_of(
         "launcher": sha256(launcher),
         "vllm": version,
         "transformers": installed_version("transformers", [*front, *sys.path]) or "",
-        "speculative config": sha256(json.dumps(spec, sort_keys=True).encode()) if spec else "",
+        "speculative config": sha256(json.dumps(parts, sort_keys=True).encode()) if spec else "",
         "target": ranks.module.model_facts(target, given.get("--revision")),
         "draft": ranks.module.model_facts(spec.get("model"), spec.get("revision")),
     }
