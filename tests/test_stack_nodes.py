@@ -239,3 +239,9 @@ def test_every_rank_is_told_what_the_profile_says() -> None:
     wanted = serve_command(loaded.profile, rank_paths(loaded.profile))
     for one in services():
         assert tuple(one["command"][: len(wanted)]) == wanted
+
+
+@pytest.mark.parametrize("command", [("predict",), ("tune", "--dry-run")])
+def test_what_knows_one_machine_only_says_so(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command[0], "spark2-31b-mtp", *command[1:]]) == 2
+    assert f"{command[0]} is for a server on one machine, and spark2-31b-mtp has nodes: 2" in capsys.readouterr().err
