@@ -71,9 +71,7 @@ $(DOCS): $(SETUP)
 
 golden: setup ## update the golden stacks of the tests and the profiles' schema; read the diff before you commit it
 	$(BIN)/gemmaspec profile schema --out profiles/schema.json
-	@for file in profiles/[a-z]*.yaml; do name=$$(basename $$file .yaml); rm -rf tests/golden/$$name; \
-	  $(BIN)/gemmaspec render $$name --out tests/golden/$$name 2>/dev/null || exit; \
-	  rm -f tests/golden/$$name/launch.py tests/golden/$$name/chat-template.jinja tests/golden/$$name/.gemmaspec-rendered.json; done
+	$(BIN)/python -m tests.golden_stacks
 
 facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what changed
 	$(BIN)/python tools/facts.py

@@ -207,6 +207,22 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "serve.tensor_parallel_size=3", target=BIG, draft=SMALL),
         case("0.33.0", "serve.tensor_parallel_size=4", target=BIG, draft=SMALL),
     ),
+    "GS226": (
+        case("0.32.0", "serve.pipeline_parallel_size=2"),
+        case("0.32.0", "serve.tensor_parallel_size=2"),
+    ),
+    "GS227": (
+        case("0.33.0", extra("--headless", "--api-server-count", "2")),
+        case("0.33.0", extra("--headless", "--api-server-count", "0")),
+    ),
+    "GS228": (
+        case("0.33.0", "nodes=2", "env.NCCL_IB_GID_INDEX='3'"),
+        case("0.33.0", "env.NCCL_IB_GID_INDEX='3'"),
+    ),
+    "GS229": (
+        case("0.21.0", extra("--data-parallel-rank", "0")),
+        case("0.20.2", extra("--data-parallel-rank", "0")),
+    ),
     "GS301": (case("0.30.0"), case("0.31.0")),
     "GS302": (case("0.33.0", *EAGLE3), case("0.33.0", *EAGLE3, OFF)),
     "GS303": (
@@ -233,6 +249,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS309": (
         case("0.20.0", BATCH, target=LOOKS_BOTH_WAYS, draft=SMALL),
         case("0.19.1", BATCH, target=LOOKS_BOTH_WAYS, draft=SMALL),
+    ),
+    "GS317": (
+        case("0.32.0", "nodes=2", "serve.kv_cache_dtype=fp8"),
+        case("0.32.0", "serve.tensor_parallel_size=2", "serve.kv_cache_dtype=fp8"),
     ),
     "GS401": (case("0.33.0", OFF), case("0.33.0", OFF, BOTH)),
     "GS402": (

@@ -28,7 +28,7 @@ from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 
-PROFILES = list(profile_names([data.PROFILES]))
+PROFILES = [name for name in profile_names([data.PROFILES]) if load_profile(name).profile.nodes == 1]
 NEWEST = "1.37"
 OLDEST = "1.25"
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
@@ -97,8 +97,8 @@ def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     script = (
         "import hashlib; from gemmaspec.cluster.build import build_manifests;"
         "from gemmaspec.cluster.settings import TARGETS, Settings; from gemmaspec.profile.load import load_profile;"
-        "loaded = load_profile('spark-31b-e2b');"
-        "files = [list(build_manifests(loaded, to, Settings()).files.items()) for to in TARGETS];"
+        "both = [load_profile('spark-31b-e2b', overrides=[f'nodes={n}']) for n in (1, 2)];"
+        "files = [list(build_manifests(both[to == 'lws'], to, Settings()).files.items()) for to in TARGETS];"
         "print(hashlib.sha256(repr(files).encode()).hexdigest())"
     )
     digests = {
@@ -271,12 +271,6 @@ def test_what_helm_would_expand_in_llm_ds_values_is_escaped() -> None:
     assert env["TEMPLATE"] == '{{ "{{" }} .Values }}'
     assert llmd.as_template({"a": ["{{x}}"]}) == {"a": ['{{ "{{" }}x}}']}
     assert "chat-template.jinja" not in made.files["values.yaml"].replace("/gemmaspec/chat-template.jinja", "")
-
-
-def test_lws_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["render", "tiny-cpu", "--to", "lws", "--out", str(tmp_path / "x")]) == 2
-    assert "a profile cannot say that yet" in capsys.readouterr().err
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(

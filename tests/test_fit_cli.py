@@ -178,6 +178,19 @@ def test_on_two_gpus_the_rows_are_those_of_one(profiles: Path, model: Path, caps
     assert [row["kv_heads"] for row in document["kv_cache"]["layers"]] == [1, 1]
 
 
+def test_on_two_machines_it_says_what_each_holds_and_what_was_never_measured(
+    profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(profiles, model)
+    _, answer = asked(capsys, file, "--set", "nodes=2")
+    assert answer["flags"]["tensor_parallel"] == answer["link"]["nodes"] == 2
+    run(["fit", file, "--set", "nodes=2"])
+    text = capsys.readouterr().out
+    assert "(1/2 of every layer)" in text
+    assert "at 200 Gbit/s: no less" in text
+    assert "assumed and were never measured" in text
+
+
 def test_a_moving_tag_is_taken_for_the_newest_release(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, checkpoint_of, shipped_for
 from gemmaspec.fit.flags import flags_of
+from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GIB, Device, named
 from gemmaspec.fit.plan import MemoryPlan, Models
 from gemmaspec.fit.roofline import roofline
@@ -285,3 +286,16 @@ def test_two_machines_are_two() -> None:
     )
     assert two.flags.nodes == 2
     assert not [one for one in two.problems() if "GPU" in one]
+    assert plan(model("E2B"), "nodes=2", device=SPARK, vllm="0.32.0").flags == two.flags
+
+
+def test_what_a_step_sends_between_two_machines_is_two_sums_in_each_layer() -> None:
+    two = plan(model("E2B"), "nodes=2", device=SPARK, vllm="0.32.0")
+    target, link = two.models.target, link_of(two, concurrency=3)
+    assert link is not None
+    assert (link.nodes, link.gpus_per_node) == (2, 1)
+    assert link.sums == 2 * len(target.text.layers)
+    # hidden_size activations of two bytes for three tokens; of two machines each sends its half and the other's sum
+    assert link.sent == link.sums * target.text.hidden_size * 3 * 2
+    assert link.sending == link.sent / 25e9
+    assert link_of(plan(model("E2B"), device=SPARK, vllm="0.32.0")) is None

@@ -363,6 +363,17 @@ def test_a_patch_that_fits_one_rank_only_stops_both(machines: list[Environment],
     assert f"rank {rank} (spark-{rank}) cannot start: one does not fit vllm 0.32.0" in found[1 - rank][1]
 
 
+def test_a_file_is_compared_by_what_is_in_it_wherever_it_lies(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.jinja", "b.jinja")]
+    for file in files:
+        file.write_text("{{ messages }}")
+    assert ranks.by_content(str(files[0])) == ranks.by_content(str(files[1])) != str(files[0])
+    files[1].write_text("{{ other }}")
+    assert ranks.by_content(str(files[0])) != ranks.by_content(str(files[1]))
+    assert ranks.by_content(str(files[0].parent / "absent")) == str(files[0].parent / "absent")
+    assert ranks.by_content("owner/name") == "owner/name"
+
+
 def test_secrets_are_not_compared(machines: list[Environment], port: int) -> None:
     found = together(machines, port, plans=[plan_of()] * 2, more=("--api-key", "hush"))
     assert [code for code, _, _ in found] == [0, 0]

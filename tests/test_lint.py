@@ -406,3 +406,32 @@ def test_the_beginning_of_a_no_form_is_understood(written: str) -> None:
     facts = facts_for("0.33.0")
     assert facts
     assert resolve(written, facts.flags) == ("--enable-prefix-caching", True)
+
+
+def test_several_machines_have_as_many_gpus(tmp_path: Path) -> None:
+    two = case("0.33.0", "machine=dgx-spark", "nodes=2")
+    assert "GS225" not in findings(tmp_path, two)
+    four = case("0.33.0", "machine=dgx-spark", "nodes=2", "serve.tensor_parallel_size=4")
+    assert findings(tmp_path, four)["GS225"].message == "needs 4 GPUs, and 2 machines of kind dgx-spark have 2"
+
+
+def test_heads_of_keys_and_values_are_divided_or_copied(tmp_path: Path) -> None:
+    layers = tuple(replace(layer, heads=12, kv_heads=8) for layer in BIG.text.layers)
+    odd = replace(BIG, text=replace(BIG.text, layers=layers))
+    found = findings(tmp_path, case("0.33.0", "serve.tensor_parallel_size=6", target=odd))
+    assert "8 key and value heads" in found["GS221"].message
+    assert "GS221" not in findings(tmp_path, case("0.33.0", "serve.tensor_parallel_size=4", target=odd))
+
+
+def test_a_draft_that_shares_no_cache_may_be_cut_into_stages(tmp_path: Path) -> None:
+    stages = case("0.32.0", "serve.pipeline_parallel_size=2", draft=BIG)
+    assert "GS226" not in findings(tmp_path, stages)
+    assert "GS226" in findings(tmp_path, replace(stages, draft=SMALL))
+
+
+def test_an_fp8_cache_on_two_machines_is_an_error_where_it_was_seen_to_fail(tmp_path: Path) -> None:
+    sets = ("nodes=2", "serve.kv_cache_dtype=fp8")
+    severities = [findings(tmp_path, case(one, *sets))["GS317"].severity for one in ("0.19.1", "0.20.0", "0.33.0")]
+    assert severities == ["error", "warning", "warning"]
+    assert "GS317" in findings(tmp_path, case("0.33.0", "nodes=2", target=FP8_CACHE))
+    assert "GS317" not in findings(tmp_path, case("0.33.0", "nodes=2", target=BIG))

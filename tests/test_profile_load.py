@@ -65,6 +65,8 @@ def test_the_shipped_profiles() -> None:
         "spark-e4b-fp8",
         "spark-deckard-31b-e4b",
         "spark-31b-mtp",
+        "spark2-31b",
+        "spark2-31b-mtp",
         "spark-31b-dflash2",
         "spark-31b-dspark",
         "spark-26b-a4b-mtp",

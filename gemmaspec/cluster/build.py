@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec import __version__
-from gemmaspec.cluster import kserve, llmd, objects
+from gemmaspec.cluster import kserve, llmd, lws, objects
 from gemmaspec.cluster.objects import Object
 from gemmaspec.cluster.server import PodServer, pod_server
 from gemmaspec.cluster.settings import Settings, To
 from gemmaspec.cluster.text import yaml_text
+from gemmaspec.errors import ProfileError
 from gemmaspec.profile.load import Loaded
 
 KUSTOMIZATION: Final = "kustomization.yaml"
@@ -28,6 +29,13 @@ _OBJECTS: Final[Mapping[To, Mapping[str, Callable[[PodServer], Object]]]] = {
         "service.yaml": objects.service,
         "disruption-budget.yaml": objects.disruption_budget,
         "network-policy.yaml": objects.network_policy,
+    },
+    "lws": {
+        **_SHARED,
+        "leader-worker-set.yaml": lws.leader_worker_set,
+        "service.yaml": lws.service,
+        "disruption-budget.yaml": objects.disruption_budget,
+        "network-policy.yaml": lws.network_policy,
     },
     "kserve": {**_SHARED, "inference-service.yaml": kserve.inference_service},
     "llm-d-values": _SHARED,
@@ -55,7 +63,8 @@ class Manifests:
 
 
 def build_manifests(loaded: Loaded, to: To, settings: Settings) -> Manifests:
-    """Render a profile for a cluster. Raises what pod_server raises."""
+    """Render a profile for a cluster. Raises ProfileError for another number of nodes, and what pod_server raises."""
+    _check_nodes(loaded, to)
     server = pod_server(loaded, settings, port=kserve.PORT if to == "kserve" else None)
     found = {name: make(server) for name, make in _OBJECTS[to].items()}
     head = f"Rendered by gemmaspec {__version__} from the profile {server.profile.name}: {server.profile.summary}"
@@ -65,3 +74,18 @@ def build_manifests(loaded: Loaded, to: To, settings: Settings) -> Manifests:
     if values is not None:
         files[VALUES] = yaml_text([values], head=head)
     return Manifests(server=server, objects=found, files=files, values=values)
+
+
+def _check_nodes(loaded: Loaded, to: To) -> None:
+    """Raise ProfileError unless the target can run a server on as many machines."""
+    nodes, place = loaded.profile.nodes, loaded.place("nodes")
+    if nodes > 1 and to != "lws":
+        raise ProfileError(
+            f"{place}: nodes: is {nodes}, and {to} runs a server on one machine",
+            hint=f"gemmaspec render {loaded.typed} --to lws",
+        )
+    if nodes == 1 and to == "lws":
+        raise ProfileError(
+            f"{place}: nodes: is 1, and a LeaderWorkerSet is for one server on several machines",
+            hint=f"gemmaspec render {loaded.typed} --to kubernetes --replicas 2    # or: --set nodes=2",
+        )

@@ -23,7 +23,7 @@ def config_map(server: PodServer) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {**_metadata(server, name=server.config_map), "annotations": plan_annotation(server)},
+        "metadata": {**metadata(server, name=server.config_map), "annotations": plan_annotation(server)},
         "immutable": True,
         "data": dict(server.files),
     }
@@ -35,11 +35,11 @@ def deployment(server: PodServer) -> Object:
     one_by_one = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     spec = pod_spec(server)
     if replicas > 1:
-        spec["topologySpreadConstraints"] = [_spread(server)]
+        spec["topologySpreadConstraints"] = [spread(server)]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(server),
+        "metadata": metadata(server),
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 3,
@@ -60,18 +60,19 @@ def service(server: PodServer) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(server),
+        "metadata": metadata(server),
         "spec": {"type": "ClusterIP", "selector": dict(selector(server.profile.name)), "ports": [port]},
     }
 
 
 def volume_claim(server: PodServer) -> Object:
     """Return the claim of the volume for models and compiled kernels; several servers share it."""
-    mode = "ReadWriteMany" if server.settings.replicas > 1 else "ReadWriteOnce"
+    several = server.settings.replicas * server.profile.nodes > 1
+    mode = "ReadWriteMany" if several else "ReadWriteOnce"
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(server),
+        "metadata": metadata(server),
         "spec": {"accessModes": [mode], "resources": {"requests": {"storage": server.settings.storage}}},
     }
 
@@ -81,7 +82,7 @@ def disruption_budget(server: PodServer) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(server),
+        "metadata": metadata(server),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(selector(server.profile.name))}},
     }
 
@@ -99,7 +100,7 @@ def network_policy(server: PodServer) -> Object:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(server),
+        "metadata": metadata(server),
         "spec": spec,
     }
 
@@ -119,7 +120,8 @@ def _egress(server: PodServer) -> list[Object] | None:
     return [{"ports": names}, {"ports": [{"protocol": "TCP", "port": 443}]}]
 
 
-def _spread(server: PodServer) -> Object:
+def spread(server: PodServer) -> Object:
+    """Return what brings the profile's pods to different machines, where there are enough."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -128,7 +130,8 @@ def _spread(server: PodServer) -> Object:
     }
 
 
-def _metadata(server: PodServer, *, name: str | None = None) -> Object:
+def metadata(server: PodServer, *, name: str | None = None) -> Object:
+    """Return the metadata of an object: its name and labels."""
     return {"name": name or server.name, "labels": dict(labels(server.profile.name))}
 
 

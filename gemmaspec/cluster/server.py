@@ -73,9 +73,9 @@ class PodServer:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server; 0 on a machine without."""
+        """GPUs of one pod; 0 on a machine without."""
         serve = self.profile.serve
-        wanted = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1)
+        wanted = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1) // self.profile.nodes
         return wanted if MACHINES[self.profile.machine].gpus else 0
 
     @property
@@ -109,7 +109,7 @@ def pod_server(loaded: Loaded, settings: Settings, *, port: int | None = None) -
     loaded = loaded if port is None else _on_port(loaded, port)
     profile = loaded.profile
     paths = _paths(profile)
-    files = {**build_stack(loaded, form="process", paths=paths).files}
+    files = {**build_stack(loaded, form="rank", paths=paths).files}
     files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
     size = sum(len(name) + len(text.encode("utf-8")) for name, text in files.items())
     if size > CONFIG_MAP_LIMIT:

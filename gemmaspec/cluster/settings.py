@@ -9,8 +9,9 @@ from typing import Final, Literal, get_args
 from gemmaspec.cluster.names import LIMIT
 from gemmaspec.errors import UsageError
 
-To = Literal["kubernetes", "kserve", "llm-d-values"]
-"""What can be rendered: a Deployment, KServe's LLMInferenceService, values for llm-d's Helm chart."""
+To = Literal["kubernetes", "lws", "kserve", "llm-d-values"]
+"""What can be rendered: a Deployment, a LeaderWorkerSet for one server on several machines, KServe's
+LLMInferenceService, values for llm-d's Helm chart."""
 TARGETS: Final[tuple[str, ...]] = get_args(To)
 
 _STORAGE: Final = re.compile(r"[1-9][0-9]{0,5}(Mi|Gi|Ti)")
@@ -48,9 +49,4 @@ def target_named(text: str) -> To:
     """Return the target that --to names. Raises UsageError for any other."""
     if text in TARGETS:
         return text  # type: ignore[return-value]
-    if text == "lws":
-        raise UsageError(
-            "--to lws needs a profile that one server on several machines can run, and a profile cannot say that yet",
-            hint="gemmaspec render PROFILE --to kubernetes --replicas 2    # two servers, one on each machine",
-        )
     raise UsageError(f"--to is one of {', '.join(TARGETS)}, not {text!r}")

@@ -16,6 +16,7 @@ from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.flags import flags_of
+from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.plan import MemoryPlan, Models
@@ -68,6 +69,7 @@ def fit(request: FitRequest) -> Fit:
         advice=tuple(advice(plan)),
         roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
+        link=link_of(plan, concurrency=request.concurrency),
         notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_refused(loaded, vllm, models), *_notes(plan)),
     )
 

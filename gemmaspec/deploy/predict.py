@@ -17,6 +17,7 @@ from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.nodes import need_one_machine
 from gemmaspec.profile.runs import compile_of
 
 Basis = Literal["measured", "own", "shipped", "roofline"]
@@ -53,10 +54,12 @@ class Prediction:
 def predict_profile(request: PredictRequest) -> Prediction:
     """Return the prediction.
 
-    Raises UsageError for invalid rows, EnvironmentMissing if only the roofline is left and the models cannot be read.
+    Raises UsageError for invalid rows and for several machines, EnvironmentMissing if only the roofline is left and the
+    models cannot be read.
     """
     loaded = _on_its_machine(load_profile(request.profile, overrides=request.overrides), request)
     profile = loaded.profile
+    need_one_machine(profile, "predict")
     found = _source(loaded, request.measured)
     if found is None:
         return _by_roofline(request, loaded)

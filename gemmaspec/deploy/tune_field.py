@@ -13,6 +13,7 @@ from gemmaspec.models.cache import cached_snapshot
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.nodes import need_one_machine
 from gemmaspec.tune.arms import Field, field_of
 
 USUAL_LOADS: Final = (1, 4, 8)
@@ -51,10 +52,11 @@ class Compared:
     def of(cls, profile: str, asked: Asked) -> Compared:
         """Return what is compared.
 
-        Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, and
-        where there is nothing to choose from.
+        Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, for a
+        server on several machines, and where there is nothing to choose from.
         """
         base = load_profile(profile, overrides=asked.overrides)
+        need_one_machine(base.profile, "tune")
         loads = _loads(base.profile, asked.loads)
         found = {base.profile.name: (profile, base)}
         for name in asked.arms:
@@ -104,7 +106,7 @@ def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
         try:
             plain = load_profile(str(file)).profile
             same = plain.target.model == base.profile.target.model and plain.machine == base.profile.machine
-            if same and plain.speculative:
+            if same and plain.speculative and plain.nodes == 1:
                 yield load_profile(name, overrides=overrides)
         except (ProfileError, UsageError):  # an own profile of that name, or a --set that does not go with it
             continue

@@ -81,7 +81,7 @@ class Flags:
     """Batches in flight: 2 with asynchronous scheduling."""
     tensor_parallel: int
     nodes: int
-    """Number of machines with the GPUs (--nnodes)."""
+    """Number of machines with the GPUs (`nodes`, or --nnodes)."""
     method: str | None
     draft_tokens: int
     """Draft tokens per step; 0 without speculation."""
@@ -137,7 +137,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         joins_windows=JOINS_WINDOWS in (*profile.patches.required, *profile.patches.optional),
         batches=2 if _asynchronous(profile, vllm, device) else 1,
         tensor_parallel=serve.tensor_parallel_size or 1,
-        nodes=_nodes(serve.extra_args),
+        nodes=max(profile.nodes, _nodes(serve.extra_args)),
         method=spec.method if spec else None,
         draft_tokens=(spec.num_speculative_tokens or 0) if spec else 0,
         utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),

@@ -31,6 +31,9 @@ class Device:
     gpus: int | None = None
     """Maximum number of GPUs in one such machine, each with that memory and bandwidth; None if unknown."""
 
+    link: float | None = None
+    """Bytes per second to another such machine, one way; None if unknown."""
+
     @property
     def unified(self) -> bool:
         """Whether CPU and GPU share the memory, so that vLLM treats MemAvailable as free memory."""
@@ -53,4 +56,5 @@ def named(machine: Machine) -> Device | None:
         capability=machine.compute_capability,
         cpu=not machine.gpus,
         gpus=machine.most_gpus,
+        link=machine.link_gbit_s * GB / 8 if machine.link_gbit_s else None,
     )

@@ -157,7 +157,7 @@ class MemoryPlan:
         if not self.device.cpu and each is not None and wanted > each * nodes:
             has = f"{each} GPU{'s' if each > 1 else ''}"
             have = f"{self.device.name} has {has}" if nodes == 1 else f"{nodes} machines with {has} each have fewer"
-            yield f"tensor_parallel_size {wanted} needs {wanted} GPUs, and {have}; several machines need --nnodes"
+            yield f"tensor_parallel_size {wanted} needs {wanted} GPUs, and {have}; nodes: N is for several machines"
 
     def _too_heavy(self) -> Iterator[str]:
         free = self.device.memory if self.device.free is None else self.device.free

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.link import Link
 from gemmaspec.fit.plan import MemoryPlan
 from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
@@ -28,6 +29,8 @@ class Fit:
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """Assumptions."""
+    link: Link | None = None
+    """What a step sends between machines; None for a server on one."""
 
     @property
     def fits(self) -> bool:
@@ -49,6 +52,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "problems": list(fit.problems),
         "advice": [dataclasses.asdict(one) for one in fit.advice],
         "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
+        "link": dataclasses.asdict(fit.link) | {"sending": fit.link.sending} if fit.link else None,
         "measured": [one.model_dump(exclude_none=True) for one in fit.measured],
         "notes": list(fit.notes),
     }

@@ -19,7 +19,7 @@ from gemmaspec.profile.model import Measured
 
 ASSUMED: Final = (0.5, 0.7, 0.9)
 """Assumed acceptance per token without measurements."""
-_PARALLEL: Final = frozenset({"dflash", "dspark"})
+PARALLEL: Final = frozenset({"dflash", "dspark"})
 """Methods that draft all tokens in one pass."""
 _CACHED: Final = 128 * 2**20
 """Bytes that a GPU may still have in its own cache from the pass before: the largest such cache of any machine here
@@ -120,7 +120,7 @@ def roofline(
     k = plan.flags.draft_tokens
     step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
     verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)
-    passes = 0 if not plan.draft else 1 if plan.flags.method in _PARALLEL else k
+    passes = 0 if not plan.draft else 1 if plan.flags.method in PARALLEL else k
     least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
     alone = concurrency * bandwidth / _at_least(least, 0)
     with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)

@@ -7,7 +7,7 @@ The launcher never writes to vLLM's own files. It locates every hunk of the plan
 patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
 copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
-(--nnodes) the ranks compare what they are about to run, by ranks.py beside this file, and all start or none does.
+(--nnodes) the ranks compare what they are about to run, by ranks.py next to this file, and all start or none does.
 
 Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or the
 ranks differ · 6 already running, or another rank failed · 7 a rank did not come · 130 interrupted. Otherwise the
@@ -1371,7 +1371,7 @@ class Ranks:
         given = {word.partition("=")[0] for word in command}
         if not given & {"--nnodes", "-n"}:
             return
-        self.module = load_beside(RANKS)
+        self.module = load_next_to_this(RANKS)
         try:
             self.place = self.module.place_of(command)
         except self.module.Invalid as error:
@@ -1409,8 +1409,8 @@ class Ranks:
         return self.module.meet(self.place, card, wait_s=self.wait_s, say=say)
 
 
-def load_beside(name: str) -> Any:
-    """Return the module of a file beside this one. Raise LaunchError(4) if it is missing."""
+def load_next_to_this(name: str) -> Any:
+    """Return the module of a file next to this one. Raise LaunchError(4) if it is missing."""
     file = Path(__file__).absolute().parent / name
     if not file.is_file():
         raise LaunchError(4, f"{file} is missing, and a server on several machines needs it; render the stack again")
@@ -1431,9 +1431,10 @@ def facts_of(
         return {}
     spec = json.loads(command[command.index("--speculative-config") + 1]) if "--speculative-config" in command else {}
     target = command[2] if len(command) > 2 else ""
-    given = ranks.module.arguments_of(without_secrets(command))
+    given = ranks.module.arguments_of([*map(ranks.module.by_content, without_secrets(command))])
     found = {f"argument {name}": text for name, text in given.items() if name not in ranks.module.OF_RANKS}
     found.pop("argument --speculative-config", None)
+    parts = {name: ranks.module.by_content(part) if isinstance(part, str) else part for name, part in spec.items()}
     for file in (file for result in results for file in result.files):
         data = file.before if file.after is None else file.after
         found[file.path] = "" if data is None else sha256(data)
@@ -1445,7 +1446,7 @@ def facts_of(
         "launcher": sha256(launcher),
         "vllm": version,
         "transformers": installed_version("transformers", [*front, *sys.path]) or "",
-        "speculative config": sha256(json.dumps(spec, sort_keys=True).encode()) if spec else "",
+        "speculative config": sha256(json.dumps(parts, sort_keys=True).encode()) if spec else "",
         "target": ranks.module.model_facts(target, given.get("--revision")),
         "draft": ranks.module.model_facts(spec.get("model"), spec.get("revision")),
     }

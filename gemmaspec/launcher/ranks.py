@@ -32,6 +32,7 @@ MOST_SPEAKING = 32  # connections that have not said who they are
 MOST_LINES = 20  # differences that are told
 TEXT_LIMIT = 400  # characters of a fact, a node or a line
 MOST_FACTS = 2000
+FILE_LIMIT = 4 * 1024 * 1024  # bytes of a file that an argument names; of a larger one the path is compared
 SHOWN_EVERY_S = 30.0
 CODES = {0: "same", 5: "different", 6: "failed", 7: "timeout"}
 OF_RANKS = frozenset({"--node-rank", "-r", "--headless", "--host", "--port"})  # arguments that ranks may differ in
@@ -122,6 +123,21 @@ def arguments_of(command: Sequence[str]) -> dict[str, str]:
         else:
             found.setdefault(flag, []).append(word)
     return {name: _short(" ".join(words)) for name, words in found.items()}
+
+
+def by_content(value: str) -> str:
+    """Return a digest for the path of a file or a model's folder, which machines may keep elsewhere; else the text."""
+    if not value.startswith("/"):
+        return value
+    path = Path(value)
+    try:
+        if path.is_dir():
+            return "folder " + _folder_digest(path)
+        if path.is_file() and path.stat().st_size <= FILE_LIMIT:
+            return "file " + hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return value
+    return value
 
 
 def model_facts(model: str | None, revision: str | None) -> str:

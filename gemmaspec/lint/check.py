@@ -19,6 +19,7 @@ from gemmaspec.lint import (
     local,
     machine,
     names,
+    nodes,
     pairing,
     parallel,
     patching,
@@ -106,6 +107,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *live_k.RULES,
     *local.RULES,
     *sizes.RULES,
+    *nodes.RULES,
 )
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
 

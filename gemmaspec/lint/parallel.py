@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.lint.rule import Issue, rule
-from gemmaspec.lint.subject import Subject
+from gemmaspec.lint.subject import Role, Subject
 
 
 @rule("GS205", "error")
@@ -28,7 +28,7 @@ def draft_parallelism(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS221", "error")
 def heads(subject: Subject) -> Iterator[Issue]:
-    """Attention heads are split evenly (ModelConfig.verify_with_parallel_config, every release)."""
+    """Attention heads, and those of keys and values, are split evenly (ModelConfig.verify_with_parallel_config)."""
     given, spec = subject.argument("--tensor-parallel-size"), subject.profile.speculative
     gpus = subject.number("--tensor-parallel-size") or 1
     if given and subject.target and subject.target.text.layers[0].heads % gpus:
@@ -40,13 +40,27 @@ def heads(subject: Subject) -> Iterator[Issue]:
         count = subject.draft.text.layers[0].heads
         message = f"has {count} attention heads, which its tensor parallel size does not divide: {drafts}"
         yield Issue(path=("draft", "model"), message=message, fix="use a tensor parallel size that divides them")
+    yield from _cache_heads(subject, "target", gpus)
+    yield from _cache_heads(subject, "draft", drafts)
+
+
+def _cache_heads(subject: Subject, role: Role, gpus: int) -> Iterator[Issue]:
+    """Yield a number of KV heads that can be neither split over the GPUs nor copied to them (Gemma4Attention)."""
+    model = subject.checkpoint(role)
+    if not model or model.text.layers[0].heads % gpus:
+        return
+    for count in sorted({layer.kv_heads for layer in model.text.layers}):
+        if max(count, gpus) % min(count, gpus):
+            message = f"has layers with {count} key and value heads, which do not fit {gpus} GPUs evenly"
+            fix = "use a tensor parallel size that divides them, or a multiple of them"
+            yield Issue(path=(role, "model"), message=message, fix=fix)
 
 
 @rule("GS218", "error")
 def pipeline(subject: Subject) -> Iterator[Issue]:
     """Pipeline parallelism and speculation, up to 0.29."""
     stages, method = (subject.number("--pipeline-parallel-size") or 1), subject.method
-    if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix"):
+    if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix", "draft_model"):
         return
     given = subject.argument("--pipeline-parallel-size")
     path = given.path if given else ("serve",)

@@ -138,7 +138,7 @@ def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Issue]:
 @rule("GS225", "error", any_release=True)
 def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     """More GPUs than the machine has (ParallelConfig in vllm/config/parallel.py, every release)."""
-    each, nodes = subject.machine.most_gpus, subject.number("--nnodes") or 1
+    each, nodes = subject.machine.most_gpus, max(subject.profile.nodes, subject.number("--nnodes") or 1)
     given = subject.argument("--tensor-parallel-size") or subject.argument("--pipeline-parallel-size")
     tensor = subject.number("--tensor-parallel-size") or 1
     wanted = tensor * (subject.number("--pipeline-parallel-size") or 1)
@@ -153,9 +153,11 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
         has = f"{each} GPU{'s' if each > 1 else ''}"
         message = (
             f"needs {wanted} GPUs, and a {subject.machine.name} has {has}: World size ({wanted}) is larger than the "
+            f"number of available GPUs ({each}) in this node"
+            if nodes == 1
+            else f"needs {wanted} GPUs, and {nodes} machines of kind {subject.machine.name} have {each * nodes}"
         )
-        message += f"number of available GPUs ({each}) in this node"
-        fix = "use a smaller value, or set --nnodes, --node-rank and --master-addr for several machines"
+        fix = f"use a smaller value, or nodes: {-(-wanted // each)} for as many machines"
         yield Issue(path=given.path, message=message, fix=fix)
 
 

@@ -20,6 +20,8 @@ class Machine:
     compute_capability: str | None = None
     most_gpus: int | None = None
     """Maximum number of GPUs in one such machine; None if unknown."""
+    link_gbit_s: float | None = None
+    """Network to another such machine in 10^9 bits per second, as the vendor names it; None if machines differ."""
 
 
 MACHINES: Final = {
@@ -33,6 +35,7 @@ MACHINES: Final = {
             bandwidth_gb_s=273,
             compute_capability="12.1",
             most_gpus=1,
+            link_gbit_s=200,
         ),
         Machine(
             name="h100",
@@ -91,7 +94,7 @@ MACHINES: Final = {
     )
 }
 """Sources of memory: torch on such machines for H100 and H200; owners' logs for a Spark (121.69 GiB, or 119.68 with
-older firmware); published logs for A100 and B200, not measured. Bandwidth: NVIDIA's data sheets."""
+older firmware); published logs for A100 and B200, not measured. Bandwidth and link: NVIDIA's data sheets."""
 
 HERE: Final = "here"
 """What a command calls the machine that it runs on."""

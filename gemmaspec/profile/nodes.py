@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemmaspec.errors import UsageError
 from gemmaspec.profile.model import Profile
 
 
@@ -27,3 +28,12 @@ def asks_for(profile: Profile, *flags: str) -> bool:
     """Return whether `serve.extra_args` give one of these flags."""
     given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
     return not given.isdisjoint(flags)
+
+
+def need_one_machine(profile: Profile, what: str) -> None:
+    """Raise UsageError for a server on several machines, where `what` knows servers on one."""
+    if profile.nodes > 1:
+        raise UsageError(
+            f"{what} is for a server on one machine, and {profile.name} has nodes: {profile.nodes}",
+            hint=f"gemmaspec fit {profile.name}    # memory and bounds on several machines",
+        )

@@ -61,7 +61,7 @@ OF_EACH_RANK: Final = frozenset(
     {"--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"}
     | {"--distributed-executor-backend", "--api-server-count", "-asc"}
 )
-"""Flags that `nodes` sets, each machine its own. vLLM refuses several API servers beside --headless."""
+"""Flags that `nodes` sets, each machine its own. With --headless vLLM refuses to start API servers."""
 
 OF_EACH_MACHINE: Final = frozenset(
     {"VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"}

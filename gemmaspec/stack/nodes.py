@@ -127,15 +127,14 @@ def rank_paths(profile: Profile) -> Paths:
     return dataclasses.replace(container_paths(profile), host=profile.serve.bind)
 
 
-def rank_command(
-    profile: Profile, paths: Paths, *, rank: str, master: str, headless: bool, master_port: int
+def rank_flags(
+    profile: Profile, *, rank: str, master: str, headless: bool, master_port: int = MASTER_PORT
 ) -> list[str]:
-    """Return `vllm serve …` of one rank; `rank` and `master` may be variables that a cluster fills in.
+    """Return what makes a `vllm serve …` one rank; `rank` and `master` may be variables that a cluster fills in.
 
     The flags exist from 0.19.0 on. The executor is named because vLLM chooses `mp` by itself on CUDA only.
     """
     return [
-        *serve_command(profile, paths),
         *("--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank),
         *("--master-addr", master, "--master-port", str(master_port)),
         *_unless_given(profile, "--distributed-timeout-seconds", str(START_S)),
@@ -190,7 +189,10 @@ def _seat(profile: Profile, rank: Rank, ranks: Sequence[Rank], *, plan: str, mas
     master, head, of_rank = ranks[0].address, rank.rank == 0, str(rank.rank)
     return Seat(
         entrypoint=entrypoint,
-        command=rank_command(profile, paths, rank=of_rank, master=master, headless=not head, master_port=master_port),
+        command=[
+            *serve_command(profile, paths),
+            *rank_flags(profile, rank=of_rank, master=master, headless=not head, master_port=master_port),
+        ],
         labels=named,
         health=_health(profile) if head else worker_health(profile, master=master, master_port=master_port),
         environment=rank_environment(profile, rank),

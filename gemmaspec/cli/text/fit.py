@@ -9,6 +9,7 @@ from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.estimate import SpeedEstimate
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
+from gemmaspec.fit.link import ASSUMED_S, Link
 from gemmaspec.fit.plan import HELD, MemoryPlan
 from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
 from gemmaspec.fit.roofline import ServingRoofline
@@ -38,6 +39,23 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from ("", "speed")
     yield from speed_lines(fit.roofline)
     yield from (measured_line(one, fit) for one in fit.measured)
+    if fit.link:
+        yield from ("", f"{fit.link.nodes} machines")
+        yield from link_lines(fit.link, plan)
+
+
+def link_lines(link: Link, plan: MemoryPlan) -> Iterator[str]:
+    """Yield what each machine holds, and what a step sends between them."""
+    gpus = f"{link.gpus_per_node} GPU{'s' if link.gpus_per_node > 1 else ''}"
+    held, cache = plan.weights * link.gpus_per_node, max(0, plan.available) * link.gpus_per_node
+    yield f"  each has {gpus}, {size(held)} of weights (1/{link.nodes} of every layer) and {size(cache)} of KV cache"
+    yield "  each reads the whole checkpoints from its own disk"
+    rate = f", {link.sending * 1e3:.2f} ms at {link.rate * 8 / 1e9:g} Gbit/s" if link.sending and link.rate else ""
+    yield f"  bound     a step sends {size(link.sent)} from each to the others, 2 sums in each layer{rate}: no less"
+    yield (
+        f"  estimate  {link.sums} sums x {ASSUMED_S * 1e6:g} us = {link.waiting * 1e3:.1f} ms more for each step; the "
+        "us are assumed and were never measured, and the speeds above do not have them"
+    )
 
 
 def flags_text(flags: Flags) -> str:
@@ -170,7 +188,7 @@ def measured_line(one: Measured, fit: Fit) -> str:
     baseline = f", {one.baseline:g} without" if one.baseline else ""
     alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
     share, found = "", fit.roofline
-    same = one.machine == fit.plan.device.name and found and one.concurrency == found.concurrency
+    same = one.machine == fit.plan.device.name and found and one.concurrency == found.concurrency and not fit.link
     if alone and found and same and not one.target:
         share = f" ({alone / found.alone:.0%} of the roofline)"
     other = " and ".join(text for text in (one.target, one.draft) if text)

@@ -1,0 +1,57 @@
+"""Write the golden stacks of the tests: what every shipped profile renders. Read the diff before you commit it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Final
+
+from gemmaspec import data
+from gemmaspec.profile.find import profile_names
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.stack.build import build_stack
+from gemmaspec.stack.nodes import Rank, rank_stacks
+
+GOLDEN: Final = data.ROOT / "tests" / "golden"
+_COPIES: Final = ("launch.py", "ranks.py", "chat-template.jinja")
+"""Files of a stack that are copies of the project's own."""
+
+
+def ranks_of(nodes: int) -> list[Rank]:
+    """Return hosts for a profile with `nodes` machines: DGX Sparks with one cable, as NVIDIA's playbook names them."""
+    return [
+        Rank(
+            rank=rank,
+            host=f"spark-{rank + 1}",
+            address=f"192.168.100.{10 + rank}",
+            interface="enp1s0f1np1",
+            hca=("rocep1s0f1", "roceP2p1s0f1"),
+        )
+        for rank in range(nodes)
+    ]
+
+
+def golden_files(loaded: Loaded) -> Mapping[str, str]:
+    """Return the golden files of a profile by path; those of a host are in a folder of its name."""
+    nodes = loaded.profile.nodes
+    if nodes == 1:
+        found = dict(build_stack(loaded, form="folder").files)
+    else:
+        stacks = rank_stacks(loaded, ranks_of(nodes))
+        found = {f"{host}/{name}": text for host, stack in stacks.items() for name, text in stack.files.items()}
+    return {name: text for name, text in found.items() if name.rpartition("/")[2] not in _COPIES}
+
+
+def main() -> None:
+    """Replace the golden folder of every shipped profile."""
+    for name in profile_names([data.PROFILES]):
+        folder = GOLDEN / name
+        shutil.rmtree(folder, ignore_errors=True)
+        for path, text in golden_files(load_profile(name, folders=[data.PROFILES])).items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
