@@ -70,7 +70,7 @@ golden: setup ## update the golden stacks of the tests and the profiles' schema;
 	$(BIN)/gemmaspec profile schema --out profiles/schema.json
 	@for file in profiles/[a-z]*.yaml; do name=$$(basename $$file .yaml); rm -rf tests/golden/$$name; \
 	  $(BIN)/gemmaspec render $$name --out tests/golden/$$name 2>/dev/null || exit; \
-	  rm -f tests/golden/$$name/launch.py tests/golden/$$name/chat-template.jinja tests/golden/$$name/.gemmaspec-rendered.json; done
+	  rm -f tests/golden/$$name/launch.py tests/golden/$$name/probe.py tests/golden/$$name/chat-template.jinja tests/golden/$$name/.gemmaspec-rendered.json; done
 
 facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what changed
 	$(BIN)/python tools/facts.py

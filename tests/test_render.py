@@ -23,6 +23,8 @@ from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.folder import MANIFEST
 
 GOLDEN = Path(__file__).parent / "golden"
+UNCHANGED = ("launch.py", "probe.py", "chat-template.jinja")
+"""Files of a stack that are copies of the project's own."""
 PROFILES = list(profile_names([data.PROFILES]))
 HOSTILE = '/a b/it\'s "quoted" $HOME ${X:-y} $$ #: {z} \\n é 漢'
 """A folder name that Docker takes and every layer of quoting can stumble over."""
@@ -55,9 +57,10 @@ def compose_config(file: Path) -> dict[str, Any]:
 def test_a_shipped_profile_renders_its_golden_files(name: str) -> None:
     stack = build_stack(load_profile(name), form="folder")
     kept = {file.name: file.read_text() for file in (GOLDEN / name).iterdir()}
-    written = {file: text for file, text in stack.files.items() if file not in ("launch.py", "chat-template.jinja")}
+    written = {file: text for file, text in stack.files.items() if file not in UNCHANGED}
     assert written == kept, "after a change that is meant: make golden, and read the diff"
     assert stack.files["launch.py"] == data.LAUNCHER.read_text()
+    assert stack.files["probe.py"] == data.PROBE.read_text()
 
 
 def test_the_chat_template_is_a_copy_of_the_projects_own() -> None:
@@ -113,6 +116,7 @@ def test_render_writes_the_stack_and_check_then_finds_no_difference(tmp_path: Pa
         "compose.yaml",
         "plan.json",
         "launch.py",
+        "probe.py",
         "speculative-config.json",
         "chat-template.jinja",
     }

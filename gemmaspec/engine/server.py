@@ -68,6 +68,8 @@ class State:
     detail: str = ""
     """Container id and health, or pid, for a person to read."""
     hint: str | None = None
+    unhealthy: bool = False
+    """Whether it runs and its own health check has failed several times in a row."""
     ended: float | None = None
     """Seconds since 1970 at which it exited; None while it runs, or if unknown."""
 

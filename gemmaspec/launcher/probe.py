@@ -1,12 +1,13 @@
-"""Ask the vLLM of this container something real; the probes of a pod run it.
+"""Ask the vLLM of this container something real; Compose's health check and the probes of a pod run it.
 
     python3 probe.py drafted --port N --model NAME --state FILE --deadline S [--speculates]
     python3 probe.py answers --port N --model NAME --state FILE --deadline S
 
 `drafted` passes when one chat completion came back, and was drafted if the server speculates: the proof that a start
 is over. `answers` passes while the engine moves: its counters have changed since the last look, or it gave an answer
-within the last minute, or it gives one now. /health says 200 for a server whose engine hangs, and for one that dies of
-its first request, so neither relies on it. Standard library of Python 3.10 only: it is copied into containers.
+within the last minute, or it gives one now; the first look always asks. /health says 200 for a server whose engine
+hangs, and for one that dies of its first request, so neither relies on it. Standard library of Python 3.10 only: it is
+copied into containers.
 
 Exit codes: 0 passed · 1 not · 2 usage.
 """
@@ -94,9 +95,12 @@ def drafted(asked: Asked, model: str, *, speculates: bool) -> str:
 
 
 def answers(asked: Asked, model: str, state: dict[str, Any]) -> str | None:
-    """Return the engine's counters when it has moved, None when there is no need to look; NotYet when it does not."""
+    """Return the engine's counters when it has moved, None when there is no need to look; NotYet when it does not.
+
+    Without a state nothing is known to compare with, so the server has to answer.
+    """
     page = moves(asked.get("/metrics"))
-    if page != state.get("moves"):
+    if state and page != state.get("moves"):
         return page
     if 0 <= time.time() - float(state.get("at", 0)) < FRESH_S:
         return None

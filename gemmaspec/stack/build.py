@@ -19,7 +19,7 @@ from gemmaspec.profile.model import Profile
 from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
-from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
+from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import live_k, speculative_config
 
 Form = Literal["folder", "single-file", "process"]
@@ -28,7 +28,9 @@ Form = Literal["folder", "single-file", "process"]
 OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
-STACK_FILES: Final = ("compose.yaml", "plan.json", "launch.py", LIVE_K_FILE, SPECULATIVE_FILE, TEMPLATE_FILE)
+STACK_FILES: Final = (
+    *("compose.yaml", "plan.json", "launch.py", PROBE_FILE, LIVE_K_FILE, SPECULATIVE_FILE, TEMPLATE_FILE),
+)
 """Every file that a stack may have; files that a profile does not need are absent."""
 
 
@@ -67,6 +69,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         return Stack(profile=profile, files=files)
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+    files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
     compose = compose_yaml(profile, files, single_file=form == "single-file")
     return Stack(
         profile=profile,

@@ -12,9 +12,9 @@ import yaml
 from gemmaspec import __version__, data
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Caches, Profile
-from gemmaspec.stack.paths import IN_CONTAINER, SPECULATIVE_FILE, container_paths, is_local
+from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
-from gemmaspec.stack.serve import serve_command
+from gemmaspec.stack.serve import serve_command, served_model
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so
@@ -23,6 +23,10 @@ HF_HOME: Final = f"{CACHE}/huggingface"
 OFFLINE: Final = "HF_HUB_OFFLINE"
 """Passed on from the shell like a secret, because access to the Hub is not a property of a profile."""
 RUN_DIR: Final = "/run/gemmaspec"
+HEALTH_STATE: Final = f"{RUN_DIR}/health.json"
+"""Where the health check keeps what it saw last; gone with the container's run."""
+_ANSWER_S: Final = 15
+"""How long the health check waits for a token of a server that has nothing to do."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -121,14 +125,17 @@ def launcher_command(profile: Profile) -> list[str]:
     return [*words, "--"]
 
 
+def probe_command(profile: Profile, model: str, proof: str, *, state: str, deadline_s: int) -> list[str]:
+    """Return the command of a probe, for Compose and for a pod; it finds the API key in its environment."""
+    words = [profile.container.python, "-IS", f"{IN_CONTAINER}/{PROBE_FILE}", proof]
+    words += [f"--port={profile.serve.port}", f"--model={model}", f"--state={state}", f"--deadline={deadline_s}"]
+    return [*words, "--speculates"] if proof == "drafted" and profile.speculative else words
+
+
 def _health(profile: Profile) -> list[str]:
-    url = f"http://127.0.0.1:{profile.serve.port}/health"
-    return [
-        "CMD",
-        profile.container.python,
-        "-c",
-        f"import urllib.request as r; r.urlopen({url!r}, timeout=8)",
-    ]
+    """Return the health check: a token, unless the engine's counters have changed since the last look."""
+    model = served_model(profile, container_paths(profile))
+    return ["CMD", *probe_command(profile, model, "answers", state=HEALTH_STATE, deadline_s=_ANSWER_S)]
 
 
 def _mounts(profile: Profile, *, single_file: bool) -> list[Mount]:
