@@ -70,7 +70,12 @@ def status(name: str | None) -> list[Status]:
     Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else list(stacks.names_of_stacks())
-    return [dataclasses.replace(found, last=last_verdicts(found.started)) for found in map(_status, names)]
+    return [_with_verdicts(_status(one)) for one in names]
+
+
+def _with_verdicts(found: Status) -> Status:
+    engine = stacks.engine_of(found.started) if found.running else None
+    return dataclasses.replace(found, last=last_verdicts(found.started, engine))
 
 
 def _status(name: str) -> Status:

@@ -27,6 +27,8 @@ class Server:
     """Whether drafts are looked up in the text (ngram, suffix): a text that repeats nothing has none."""
     live_k: int | None = None
     """The k that it starts with, if k can be changed while it runs; None for any other server."""
+    watched: bool = False
+    """Whether a watch runs in a container of its own."""
     needs_api_key: bool = False
     """Whether requests need the key in the environment variable VLLM_API_KEY."""
     gpus: bool = False

@@ -21,6 +21,7 @@ from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import live_k, speculative_config
+from gemmaspec.stack.watching import WATCH_FILES, watch_files
 
 Form = Literal["folder", "single-file", "process"]
 """`folder` and `single-file` are for Docker Compose; `process` has the same files without compose.yaml."""
@@ -30,6 +31,7 @@ OWN_TEMPLATE: Final = "gemma4"
 
 STACK_FILES: Final = (
     *("compose.yaml", "plan.json", "launch.py", PROBE_FILE, LIVE_K_FILE, SPECULATIVE_FILE, TEMPLATE_FILE),
+    *WATCH_FILES,
 )
 """Every file that a stack may have; files that a profile does not need are absent."""
 
@@ -70,6 +72,8 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
+    if profile.watch.container:
+        files |= watch_files(profile, live_k=bool(live_k(profile)))
     compose = compose_yaml(profile, files, single_file=form == "single-file")
     return Stack(
         profile=profile,

@@ -12,9 +12,10 @@ import yaml
 from gemmaspec import __version__, data
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Caches, Profile
+from gemmaspec.stack import watching
 from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
-from gemmaspec.stack.serve import serve_command, served_model
+from gemmaspec.stack.serve import live_k, serve_command, served_model
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so
@@ -57,6 +58,7 @@ class InlineFile:
     """A file of the stack inside compose.yaml."""
 
     name: str
+    service: str
     target: str
     text: str
 
@@ -67,8 +69,7 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
     `single_file` includes them as inline configs. Docker cannot copy those into a container with a read-only root, so
     the root stays writable in that case.
     """
-    inline = [InlineFile(name=_config_name(name), target=f"{IN_CONTAINER}/{name}", text=text)
-              for name, text in files.items()] if single_file else []  # fmt: skip
+    inline = [_inline(name, text) for name, text in files.items()] if single_file else []
     mounts = _mounts(profile, single_file=single_file)
     text = _template().render(
         gemmaspec=__version__,
@@ -78,7 +79,7 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
         image=profile.image,
         entrypoint=launcher_command(profile),
         command=serve_command(profile, container_paths(profile)),
-        environment={**CACHE_ENVIRONMENT, **profile.env},
+        environment={**CACHE_ENVIRONMENT, **profile.env, **_watched(profile)},
         pass_env=[name for name in dict.fromkeys((*profile.pass_env, OFFLINE)) if name not in _settled(profile)],
         api_key="VLLM_API_KEY" in profile.pass_env,
         bind=f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind,
@@ -87,6 +88,7 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
         volumes=[mount.source for mount in mounts if mount.type == "volume"],
         single_file=single_file,
         configs=inline,
+        watch=_watch(profile),
         read_only=profile.container.read_only and not single_file,
         user=profile.container.user,
         ipc=profile.container.ipc,
@@ -159,8 +161,35 @@ def _cache(folder: str | None) -> Mount:
     return Mount(type="volume", source="cache", target=CACHE)
 
 
-def _config_name(file: str) -> str:
-    return file.replace(".", "-")
+def _inline(file: str, text: str) -> InlineFile:
+    """Return a file of the stack at its place: those of the watch are in its own container."""
+    own = file.startswith(f"{watching.FOLDER}/")
+    name = file.replace(".", "-").replace("/", "-")
+    return InlineFile(
+        name=name,
+        service=watching.SERVICE if own else "vllm",
+        target=f"/{file}" if own else f"{IN_CONTAINER}/{file}",
+        text=text,
+    )
+
+
+def _watched(profile: Profile) -> dict[str, str]:
+    """Return what tells the server where the watch of its stack asks for a k."""
+    return {watching.CONTROL_VARIABLE: watching.CONTROL} if profile.watch.container and live_k(profile) else {}
+
+
+def _watch(profile: Profile) -> dict[str, Any] | None:
+    """Return what the template needs for the container of the watch; None for a profile without one."""
+    if not profile.watch.container:
+        return None
+    return {
+        "command": [profile.container.python, "-IB", watching.IN_CONTAINER],
+        "folder": f"./{watching.FOLDER}",
+        "target": watching.IN_CONTAINER,
+        "shared": watching.SHARED,
+        "user": watching.USER,
+        "webhook": watching.WEBHOOK,
+    }
 
 
 def _check(text: str, profile: Profile, inline: list[InlineFile]) -> None:
