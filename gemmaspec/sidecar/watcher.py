@@ -196,10 +196,15 @@ def _said(one: Watcher) -> str:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Watch until the container is stopped. Return 2 for settings that are invalid."""
+    """Watch until the container is stopped. Return 2 for settings that are invalid.
+
+    `arguments` may name another file of settings, and another folder to write into.
+    """
     file = Path(arguments[0]) if arguments else SETTINGS
+    shared = Path(arguments[1]) if len(arguments) > 1 else SHARED
     try:
         one = watcher(settings_from(file.read_text(encoding="utf-8")), os.environ)
+        one.shared = shared
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"gemmaspec: cannot watch: {error}", file=sys.stderr)
         return 2
