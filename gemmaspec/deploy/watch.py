@@ -296,6 +296,7 @@ After=network.target
 ExecStart={command}
 Restart=on-failure
 RestartSec=10
+KillMode=process
 NoNewPrivileges=true
 PrivateTmp=false
 
