@@ -15,7 +15,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast test-two-machines lint reference docs golden facts oracle release-day bench clean
+.PHONY: help setup demo docker image runtime test test-fast test-two-machines lint reference docs golden facts oracle release-day bench load-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ release-day: setup ## check a new vLLM from facts to docs (RELEASE=0.34.0), and 
 bench: setup ## measure gemmaspec's own speed
 	$(BIN)/python tools/bench.py
 	$(BIN)/python tools/bench_hostile.py
+
+load-test: setup ## load a running stack (NAME=tiny-cpu REQUESTS=10000), and count what is lost or leaks
+	$(BIN)/python tools/load_test.py $(or $(NAME),tiny-cpu) --requests $(or $(REQUESTS),10000)
 
 clean: ## remove .venv, runtimes, the tiny pair and rendered stacks of this checkout
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

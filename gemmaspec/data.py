@@ -21,6 +21,18 @@ PROBE: Final = _PACKAGE / "launcher" / "probe.py"
 RANKS: Final = _PACKAGE / "launcher" / "ranks.py"
 LOOK: Final = _PACKAGE / "launcher" / "look.py"
 LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
+SIDECAR: Final = {
+    "__main__.py": _PACKAGE / "sidecar" / "__main__.py",
+    **{
+        f"gemmaspec/{name}": _PACKAGE / name
+        for name in (
+            *("__init__.py", "webhooks.py", "live/__init__.py", "live/faults.py", "live/reaction.py"),
+            *("live/reference.py", "live/sample.py", "live/window.py", "sidecar/__init__.py", "sidecar/asking.py"),
+            *("sidecar/settings.py", "sidecar/watcher.py"),
+        )
+    },
+}
+"""What the watch in a container runs, by its name in that container."""
 
 
 def patch_folders() -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint", "fleet"),
     ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke"),
-    ("tune",),
+    ("tune", "sidecar"),
     ("cluster", "index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
     ("measure",),
@@ -40,6 +40,7 @@ ROOT = (
     "redact.py",
     "sentences.py",
     "strict_yaml.py",
+    "webhooks.py",
     "yaml_problems.py",
 )
 """Modules outside of every room. They import no room, but for __main__.py."""

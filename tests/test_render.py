@@ -63,6 +63,7 @@ def test_the_launcher_is_a_copy_of_the_projects_own() -> None:
     stack = build_stack(load_profile("tiny-cpu"), form="folder")
     assert stack.files["launch.py"] == data.LAUNCHER.read_text()
     assert "ranks.py" not in stack.files
+    assert stack.files["probe.py"] == data.PROBE.read_text()
 
 
 def test_the_chat_template_is_a_copy_of_the_projects_own() -> None:
@@ -118,6 +119,7 @@ def test_render_writes_the_stack_and_check_then_finds_no_difference(tmp_path: Pa
         "compose.yaml",
         "plan.json",
         "launch.py",
+        "probe.py",
         "speculative-config.json",
         "chat-template.jinja",
     }

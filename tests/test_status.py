@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import stacks, verdicts
 from gemmaspec.deploy.owner import owned
 from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, StartFailed
@@ -133,6 +134,22 @@ def test_what_nobody_can_tell_is_unknown_with_the_reason_and_exit_4(
     assert (found["state"], found["why"], found["next"]) == ("unknown", "docker is not answering", "docker info")
     assert run(["status"]) == 4
     assert run(["wait", "mine"]) == 4
+
+
+def test_up_detach_wait_and_status_show_the_last_verdicts(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up()
+    verdicts.keep_watch("mine", verdicts.Watching(at=stacks.now(), active={"hangs": stacks.now()}))
+    run(["down", "mine"])
+    capsys.readouterr()
+    detached = ["up", "mine", "--engine", "process", *PYTHON, "--detach"]
+    for command in (detached, ["wait", "mine"], ["status", "mine"]):
+        run(command)
+        assert re.search(r"  watch     hangs since \d+ s ago, looked \d+ s ago", capsys.readouterr().out), command
+        run([*command, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert list(found.get("stacks", [found])[0]["watch"]["active"]) == ["hangs"], command
 
 
 def test_a_server_that_is_silent_after_it_was_ready_is_unknown(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import shlex
+import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -404,11 +405,18 @@ def test_a_long_log_is_begun_anew(one: Watched, tmp_path: Path, monkeypatch: pyt
 def test_the_systemd_unit_quotes_what_it_is_given(tmp_path: Path) -> None:
     text = watch.unit(Path("/opt/my tools/gemmaspec"), ["a b", 'q"$%'])
     assert 'ExecStart="/opt/my tools/gemmaspec" "watch" "a b" "q\\"$$%%"' in text
-    verify = subprocess.run(["sh", "-c", "command -v systemd-analyze"], capture_output=True, text=True, check=False)
-    if verify.returncode == 0:
-        file = tmp_path / "gemmaspec-watch.service"
-        file.write_text(watch.unit(Path("/bin/true"), ["tiny-cpu"]))
-        done = subprocess.run(
-            shlex.split(f"systemd-analyze verify --user {file}"), capture_output=True, text=True, check=False
-        )
-        assert "gemmaspec-watch.service" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_takes_the_unit_without_a_word_and_would_say_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "gemmaspec-watch.service"
+
+    def verify(text: str) -> str:
+        file.write_text(text)
+        command = ["systemd-analyze", "verify", "--user", str(file)]
+        runtime = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=runtime).stderr
+
+    good = watch.unit(Path("/bin/true"), ["tiny-cpu"])
+    assert file.name not in verify(good)
+    assert file.name in verify(good.replace("KillMode=process", "KillMode=nobody"))

@@ -19,9 +19,10 @@ def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Jso
     Exit code 0 if it has, 6 if it does not run or its start failed, 7 if it takes too long. Stops nothing.
     """
     from gemmaspec.cli.text import stack
+    from gemmaspec.deploy import stacks
     from gemmaspec.deploy import wait as use_case
     from gemmaspec.deploy.verdicts import last_verdicts
 
     with told_on_interrupt(name), stack.start_progress() as progress:
         running = use_case.wait(name, progress, timeout_s=timeout)
-    stack.running(running, as_json=json, last=last_verdicts(running.started))
+    stack.running(running, as_json=json, last=last_verdicts(running.started, stacks.engine_of(running.started)))

@@ -30,8 +30,15 @@ def watch(
         float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.")
     ] = 1.0,
     window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=1, max=600, help="How long drafts are judged over.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            "--window",
+            metavar="SECONDS",
+            min=1,
+            max=600,
+            help="How long drafts are judged over. [default: the profile's, which is 30]",
+        ),
+    ] = None,
     hang: Annotated[
         float | None,
         typer.Option(
@@ -39,7 +46,7 @@ def watch(
             metavar="SECONDS",
             min=1,
             max=3600,
-            help="Call it a hang after so long without a token. [default: 60, and 300 where the power is unknown]",
+            help="Call it a hang after so long without a token. [default: the profile's; else 60, 300 without power]",
         ),
     ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
@@ -50,19 +57,18 @@ def watch(
     Reports a draft whose tokens are no longer accepted or that is cut off after its window, speculation that costs
     more than it gives, an engine that hangs while /health is green, a server that has exited, and a restart loop.
     What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and leaves the servers running.
+
+    With `watch.container: true` in its profile a stack brings a small watch of its own, without root and without
+    Docker's socket. That one reports, posts to the webhook, and sets k to 0 in the running server (with
+    `speculative.live_k`). It cannot restart the server, run a hook, see that it has exited, or judge what needs step
+    times; this command can.
     """
     from gemmaspec.deploy import watch as use_case
-    from gemmaspec.live.faults import Limits
 
     if systemd:
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
-    limits = Limits(
-        window_s=window,
-        hang_s=hang or Limits.hang_s,
-        hang_without_power_s=hang or Limits.hang_without_power_s,
-    )
-    found = use_case.watched(names or (), limits=limits)
+    found = use_case.watched(names or (), window_s=window, hang_s=hang)
     output.progress(f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; Ctrl-C ends it.")
     while found:
         began = time.monotonic()

@@ -16,11 +16,10 @@ from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.compose import CACHE, launcher_command
-from gemmaspec.stack.paths import IN_CONTAINER, Paths, container_paths, is_local
+from gemmaspec.stack.compose import CACHE, launcher_command, probe_command
+from gemmaspec.stack.paths import PROBE_FILE, Paths, container_paths, is_local
 from gemmaspec.stack.serve import serve_command, served_model
 
-PROBE_FILE: Final = "probe.py"
 MODELS: Final = f"{CACHE}/models"
 """Where a pod finds the folders of local models, `target` and `draft`, on its volume."""
 CONFIG_MAP_LIMIT: Final = 1024 * 1024
@@ -93,10 +92,7 @@ class PodServer:
 
     def probe(self, proof: str, *, state: str, deadline_s: int) -> list[str]:
         """Return the command of a probe."""
-        words = [self.profile.container.python, "-I", f"{IN_CONTAINER}/{PROBE_FILE}", proof]
-        words += [f"--port={self.profile.serve.port}", f"--model={self.model}", f"--state={state}"]
-        words += [f"--deadline={deadline_s}"]
-        return [*words, "--speculates"] if proof == "drafted" and self.profile.speculative else words
+        return probe_command(self.profile, self.model, proof, state=state, deadline_s=deadline_s)
 
 
 def pod_server(loaded: Loaded, settings: Settings, *, port: int | None = None) -> PodServer:

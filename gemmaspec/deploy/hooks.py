@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.errors import UsageError
-from gemmaspec.profile.fields import webhook
+from gemmaspec.webhooks import webhook
 
 VARIABLE: Final = "GEMMASPEC_WEBHOOK"
 """An address that is a secret itself, as those of chat services are."""

@@ -134,6 +134,7 @@ def _write(content: Mapping[str, str], place: Path) -> None:
     staging = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
     try:
         for name, text in content.items():
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
             with (staging / name).open("w", encoding="utf-8", newline="") as file:
                 file.write(text)
                 file.flush()

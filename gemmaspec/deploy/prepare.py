@@ -117,6 +117,7 @@ def _server(profile: Profile, **of_engine: object) -> Server:
         speculates=profile.speculative is not None,
         looks_up=profile.speculative is not None and profile.speculative.method in LOOK_UPS,
         live_k=live_k(profile),
+        watched=profile.watch.container and of_engine.get("image") is not None,
         needs_api_key="VLLM_API_KEY" in profile.pass_env,
         gpus=MACHINES[profile.machine].gpus,
         stop_grace_s=float(profile.container.stop_grace_seconds),

@@ -27,6 +27,8 @@ from gemmaspec.trees.provenance import ChangedFile, compare
 Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
 """exited: it ended by itself, or its start failed. stopped: `down` ended it."""
 
+_LOOK: Final = "health.json"
+"""In the run folder: what the last `status` saw of the engine's counters."""
 _LOG_LINES: Final = 5000
 """Number of log lines to read for the phase of a start that no command waits for."""
 
@@ -86,10 +88,12 @@ def status(name: str | None) -> list[Status]:
     Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else list(stacks.names_of_stacks())
-    return [
-        dataclasses.replace(found, last=last_verdicts(found.started), nodes=_nodes(found.started))
-        for found in map(_status, names)
-    ]
+    return [_with_verdicts(_status(one)) for one in names]
+
+
+def _with_verdicts(found: Status) -> Status:
+    engine = stacks.engine_of(found.started) if found.running else None
+    return dataclasses.replace(found, last=last_verdicts(found.started, engine), nodes=_nodes(found.started))
 
 
 def _nodes(started: Started) -> tuple[NodeStatus, ...]:
@@ -184,6 +188,8 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         word, why, follow = "unknown", "it runs, but /health does not answer", f"gemmaspec logs -f {name}"
     elif not answers:
         word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec wait {name}"
+    elif started.outcome == "ready" and _hangs(started, state):
+        word, why, follow = "unknown", _no_token(started), f"gemmaspec restart {name}"
     elif started.outcome != "ready":
         word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec wait {name}"
     return Status(
@@ -199,6 +205,21 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         changed=changed,
         problem=problem,
     )
+
+
+def _hangs(started: Started, state: State) -> bool:
+    """Return whether a server that is green on /health gives no token; a container's own health check knows."""
+    if started.engine == "docker":
+        return state.unhealthy
+    from gemmaspec.ready.moving import hangs  # slow to import, and only a server that answers is asked
+
+    return hangs(started.server, started.server.run_dir / _LOOK)
+
+
+def _no_token(started: Started) -> str:
+    if started.engine == "docker":
+        return "it runs and /health answers, but its health check gets no token"
+    return "it runs and /health answers, but it gives no token"
 
 
 def _phase(started: Started, state: State, engine: Engine) -> str:

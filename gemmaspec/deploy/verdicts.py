@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.engine.server import Engine
+from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile, read_regular, write_whole
 from gemmaspec.smoke.row import Verdict, verdict_from, verdict_text
+from gemmaspec.stack.watching import VERDICT
 
 SMOKE: Final = "smoke.json"
 WATCH: Final = "watch.json"
@@ -42,16 +45,26 @@ class Last:
     smoke_is_of_this_start: bool = False
     """Whether the server has not been started anew since."""
     watch: Watching | None = None
+    beside: Watching | None = None
+    """What the watch in a container next to the server knows; None where there is none, or the server does not run."""
 
 
-def last_verdicts(started: Started) -> Last:
-    """Return what is kept; what cannot be read counts as missing."""
+def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
+    """Return what is kept; what cannot be read counts as missing. `engine` is that of a server that runs."""
     smoke = last_smoke(started.server.name)
     return Last(
         smoke=smoke,
         smoke_is_of_this_start=bool(smoke and smoke.since is not None and smoke.since == started.since),
         watch=last_watch(started.server.name),
+        beside=_beside(started, engine) if engine and started.server.watched else None,
     )
+
+
+def _beside(started: Started, engine: Engine) -> Watching | None:
+    try:
+        return parse_watch(engine.read(started.server, VERDICT))
+    except GemmaspecError:
+        return None
 
 
 def keep_smoke(name: str, verdict: Verdict) -> None:
@@ -72,7 +85,11 @@ def keep_watch(name: str, found: Watching) -> None:
 
 def last_watch(name: str) -> Watching | None:
     """Return what `watch` knew last; None where there is nothing, or its file cannot be read."""
-    text = _kept(name, WATCH)
+    return parse_watch(_kept(name, WATCH))
+
+
+def parse_watch(text: bytes | None) -> Watching | None:
+    """Return what a `watch` has written down; None for nothing, and for what is not that."""
     try:
         return None if text is None else _watching(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

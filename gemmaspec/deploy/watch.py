@@ -20,7 +20,7 @@ from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
+from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
 from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
 from gemmaspec.live.reference import Reference
 from gemmaspec.live.sample import Sample
@@ -78,18 +78,20 @@ class Watched:
     kept_at: float = 0.0
 
 
-def watched(names: Sequence[str], *, limits: Limits | None = None) -> list[Watched]:
+def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
     """Return the stacks of these names, or all that were started here, with what their profiles allow.
 
+    `window_s` and `hang_s`, in seconds, go before those of the profiles.
     Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
     found = [stacks.find(name) for name in names] if names else list(stacks.started_stacks())
-    return [_watched(one, limits or Limits()) for one in found]
+    return [_watched(one, window_s, hang_s) for one in found]
 
 
-def _watched(started: Started, limits: Limits) -> Watched:
+def _watched(started: Started, window_s: float | None, hang_s: float | None) -> Watched:
     loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
     wish = loaded.profile.watch
+    limits = limits_of(window_s=window_s or wish.window_seconds, hang_s=hang_s or wish.hang_seconds)
     before = last_watch(started.server.name)
     return Watched(
         started=started,
@@ -320,6 +322,7 @@ After=network.target
 ExecStart={command}
 Restart=on-failure
 RestartSec=10
+KillMode=process
 NoNewPrivileges=true
 PrivateTmp=false
 

@@ -34,6 +34,7 @@ def state_of(attributes: dict[str, Any]) -> State:
         exit_code=None if seen["Status"] in ("created", "running", "paused") else int(seen["ExitCode"]),
         restarts=int(attributes.get("RestartCount", 0)),
         detail=", ".join(detail),
+        unhealthy=bool(health) and health["Status"] == "unhealthy",
         ended=_ended(seen),
     )
 

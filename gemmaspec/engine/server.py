@@ -42,6 +42,8 @@ class Server:
     """Whether drafts are looked up in the text (ngram, suffix): a text that repeats nothing has none."""
     live_k: int | None = None
     """The k that it starts with, if k can be changed while it runs; None for any other server."""
+    watched: bool = False
+    """Whether a watch runs in a container of its own."""
     needs_api_key: bool = False
     """Whether requests need the key in the environment variable VLLM_API_KEY."""
     gpus: bool = False
@@ -92,6 +94,8 @@ class State:
     detail: str = ""
     """Container id and health, or pid, for a person to read."""
     hint: str | None = None
+    unhealthy: bool = False
+    """Whether it runs and its own health check has failed several times in a row."""
     ended: float | None = None
     """Seconds since 1970 at which it exited; None while it runs, or if unknown."""
     host: str = ""

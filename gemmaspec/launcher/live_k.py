@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 CONTROL = "GEMMASPEC_LIVE_K"  # the variable that names the file to read
+WATCH = "GEMMASPEC_LIVE_K_WATCH"  # the variable that names a second file to read: the one that `watch` writes
 USED = "GEMMASPEC_LIVE_K_USED"  # the variable that names the file in which the k in use is written down
 MOST_BYTES = 4096
 MOST_ID = 64  # characters of a request's id
@@ -35,32 +36,38 @@ class Invalid(Exception):
 
 
 class LiveK:
-    """The k that a control file asks for, and the file in which the k in use is written down."""
+    """The k that the last control file to change asks for, and the file in which the k in use is written down."""
 
-    def __init__(self, control: str, used: str, *, started: int) -> None:
-        """Begin with the k that the server was started with, and write it down."""
-        self.control, self.used, self.started, self.k = control, used, started, started
-        self._seen: tuple[int, int, int] | None = None
+    def __init__(self, control: str, used: str, *, started: int, watch: str | None = None) -> None:
+        """Begin with the k that the server was started with, and write it down.
+
+        What `watch` asked for was meant for the server before this one, so only what it asks from now on counts.
+        """
+        self.controls = (control, watch) if watch else (control,)
+        self.used, self.started, self.k = used, started, started
+        self._seen: dict[str, tuple[int, int, int] | None] = {watch: stamp(watch)} if watch else {}
         self._complained = False
         self._write("")
 
     def look(self) -> int | None:
-        """Return a new k; None while the file is as it was, is missing, or is invalid. Never raises.
+        """Return a new k; None while the files are as they were, are missing, or are invalid. Never raises.
 
-        One stat while nothing changes. An invalid file is logged once and leaves the k unchanged.
+        One stat each while nothing changes. An invalid file is logged once and leaves the k unchanged.
         """
+        found = None
+        for control in self.controls:
+            seen = stamp(control)
+            if seen is not None and seen != self._seen.get(control):
+                self._seen[control] = seen
+                k = self._obey(control)
+                found = k if k is not None else found
+        return found
+
+    def _obey(self, control: str) -> int | None:
         try:
-            found = os.stat(self.control, follow_symlinks=False)  # noqa: PTH116 - a step has no time for Path
-        except OSError:
-            return None
-        seen = (found.st_mtime_ns, found.st_ino, found.st_size)
-        if seen == self._seen:
-            return None
-        self._seen = seen
-        try:
-            k, request = read_control(self.control, most=self.started)
+            k, request = read_control(control, most=self.started)
         except Invalid as error:
-            self._complain(f"{self.control}: {error}; k stays {self.k}")
+            self._complain(f"{control}: {error}; k stays {self.k}")
             return None
         self._complained = False
         self.k = k
@@ -90,6 +97,15 @@ class LiveK:
         if not self._complained:
             self._complained = True
             logger.warning("live k: %s", what)
+
+
+def stamp(path: str) -> tuple[int, int, int] | None:
+    """Return what tells one state of a file from the next; None when it is missing."""
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a step has no time for Path
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def read_control(path: str, *, most: int) -> tuple[int, str]:
@@ -143,7 +159,7 @@ class LiveKScheduler:
             raise RuntimeError("live_k: vLLM does not use num_speculative_tokens_per_batch_size in this configuration")
         self._rows = len(table)
         started: int = self.num_spec_tokens  # type: ignore[attr-defined]  # of vLLM's class
-        self._live_k = LiveK(os.environ[CONTROL], os.environ[USED], started=started)
+        self._live_k = LiveK(os.environ[CONTROL], os.environ[USED], started=started, watch=os.environ.get(WATCH))
         self.dynamic_sd_lookup = [started] * self._rows
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,12 +1,13 @@
-"""Ask the vLLM of this container something real; the probes of a pod run it.
+"""Ask the vLLM of this container something real; Compose's health check and the probes of a pod run it.
 
-    python3 probe.py drafted --port N --model NAME --state FILE --deadline S [--speculates]
-    python3 probe.py answers --port N --model NAME --state FILE --deadline S
+    python3 probe.py drafted --port N --model NAME --state FILE --deadline S [--host H] [--speculates]
+    python3 probe.py answers --port N --model NAME --state FILE --deadline S [--host H]
 
 `drafted` passes when one chat completion came back, and was drafted if the server speculates: the proof that a start
 is over. `answers` passes while the engine moves: its counters have changed since the last look, or it gave an answer
-within the last minute, or it gives one now. /health says 200 for a server whose engine hangs, and for one that dies of
-its first request, so neither relies on it. Standard library of Python 3.10 only: it is copied into containers.
+within the last minute, or it gives one now; the first look always asks. /health says 200 for a server whose engine
+hangs, and for one that dies of its first request, so neither relies on it. Standard library of Python 3.10 only: it is
+copied into containers.
 
 Exit codes: 0 passed · 1 not · 2 usage.
 """
@@ -44,9 +45,10 @@ class NotYet(Exception):
 
 
 class Asked:
-    """The server of this container, asked until a deadline."""
+    """The server of this container or machine, asked until a deadline."""
 
-    def __init__(self, port: int, deadline_s: float) -> None:
+    def __init__(self, host: str, port: int, deadline_s: float) -> None:
+        self.host = host
         self.port = port
         self.ends = time.monotonic() + deadline_s
 
@@ -69,7 +71,7 @@ class Asked:
         left = self.ends - time.monotonic()
         if left <= 0:
             raise NotYet("the deadline is over")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=left)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=left)
         try:
             connection.request(method, path, body=body, headers=headers)
             reply = connection.getresponse()
@@ -94,9 +96,12 @@ def drafted(asked: Asked, model: str, *, speculates: bool) -> str:
 
 
 def answers(asked: Asked, model: str, state: dict[str, Any]) -> str | None:
-    """Return the engine's counters when it has moved, None when there is no need to look; NotYet when it does not."""
+    """Return the engine's counters when it has moved, None when there is no need to look; NotYet when it does not.
+
+    Without a state nothing is known to compare with, so the server has to answer.
+    """
     page = moves(asked.get("/metrics"))
-    if page != state.get("moves"):
+    if state and page != state.get("moves"):
         return page
     if 0 <= time.time() - float(state.get("at", 0)) < FRESH_S:
         return None
@@ -135,13 +140,14 @@ def main(argv: Sequence[str]) -> int:
     """Run one probe; say in one line what is wrong."""
     parser = argparse.ArgumentParser(prog="probe.py", allow_abbrev=False)
     parser.add_argument("proof", choices=("drafted", "answers"))
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--deadline", type=float, required=True)
     parser.add_argument("--speculates", action="store_true")
     options = parser.parse_args(argv)
-    asked = Asked(options.port, options.deadline)
+    asked = Asked(options.host, options.port, options.deadline)
     try:
         if options.proof == "drafted":
             seen: str | None = drafted(asked, options.model, speculates=options.speculates)

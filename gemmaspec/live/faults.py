@@ -7,7 +7,7 @@ without requests. A restart of the server resets them. A fault ends after two go
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Final
 
 from gemmaspec.live.reference import Reference, slower
@@ -38,7 +38,14 @@ class Limits:
     loop_restarts: int = 3
 
 
-class FaultKind(StrEnum):
+def limits_of(*, window_s: float, hang_s: float | None) -> Limits:
+    """Return the limits of a profile or of options; without `hang_s`, a hang takes as long as by default."""
+    if hang_s is None:
+        return Limits(window_s=window_s)
+    return Limits(window_s=window_s, hang_s=hang_s, hang_without_power_s=hang_s)
+
+
+class FaultKind(str, Enum):  # noqa: UP042 - the Python of an image may be 3.10, which has no StrEnum
     """What can be wrong with a server that still answers /health."""
 
     DEAD_DRAFT = "dead draft"
@@ -48,6 +55,9 @@ class FaultKind(StrEnum):
     RESTARTS = "restart loop"
     GONE = "gone"
     """It has exited. Counters cannot say so: who looks at its process does."""
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
 """Types of a profile's values, with the checks that need only one field."""
 
-import ipaddress
 import re
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from gemmaspec.webhooks import webhook
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -79,29 +79,6 @@ def not_secret(value: str) -> str:
             "export it in the shell and list its name under pass_env"
         )
     return value
-
-
-def webhook(value: str) -> str:
-    """Return an address that events may be posted to: https, or http of this machine; ValueError for any other."""
-    try:
-        parts = urlsplit(value)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port == 0 or parts.scheme not in ("https", "http"):
-        raise ValueError("is not an address like https://example.org/events")
-    if parts.username or parts.password:
-        raise ValueError("holds a user or a password: export the address as GEMMASPEC_WEBHOOK instead")
-    if parts.scheme == "http" and not _is_loopback(host):
-        raise ValueError("is http to another machine, where anybody on the way can read it: use https")
-    return value
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 Text = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=4096)]

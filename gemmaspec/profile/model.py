@@ -198,6 +198,13 @@ class Watch(Section):
     """The server has exited by itself."""
     most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2
     """After this many restarts within an hour, watch only reports."""
+    window_seconds: Annotated[float, Field(ge=1, le=600)] = 30
+    """How long drafts are judged over."""
+    hang_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
+    """After how long without a token a server hangs; default: 60, and 300 where the GPU's power is unknown."""
+    container: StrictBool = False
+    """Run a small watch as a second container of the stack, without root and without Docker's socket. It reports and,
+    with `speculative.live_k`, sets k to 0; it cannot restart the server. The process engine ignores it."""
     hook: list[Word] = []
     """A command to run for each event, as a list of arguments; it reads the event as JSON from standard input."""
     webhook: Webhook | None = None

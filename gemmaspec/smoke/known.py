@@ -107,17 +107,20 @@ KNOWN: Final[Mapping[str, tuple[Known, ...]]] = {
         Known(number=55313, title="blanks without end under DSpark, with HTTP 200", state="open"),
     ),
     "S11": (
-        Known(number=39407, title="garbage from an FP8 block checkpoint", state="open"),
+        Known(number=39407, title="garbage from an FP8 block checkpoint; closed as stale", state="closed",
+              seen_in="0.19.1rc1.dev216"),
     ),
     "S12": (
-        Known(number=43559, title="answers change with the prefix cache and speculation (Qwen)", state="open"),
+        Known(number=43559, title="worse answers with the prefix cache and MTP, for models with Mamba layers (Qwen3.6)",
+              state="closed", fixed_in="0.26.0", source="a comment of 2026-07-26 in the issue; not read in the code"),
     ),
     "S13": (
         Known(number=42005, title="a request with an image stops the engine if a draft model runs", state="closed"),
         Known(number=35714, title="draft models for targets that take images", state="closed"),
     ),
     "S17": (
-        Known(number=41758, title="greedy texts differ under speculation", state="open"),
+        Known(number=41758, title="greedy texts differ under ngram (Qwen3-0.6B); closed as stale", state="closed",
+              seen_in="0.20.1"),
     ),
     "S18": (
         Known(number=41789, title="0.2 % of drafted tokens accepted", state="open", seen_in="0.20.2rc1.dev49"),

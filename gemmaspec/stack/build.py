@@ -19,8 +19,9 @@ from gemmaspec.profile.model import Profile
 from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
-from gemmaspec.stack.paths import SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
+from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import live_k, speculative_config
+from gemmaspec.stack.watching import WATCH_FILES, watch_files
 
 Form = Literal["folder", "single-file", "volume", "process", "rank"]
 """`folder`, `single-file` and `volume` are for Docker Compose; `process` has the same files without compose.yaml, and
@@ -31,8 +32,9 @@ OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
 STACK_FILES: Final = (
-    *("compose.yaml", "plan.json", "launch.py", RANKS_FILE, LIVE_K_FILE),
+    *("compose.yaml", "plan.json", "launch.py", RANKS_FILE, PROBE_FILE, LIVE_K_FILE),
     *(SPECULATIVE_FILE, TEMPLATE_FILE),
+    *WATCH_FILES,
 )
 """Every file that a stack may have; files that a profile does not need are absent."""
 
@@ -68,6 +70,8 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     }
     if profile.nodes > 1:
         files[RANKS_FILE] = data.RANKS.read_text(encoding="utf-8")
+    if form != "process":
+        files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
     if live_k(profile):
         files[LIVE_K_FILE] = data.LIVE_K.read_text(encoding="utf-8")
     config = speculative_config(profile, paths or container_paths(profile))
@@ -75,15 +79,29 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     if profile.chat.template:
         files[TEMPLATE_FILE] = _template_text(loaded)
+    if form == "rank" and profile.watch.container:
+        _refuse_watch_elsewhere(loaded, form)
     if form in ("process", "rank"):
         return Stack(profile=profile, files=files)
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+    if profile.watch.container:
+        _refuse_watch_elsewhere(loaded, form)
+        files |= watch_files(profile, live_k=bool(live_k(profile)))
     compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
     return Stack(
         profile=profile,
         files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
     )
+
+
+def _refuse_watch_elsewhere(loaded: Loaded, form: Form) -> None:
+    """Raise ProfileError where the watch's container could not read its files, which are in a folder here."""
+    if form in ("volume", "rank"):
+        raise ProfileError(
+            f"{loaded.place('watch', 'container')}: watch.container: needs a Docker daemon of this machine",
+            hint=f"gemmaspec watch {loaded.profile.name}    # from here; and --set watch.container=false",
+        )
 
 
 def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:

@@ -13,9 +13,10 @@ import yaml
 from gemmaspec import __version__, data
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Caches, Profile
-from gemmaspec.stack.paths import IN_CONTAINER, SPECULATIVE_FILE, container_paths, is_local
+from gemmaspec.stack import watching
+from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
-from gemmaspec.stack.serve import serve_command
+from gemmaspec.stack.serve import live_k, serve_command, served_model
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so
@@ -24,6 +25,10 @@ HF_HOME: Final = f"{CACHE}/huggingface"
 OFFLINE: Final = "HF_HUB_OFFLINE"
 """Passed on from the shell like a secret, because access to the Hub is not a property of a profile."""
 RUN_DIR: Final = "/run/gemmaspec"
+HEALTH_STATE: Final = f"{RUN_DIR}/health.json"
+"""Where the health check keeps what it saw last; gone with the container's run."""
+_ANSWER_S: Final = 15
+"""How long the health check waits for a token of a server that has nothing to do."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -54,6 +59,7 @@ class InlineFile:
     """A file of the stack inside compose.yaml."""
 
     name: str
+    service: str
     target: str
     text: str
 
@@ -88,8 +94,7 @@ def compose_yaml(
     """
     command = seat.command if seat else serve_command(profile, container_paths(profile))
     passed = dict.fromkeys((*profile.pass_env, OFFLINE))
-    inline = [InlineFile(name=_config_name(name), target=f"{IN_CONTAINER}/{name}", text=text)
-              for name, text in files.items()] if single_file else []  # fmt: skip
+    inline = [_inline(name, text) for name, text in files.items()] if single_file else []
     mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
     text = _template().render(
         gemmaspec=__version__,
@@ -99,7 +104,7 @@ def compose_yaml(
         image=profile.image,
         entrypoint=seat.entrypoint if seat else launcher_command(profile, plan=_plan(files) if volume else None),
         command=command,
-        environment={**CACHE_ENVIRONMENT, **profile.env, **(seat.environment if seat else {})},
+        environment={**CACHE_ENVIRONMENT, **profile.env, **_watched(profile), **(seat.environment if seat else {})},
         pass_env=[name for name in passed if name not in _settled(profile)],
         api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
         seat=seat,
@@ -109,6 +114,7 @@ def compose_yaml(
         volumes=[mount.source for mount in mounts if mount.type == "volume"],
         single_file=single_file,
         configs=inline,
+        watch=_watch(profile),
         read_only=profile.container.read_only and not single_file,
         user=profile.container.user,
         ipc=profile.container.ipc,
@@ -157,15 +163,20 @@ def launcher_command(profile: Profile, *, plan: str | None = None) -> list[str]:
     return [*words, "--"]
 
 
-def health_check(profile: Profile) -> list[str]:
-    """Return Docker's check of a server that answers requests."""
-    url = f"http://127.0.0.1:{profile.serve.port}/health"
-    return [
-        "CMD",
-        profile.container.python,
-        "-c",
-        f"import urllib.request as r; r.urlopen({url!r}, timeout=8)",
-    ]
+def probe_command(
+    profile: Profile, model: str, proof: str, *, state: str, deadline_s: int, host: str = "127.0.0.1"
+) -> list[str]:
+    """Return the command of a probe, for Compose and for a pod; it finds the API key in its environment."""
+    words = [profile.container.python, "-IS", f"{IN_CONTAINER}/{PROBE_FILE}", proof]
+    words += [f"--port={profile.serve.port}", f"--model={model}", f"--state={state}", f"--deadline={deadline_s}"]
+    words += [f"--host={host}"] if host != "127.0.0.1" else []
+    return [*words, "--speculates"] if proof == "drafted" and profile.speculative else words
+
+
+def health_check(profile: Profile, *, host: str = "127.0.0.1") -> list[str]:
+    """Return Docker's check of a server that listens on `host`: a token, unless the counters have changed."""
+    model = served_model(profile, container_paths(profile))
+    return ["CMD", *probe_command(profile, model, "answers", state=HEALTH_STATE, deadline_s=_ANSWER_S, host=host)]
 
 
 def _mounts(profile: Profile, *, single_file: bool, volume: bool, seat: Seat | None) -> list[Mount]:
@@ -191,8 +202,35 @@ def _cache(folder: str | None) -> Mount:
     return Mount(type="volume", source="cache", target=CACHE)
 
 
-def _config_name(file: str) -> str:
-    return file.replace(".", "-")
+def _inline(file: str, text: str) -> InlineFile:
+    """Return a file of the stack at its place: those of the watch are in its own container."""
+    own = file.startswith(f"{watching.FOLDER}/")
+    name = file.replace(".", "-").replace("/", "-")
+    return InlineFile(
+        name=name,
+        service=watching.SERVICE if own else "vllm",
+        target=f"/{file}" if own else f"{IN_CONTAINER}/{file}",
+        text=text,
+    )
+
+
+def _watched(profile: Profile) -> dict[str, str]:
+    """Return what tells the server where the watch of its stack asks for a k."""
+    return {watching.CONTROL_VARIABLE: watching.CONTROL} if profile.watch.container and live_k(profile) else {}
+
+
+def _watch(profile: Profile) -> dict[str, Any] | None:
+    """Return what the template needs for the container of the watch; None for a profile without one."""
+    if not profile.watch.container:
+        return None
+    return {
+        "command": [profile.container.python, "-IB", watching.IN_CONTAINER],
+        "folder": f"./{watching.FOLDER}",
+        "target": watching.IN_CONTAINER,
+        "shared": watching.SHARED,
+        "user": watching.USER,
+        "webhook": watching.WEBHOOK,
+    }
 
 
 def _check(text: str, wanted: Sequence[str], inline: list[InlineFile]) -> None:

@@ -87,9 +87,11 @@ def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] 
         with _staging(folder) as staging:
             for name, text in files.items():
                 place = folder / name
+                (staging / name).parent.mkdir(parents=True, exist_ok=True)
                 _write_synced(staging / name, text)
             for name in files:
                 place = folder / name
+                place.parent.mkdir(parents=True, exist_ok=True)
                 (staging / name).replace(place)
         for name in sorted(set(names) - set(files)):
             place = folder / name

@@ -205,10 +205,7 @@ def _seat(profile: Profile, rank: Rank, ranks: Sequence[Rank], *, plan: str, mas
 def _health(profile: Profile) -> list[str]:
     """Return the check of rank 0, which listens on one address of its machine alone."""
     bind = ip_address(profile.serve.bind)
-    if bind.is_unspecified:
-        return health_check(profile)
-    shown = f"[{bind}]" if bind.version == 6 else str(bind)
-    return [word.replace("//127.0.0.1:", f"//{shown}:") for word in health_check(profile)]
+    return health_check(profile) if bind.is_unspecified else health_check(profile, host=str(bind))
 
 
 def _unless_given(profile: Profile, flag: str, value: str) -> tuple[str, ...]:

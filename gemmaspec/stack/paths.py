@@ -13,6 +13,7 @@ IN_CONTAINER: Final = "/gemmaspec"
 """The path of the stack folder in a container."""
 TEMPLATE_FILE: Final = "chat-template.jinja"
 SPECULATIVE_FILE: Final = "speculative-config.json"
+PROBE_FILE: Final = "probe.py"
 
 
 @dataclass(frozen=True, kw_only=True)

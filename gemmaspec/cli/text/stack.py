@@ -128,8 +128,8 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
         output.told(line)
 
 
-def detached(started: Started, *, as_json: bool) -> None:
-    """Print what `up --detach` has started."""
+def detached(started: Started, *, as_json: bool, last: Last) -> None:
+    """Print what `up --detach` has started, and the verdicts of its last start."""
     server = started.server
     if as_json:
         facts = {
@@ -138,9 +138,11 @@ def detached(started: Started, *, as_json: bool) -> None:
             "address": f"{server.base_url}/v1",
             "model": server.model,
         }
-        output.json_data({"ok": True, "detached": True, **facts})
+        output.json_data({"ok": True, "detached": True, **facts, **verdicts.document(last)})
         return
     output.told(f"{server.name} is starting ({started.engine}, port {server.port})")
+    for line in verdicts.lines(last):
+        output.told(line)
     output.progress(f"  next: gemmaspec wait {server.name}    # or: gemmaspec status {server.name}")
 
 

@@ -32,6 +32,8 @@ def lines(last: Last | None) -> Iterator[str]:
         yield f"  smoke     {last.smoke.line()}, {ago(last.smoke.at)}{before}"
     if last and last.watch:
         yield f"  watch     {_watching(last.watch)}"
+    if last and last.beside:
+        yield f"  watch     in its container: {_watching(last.beside)}"
 
 
 def _watching(found: Watching) -> str:
@@ -51,9 +53,11 @@ def document(last: Last | None) -> dict[str, Any]:
     """Return the verdicts for machines."""
     smoke = last.smoke if last else None
     watch = last.watch if last else None
+    beside = last.beside if last else None
     return {
         "smoke": {
             **dataclasses.asdict(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start
         } if smoke and last else None,
         "watch": {**dataclasses.asdict(watch), "watches": watches(watch)} if watch else None,
+        "watch_container": {**dataclasses.asdict(beside), "watches": watches(beside)} if beside else None,
     }  # fmt: skip

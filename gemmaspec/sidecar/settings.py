@@ -1,0 +1,40 @@
+"""What the watch in a container is told: settings.json, as gemmaspec/stack/watching.py writes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from gemmaspec.live.faults import Limits, limits_of
+from gemmaspec.live.reaction import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One server to watch. Nothing here is a secret."""
+
+    stack: str
+    address: str
+    """The server on the stack's own network, such as http://vllm:8000."""
+    live_k: bool
+    """Whether k can be changed while the server runs."""
+    policy: Policy = field(default_factory=Policy)
+    limits: Limits = field(default_factory=Limits)
+    webhook: str | None = None
+
+
+def settings_from(text: str) -> Settings:
+    """Return the settings in a file. Raises ValueError, KeyError, TypeError or AttributeError for any other."""
+    found = json.loads(text)
+    if found["schema"] != 1:
+        raise ValueError("the settings have another schema")
+    wish = dict(found["watch"])
+    limits = limits_of(window_s=wish.pop("window_seconds"), hang_s=wish.pop("hang_seconds"))
+    return Settings(
+        stack=found["stack"],
+        address=found["address"],
+        live_k=found["live_k"],
+        webhook=wish.pop("webhook"),
+        policy=Policy(**wish),
+        limits=limits,
+    )

@@ -1,0 +1,216 @@
+"""Watch one server from a container next to it: report faults, tell a webhook, and set k to 0 where that is possible.
+
+It has no Docker socket and no root: it cannot restart the server, and cannot see whether its process has exited. Its
+own files, Python 3.10 and prometheus_client, with which vLLM writes /metrics, are all that it needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.live.faults import Event, Faults
+from gemmaspec.live.reaction import reaction
+from gemmaspec.live.sample import Sample
+from gemmaspec.live.window import restarted
+from gemmaspec.sidecar.asking import NoReading, post, read
+from gemmaspec.sidecar.settings import Settings, settings_from
+from gemmaspec.webhooks import webhook
+
+SETTINGS: Final = Path("/watch/settings.json")
+SHARED: Final = Path("/run/gemmaspec-watch")
+"""A folder in memory that the server's container sees too, and cannot write."""
+CONTROL: Final = "k.json"
+VERDICT: Final = "watch.json"
+WEBHOOK: Final = "GEMMASPEC_WEBHOOK"
+INTERVAL_S: Final = 1.0
+NO_REFERENCE: Final = "slower than off (needs step times, which gemmaspec watch on the host has)"
+NO_PROCESS: Final = "gone (needs Docker, which gemmaspec watch on the host has)"
+_GONE_AFTER: Final = 3
+"""Consecutive failed readings before the server is called unreachable."""
+_KEEP_EVERY_S: Final = 10.0
+_ENOUGH_TOKENS: Final = 5
+"""Tokens between two readings, none of them drafted: a prompt that is read gives one without a draft."""
+_CONFIRM_S: Final = 20.0
+"""After so long with tokens and drafts, the server has not taken k=0."""
+
+
+@dataclass(kw_only=True)
+class Watcher:
+    """One server under watch."""
+
+    settings: Settings
+    shared: Path = SHARED
+    webhook: str | None = None
+    key: str | None = None
+    faults: Faults = field(default_factory=Faults)
+    since: dict[str, float] = field(default_factory=dict)
+    """When each fault that is active began, in seconds since 1970."""
+    last: str = ""
+    failures: int = 0
+    before: Sample | None = None
+    """The last reading; None before the first one, while the server still starts."""
+    asked: float | None = None
+    """When k=0 was asked for, by the monotonic clock; None when the server has confirmed it."""
+    kept_at: float = 0.0
+
+    def look(self) -> Iterator[dict[str, Any]]:
+        """Read the server once, act, and yield the lines to log."""
+        happened = False
+        for line in self._look():
+            happened = True
+            yield line
+        now = time.time()
+        if happened or now - self.kept_at >= _KEEP_EVERY_S:
+            self.kept_at = now
+            yield from self._keep(now)
+
+    def _look(self) -> Iterator[dict[str, Any]]:
+        try:
+            sample = read(self.settings.address, key=self.key)
+        except NoReading as error:
+            self.failures += 1
+            if self.failures == _GONE_AFTER and self.before:
+                yield from self._begins("unreachable", str(error))
+            return
+        if "unreachable" in self.since:
+            yield from self._ends("unreachable", "the server answers again")
+        self.failures = 0
+        yield from self._confirm(sample)
+        for event in self.faults.add(sample):
+            yield from self._told(event)
+        self.before = sample
+
+    def _told(self, event: Event) -> Iterator[dict[str, Any]]:
+        kind = str(event.kind)
+        if not event.begins:
+            yield from self._ends(kind, event.reason)
+            return
+        wish = reaction(event, self.settings.policy, restarts=(), now=0.0, live_k=self.settings.live_k).action
+        switches_off = wish == "off" and self.settings.live_k
+        note = "" if wish == "report" or switches_off else "; not restarted: a container cannot restart its server"
+        self.last = f"{kind}{note}" if note else self.last
+        yield from self._begins(kind, f"{event.reason}{note}")
+        if switches_off:
+            yield self._off(kind)
+
+    def _off(self, kind: str) -> dict[str, Any]:
+        """Ask for k=0; the server takes it with its next step, and loses no request."""
+        try:
+            _replace(self.shared / CONTROL, {"k": 0, "id": secrets.token_hex(8)})
+        except OSError as error:
+            self.last = f"{kind}: k could not be changed"
+            return self.line("failed", reason=f"cannot ask for k=0: {error.strerror}")
+        self.asked = time.monotonic()
+        self.last = f"{kind}: k=0 was asked for"
+        self.faults, self.since = Faults(limits=self.settings.limits), {}
+        return self.line("asked", reason="k is to be 0 from the next step on")
+
+    def _confirm(self, now: Sample) -> Iterator[dict[str, Any]]:
+        """Say whether the server has taken k=0: it makes tokens, and drafts none."""
+        before, asked = self.before, self.asked
+        if asked is None or before is None:
+            return
+        if restarted(before, now):
+            self.asked = None
+        elif now.generation_tokens >= before.generation_tokens + _ENOUGH_TOKENS and now.drafts == before.drafts:
+            self.asked = None
+            self.last = self.last.replace("k=0 was asked for", "k is 0")
+            again = f"gemmaspec k {self.settings.stack} auto"
+            yield self.line("off", reason=f"tokens without drafts: k is 0; to draft again: {again}")
+        elif now.drafts > before.drafts and time.monotonic() - asked > _CONFIRM_S:
+            self.asked = None
+            yield self.line("failed", reason=f"the server still drafts {_CONFIRM_S:.0f} s after k=0 was asked for")
+
+    def _begins(self, kind: str, reason: str) -> Iterator[dict[str, Any]]:
+        self.since[kind] = time.time()
+        yield from self._tell("begins", kind, reason)
+
+    def _ends(self, kind: str, reason: str) -> Iterator[dict[str, Any]]:
+        self.since.pop(kind, None)
+        yield from self._tell("ends", kind, reason)
+
+    def _tell(self, what: str, kind: str, reason: str) -> Iterator[dict[str, Any]]:
+        yield self.line(what, fault=kind, reason=reason)
+        event = {"stack": self.settings.stack, "kind": kind, "begins": what == "begins", "reason": reason}
+        if self.webhook and (wrong := post(self.webhook, event)):
+            yield self.line("hook", reason=wrong)
+
+    def _keep(self, now: float) -> Iterator[dict[str, Any]]:
+        """Write down what is known, for `status` on the host; a disk that is full ends no watch."""
+        found = {
+            "schema": 1,
+            "at": now,
+            "active": self.since,
+            "restarts": [],
+            "last": self.last,
+            "unknown": [NO_REFERENCE, NO_PROCESS],
+            "interval": INTERVAL_S,
+        }
+        try:
+            _replace(self.shared / VERDICT, found)
+        except OSError as error:
+            yield self.line("failed", reason=f"cannot write {self.shared / VERDICT}: {error.strerror}")
+
+    def line(self, what: str, *, fault: str | None = None, reason: str = "") -> dict[str, Any]:
+        """Return one line of the log."""
+        at = datetime.now(timezone.utc).isoformat(timespec="seconds")  # noqa: UP017 - Python 3.10 has no UTC
+        return {"schema": 1, "at": at, "stack": self.settings.stack, "what": what, "fault": fault, "reason": reason}
+
+
+def _replace(file: Path, document: Mapping[str, Any]) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    fresh.replace(file)
+
+
+def watcher(settings: Settings, environment: Mapping[str, str]) -> Watcher:
+    """Return the watch of a server. Raises ValueError for a webhook that nothing may be posted to."""
+    found = environment.get(WEBHOOK)
+    try:
+        address = webhook(found) if found else settings.webhook
+    except ValueError as error:
+        raise ValueError(f"{WEBHOOK} {error}") from None
+    return Watcher(
+        settings=settings,
+        webhook=address,
+        key=environment.get("VLLM_API_KEY") or None,
+        faults=Faults(limits=settings.limits),
+    )
+
+
+def _said(one: Watcher) -> str:
+    """Return what it may do, for the first line of its log."""
+    wishes = ", ".join(f"{key} {value}" for key, value in dataclasses.asdict(one.settings.policy).items())
+    can = "can set k to 0" if one.settings.live_k else "can only report"
+    return f"{one.settings.address}; {can}; not judged: {NO_REFERENCE}, {NO_PROCESS}; the profile wants {wishes}"
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Watch until the container is stopped. Return 2 for settings that are invalid.
+
+    `arguments` may name another file of settings, and another folder to write into.
+    """
+    file = Path(arguments[0]) if arguments else SETTINGS
+    shared = Path(arguments[1]) if len(arguments) > 1 else SHARED
+    try:
+        one = watcher(settings_from(file.read_text(encoding="utf-8")), os.environ)
+        one.shared = shared
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        print(f"gemmaspec: cannot watch: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(one.line("watches", reason=_said(one))), flush=True)
+    while True:
+        began = time.monotonic()
+        for line in one.look():
+            print(json.dumps(line), flush=True)
+        time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))

@@ -1,0 +1,255 @@
+"""The watch beside a server: its files alone in another Python, against a fake server whose counters the test sets."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gemmaspec import data
+from gemmaspec.cli.text import verdicts as text
+from gemmaspec.deploy import verdicts
+from gemmaspec.deploy.stacks import Started
+from gemmaspec.launcher.live_k import LiveK, parse_control
+from gemmaspec.profile.load import load_profile
+from gemmaspec.sidecar import watcher as sidecar
+from gemmaspec.sidecar.settings import Settings, settings_from
+from gemmaspec.sidecar.watcher import Watcher
+from gemmaspec.stack import watching
+from gemmaspec.stack.build import build_stack
+from gemmaspec.stack.folder import difference, write
+from tests.fake_engine import FakeEngine, FakeMachine
+from tests.standin import StandIn, stand_in
+from tests.test_render import compose_config, needs_compose
+from tests.test_watch import Receiver, closing, counters, running
+
+LIVE = ("watch.container=true", "speculative.live_k=true", "watch.on_dead_draft=off", "watch.window_seconds=1")
+
+
+@pytest.fixture
+def fake() -> Iterator[StandIn]:
+    with stand_in() as server:
+        yield server
+
+
+def rendered(*overrides: str) -> Settings:
+    """The settings as a stack brings them."""
+    stack = build_stack(load_profile("tiny-cpu", overrides=overrides), form="folder")
+    return settings_from(stack.files[watching.SETTINGS])
+
+
+def beside(fake: StandIn, tmp_path: Path, *overrides: str) -> Watcher:
+    settings = rendered(*(overrides or LIVE))
+    address = f"http://127.0.0.1:{fake.server_address[1]}"
+    one = sidecar.watcher(dataclasses.replace(settings, address=address), {})
+    one.shared, one.faults = tmp_path, closing()
+    return one
+
+
+def looked(one: Watcher, fake: StandIn, *, times: int, accepted: int = 0) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for turn in range(1, times + 1):
+        fake.metrics = counters(1000 * turn, accepted * turn)
+        lines += one.look()
+    return lines
+
+
+def whats(lines: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
+    return [(line["what"], line["fault"]) for line in lines]
+
+
+def test_the_settings_of_a_stack_are_the_profile_s() -> None:
+    found = rendered(*LIVE, "watch.hang_seconds=7", "serve.port=8123")
+    assert (found.stack, found.address, found.live_k) == ("tiny-cpu", "http://vllm:8123", True)
+    assert (found.policy.on_dead_draft, found.policy.on_hang) == ("off", "report")
+    assert (found.limits.window_s, found.limits.hang_s, found.limits.hang_without_power_s) == (1, 7, 7)
+    assert not rendered("watch.container=true").live_k
+
+
+def test_a_dead_draft_is_asked_off_and_the_server_s_counters_confirm_it(fake: StandIn, tmp_path: Path) -> None:
+    one = beside(fake, tmp_path)
+    assert whats(looked(one, fake, times=4)) == [("begins", "dead draft"), ("asked", None)]
+    assert parse_control((tmp_path / "k.json").read_bytes(), most=4)[0] == 0
+    fake.metrics = counters(4000, 0) + b"vllm:generation_tokens_total 50\n"
+    (line,) = one.look()
+    assert line["what"] == "off"
+    assert "gemmaspec k tiny-cpu auto" in line["reason"]
+    assert one.last == "dead draft: k is 0"
+
+
+def test_a_server_that_drafts_on_is_said(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar, "_CONFIRM_S", -1)
+    one = beside(fake, tmp_path)
+    looked(one, fake, times=4)
+    fake.metrics = counters(9000, 0)
+    assert [line["what"] for line in one.look()] == ["failed"]
+
+
+@pytest.mark.parametrize("wish", ["restart", "off"])
+def test_what_needs_a_restart_is_only_reported_with_the_reason(fake: StandIn, tmp_path: Path, wish: str) -> None:
+    one = beside(fake, tmp_path, "watch.container=true", f"watch.on_dead_draft={wish}")
+    (line,) = looked(one, fake, times=4)
+    assert "not restarted: a container cannot restart its server" in line["reason"]
+    assert not (tmp_path / "k.json").exists()
+
+
+def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: StandIn, tmp_path: Path) -> None:
+    receiver = Receiver()
+    one = beside(fake, tmp_path)
+    one.webhook = f"http://127.0.0.1:{receiver.server_address[1]}/secret"
+    one.faults.limits = dataclasses.replace(one.faults.limits, hang_without_power_s=0)
+    fake.metrics = running(1, 0)
+    assert whats([line for _ in range(3) for line in one.look()]) == [("begins", "hangs")]
+    fake.metrics = b"\xff not metrics {"
+    assert whats([line for _ in range(5) for line in one.look()]) == [("begins", "unreachable")]
+    fake.metrics = running(0, 1)
+    assert whats(list(one.look()))[0] == ("ends", "unreachable")
+    assert [(got["kind"], got["begins"]) for got in receiver.got][:3] == [
+        ("hangs", True), ("unreachable", True), ("unreachable", False)
+    ]  # fmt: skip
+    receiver.shutdown()
+    receiver.server_close()
+    fake.metrics = b"\xff"
+    lines = [line for _ in range(3) for line in one.look()]
+    assert lines[-1]["reason"] == "webhook at 127.0.0.1: cannot be reached"
+
+
+def test_a_server_that_still_starts_is_not_called_unreachable(fake: StandIn, tmp_path: Path) -> None:
+    one = beside(fake, tmp_path)
+    fake.metrics = b"\xff"
+    assert [line for _ in range(9) for line in one.look()] == []
+
+
+def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: StandIn, tmp_path: Path) -> None:
+    one = beside(fake, tmp_path, "watch.container=true")
+    looked(one, fake, times=4)
+    found = verdicts.parse_watch((tmp_path / "watch.json").read_bytes())
+    assert found is not None
+    assert list(found.active) == ["dead draft"]
+    assert len(found.unknown) == 2
+
+
+def test_status_shows_what_it_knows(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = beside(fake, tmp_path, "watch.container=true")
+    looked(one, fake, times=4)
+    monkeypatch.setattr(FakeEngine, "read", lambda *_: (tmp_path / "watch.json").read_bytes())
+    server = dataclasses.replace(fake.server(), watched=True)
+    started = Started(engine="docker", server=server, profile="tiny-cpu")
+    last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    (line,) = text.lines(last)
+    assert line.startswith("  watch     in its container: dead draft since 0 s ago, looked 0 s ago; not judged: slower")
+    assert text.document(last)["watch_container"]["watches"] is True
+    assert verdicts.last_verdicts(started).beside is None
+    monkeypatch.setattr(FakeEngine, "read", lambda *_: b'{"at": []}')
+    assert verdicts.last_verdicts(started, FakeMachine().engine("docker")).beside is None
+
+
+def test_a_folder_that_cannot_be_written_is_a_line(fake: StandIn, tmp_path: Path) -> None:
+    one = beside(fake, tmp_path)
+    one.shared = tmp_path / "missing"
+    assert {line["what"] for line in looked(one, fake, times=4)} == {"begins", "failed"}
+
+
+@pytest.mark.parametrize("url", ["http://192.0.2.1/x", "ftp://example.org", "https://u:p@example.org"])
+def test_a_webhook_of_the_environment_is_checked_as_that_of_the_profile(url: str) -> None:
+    with pytest.raises(ValueError, match="GEMMASPEC_WEBHOOK"):
+        sidecar.watcher(rendered(*LIVE), {"GEMMASPEC_WEBHOOK": url})
+    found = sidecar.watcher(rendered(*LIVE), {"GEMMASPEC_WEBHOOK": "https://example.org/x", "VLLM_API_KEY": "k"})
+    assert (found.webhook, found.key) == ("https://example.org/x", "k")
+
+
+def test_the_key_goes_with_each_reading(fake: StandIn, tmp_path: Path) -> None:
+    one = beside(fake, tmp_path)
+    one.key = "k"
+    looked(one, fake, times=1)
+    assert fake.requests[-1][1]["Authorization"] == "Bearer k"
+
+
+def test_its_files_run_alone_in_an_isolated_python(fake: StandIn, tmp_path: Path) -> None:
+    """With nothing of gemmaspec on the path but the stack's own folder."""
+    stack = build_stack(load_profile("tiny-cpu", overrides=LIVE), form="folder")
+    assert set(write(stack, tmp_path)) == set(stack.files)
+    assert difference(stack, tmp_path) == ""
+    folder = tmp_path / "watch"
+    settings = json.loads((folder / "settings.json").read_text())
+    settings["address"] = f"http://127.0.0.1:{fake.server_address[1]}"
+    (folder / "settings.json").write_text(json.dumps(settings))
+    fake.metrics = counters(1, 1)
+    command = [sys.executable, "-IBv", str(folder), str(folder / "settings.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert lines[0]["what"] == "watches"
+    assert "/run/gemmaspec-watch" in lines[1]["reason"], "it has read the counters and cannot write there"
+    loaded = [line for line in said.splitlines() if "gemmaspec/" in line and "code object" in line]
+    assert loaded
+    assert all(str(folder) in line for line in loaded), loaded
+
+
+def test_invalid_settings_end_it_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.json"
+    for content in ("{", "[]", '{"schema": 2}', '{"schema": 1}'):
+        file.write_text(content)
+        assert sidecar.main([str(file)]) == 2
+    assert capsys.readouterr().err.count("gemmaspec: cannot watch:") == 4
+
+
+def test_the_python_of_an_image_may_be_3_10() -> None:
+    for file in data.SIDECAR.values():
+        ast.parse(file.read_text(), feature_version=(3, 10))
+        assert "import StrEnum" not in file.read_text(), file
+        assert "import UTC" not in file.read_text(), file
+
+
+def test_k_of_a_watch_counts_from_the_server_s_start_on(tmp_path: Path) -> None:
+    host, watch = tmp_path / "k.json", tmp_path / "w.json"
+    watch.write_text('{"k": 0, "id": "old"}')
+    k = LiveK(str(host), str(tmp_path / "used"), started=4, watch=str(watch))
+    assert k.look() is None
+    watch.write_text('{"k": 0, "id": "newer"}')
+    assert k.look() == 0
+    host.write_text('{"k": 3, "id": "person"}')
+    assert k.look() == 3
+    assert k.look() is None
+    os.utime(watch, ns=(1, 1))
+    assert k.look() == 0
+    assert json.loads((tmp_path / "used").read_text())["id"] == "newer"
+
+
+@needs_compose
+@pytest.mark.parametrize("form", ["folder", "single-file"])
+def test_compose_gives_it_nothing_that_it_does_not_need(form: Any, tmp_path: Path) -> None:
+    loaded = load_profile("tiny-cpu", overrides=(*LIVE, "pass_env=[HF_TOKEN, VLLM_API_KEY]"))
+    write(build_stack(loaded, form=form), tmp_path)
+    document = compose_config(tmp_path / "compose.yaml")
+    watch, server = document["services"]["watch"], document["services"]["vllm"]
+    assert watch["image"] == server["image"]
+    assert watch["user"] == "65534:65534"
+    assert watch["cap_drop"] == ["ALL"]
+    assert watch["security_opt"] == ["no-new-privileges:true"]
+    assert watch.get("read_only", False) is (form == "folder")
+    assert set(watch["environment"]) == {"NVIDIA_VISIBLE_DEVICES", "GEMMASPEC_WEBHOOK", "VLLM_API_KEY"}
+    assert "ports" not in watch
+    targets = {mount["target"]: mount.get("read_only", False) for mount in watch["volumes"]}
+    assert targets == ({"/watch": True} if form == "folder" else {}) | {"/run/gemmaspec-watch": False}
+    shared = next(mount for mount in server["volumes"] if mount["target"] == "/run/gemmaspec-watch")
+    assert shared["read_only"] is True
+    assert server["environment"]["GEMMASPEC_LIVE_K_WATCH"] == "/run/gemmaspec-watch/k.json"
+    assert "docker.sock" not in (tmp_path / "compose.yaml").read_text()
+
+
+def test_without_the_key_a_stack_has_no_trace_of_it() -> None:
+    stack = build_stack(load_profile("tiny-cpu"), form="folder")
+    assert not [name for name in stack.files if name.startswith("watch/")]
+    assert set(yaml.safe_load(stack.files["compose.yaml"])["services"]) == {"vllm"}

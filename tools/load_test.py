@@ -1,0 +1,274 @@
+"""Load a running stack as many clients would, with `watch` and `top` beside it, and count what is lost or leaks.
+
+    .venv/bin/gemmaspec up tiny-cpu
+    .venv/bin/python tools/load_test.py tiny-cpu                     # 10,000 requests, 32 at a time
+    .venv/bin/python tools/load_test.py tiny-cpu --requests 500
+
+Every request is streamed. 5 % of the clients go away after the first piece, and 1 % send a request that the server has
+to refuse. Meanwhile the health check of a container runs every few seconds. Lost is a request that ends in any other
+way than its kind should. A process leaks if its memory or its descriptors grow from the second quarter of the run to
+the last one by more than a bound. Exit code 1 if something is lost or leaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).parent.parent
+CANCELLED, BAD = 0.05, 0.01
+TOKENS = 32
+REQUEST_S = 600.0
+GROWTH_BYTES = 24 * 1024**2
+GROWTH_DESCRIPTORS = 8
+SAMPLE_S = 2.0
+
+
+@dataclass
+class Counts:
+    """How requests ended."""
+
+    kinds: collections.Counter[str] = field(default_factory=collections.Counter)
+    answered: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    lost: list[str] = field(default_factory=list)
+    first_piece_s: list[float] = field(default_factory=list)
+    whole_s: list[float] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Requests that have ended."""
+        return self.answered + self.cancelled + self.refused + len(self.lost)
+
+
+@dataclass
+class Kept:
+    """Memory and descriptors of one process over the run."""
+
+    rss: list[int] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
+
+    def growth(self) -> tuple[float, float]:
+        """Return what the medians of bytes and descriptors grew from the second quarter to the last."""
+        quarter = len(self.rss) // 4
+        if not quarter:
+            return 0.0, 0.0
+        return tuple(  # type: ignore[return-value]  # two of them
+            statistics.median(series[-quarter:]) - statistics.median(series[quarter : 2 * quarter])
+            for series in (self.rss, self.descriptors)
+        )
+
+    def leaks(self) -> bool:
+        """Return whether it grew by more than the bounds."""
+        memory, descriptors = self.growth()
+        return memory > GROWTH_BYTES or descriptors > GROWTH_DESCRIPTORS
+
+
+def kinds(total: int) -> Iterator[str]:
+    """Yield the kind of each request: the same ones in each run, spread evenly."""
+    for index in range(total):
+        if index % round(1 / BAD) == round(0.5 / BAD):
+            yield "bad"
+        elif index % round(1 / CANCELLED) == 7:
+            yield "cancelled"
+        else:
+            yield "good"
+
+
+def body_of(kind: str, model: str, index: int) -> dict[str, object]:
+    """Return a request's body. The server has to refuse a bad one."""
+    question = f"Question {index}: what comes after {index % 97}?"
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": -1 if kind == "bad" else TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def ask(client: httpx.AsyncClient, kind: str, body: dict[str, object], counts: Counts) -> None:
+    """Send one request and count how it ended."""
+    began = time.monotonic()
+    finish, tokens, pieces = None, 0, 0
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+            if 400 <= reply.status_code < 500 and kind == "bad":
+                counts.refused += 1
+                return
+            if reply.status_code != 200 or kind == "bad":
+                counts.lost.append(f"{kind}: HTTP {reply.status_code}")
+                return
+            async for line in reply.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                chunk = json.loads(line.removeprefix("data: "))
+                if "error" in chunk:
+                    counts.lost.append(f"{kind}: an error in the stream")
+                    return
+                pieces += 1
+                if pieces == 1:
+                    counts.first_piece_s.append(time.monotonic() - began)
+                if kind == "cancelled" and pieces > 1:
+                    counts.cancelled += 1
+                    return
+                finish = next((one["finish_reason"] for one in chunk["choices"] if one["finish_reason"]), finish)
+                tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        counts.lost.append(f"{kind}: {type(error).__name__} after {pieces} pieces")
+        return
+    if kind == "good" and finish == "length" and tokens == TOKENS:
+        counts.answered += 1
+        counts.whole_s.append(time.monotonic() - began)
+    else:
+        counts.lost.append(f"{kind}: ended with {finish} after {tokens} tokens")
+
+
+async def load(address: str, model: str, *, total: int, together: int, counts: Counts) -> None:
+    """Send all requests, so many at a time."""
+    queue = iter(enumerate(kinds(total)))
+    limits = httpx.Limits(max_connections=together, max_keepalive_connections=together)
+    async with httpx.AsyncClient(base_url=address, timeout=REQUEST_S, limits=limits, trust_env=False) as client:
+
+        async def one_client() -> None:
+            for index, kind in queue:
+                counts.kinds[kind] += 1
+                await ask(client, kind, body_of(kind, model, index), counts)
+
+        await asyncio.gather(*(one_client() for _ in range(together)))
+
+
+async def keep_sampling(processes: dict[str, psutil.Process], kept: dict[str, Kept]) -> None:
+    """Read memory and descriptors until cancelled."""
+    while True:
+        for name, process in processes.items():
+            kept[name].rss.append(process.memory_info().rss)
+            kept[name].descriptors.append(process.num_fds())
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def keep_checking(port: int, model: str, state: Path, *, every_s: float, checks: list[tuple[float, int]]) -> None:
+    """Run the health check of a container until cancelled; note seconds and exit codes."""
+    probe = ROOT / "gemmaspec" / "launcher" / "probe.py"
+    words = ["answers", f"--port={port}", f"--model={model}", f"--state={state}", "--deadline=15"]
+    while True:
+        began = time.monotonic()
+        check = await asyncio.create_subprocess_exec(
+            sys.executable, "-IS", str(probe), *words, stdout=asyncio.subprocess.DEVNULL
+        )
+        code = await check.wait()
+        checks.append((time.monotonic() - began, code))
+        await asyncio.sleep(every_s)
+
+
+def gauge(address: str, name: str) -> float:
+    """Return the sum of a metric's samples."""
+    page = httpx.get(f"{address}/metrics", trust_env=False, timeout=10).text
+    return sum(
+        float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} "))
+    )
+
+
+async def settled(address: str, *, seconds: float = 60) -> bool:
+    """Return whether the server has no request left, waiting for the last cancelled ones."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if not gauge(address, "vllm:num_requests_running") + gauge(address, "vllm:num_requests_waiting"):
+            return True
+        await asyncio.sleep(1)
+    return False
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile of measured values; 0 without any."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+async def run(options: argparse.Namespace, folder: Path) -> int:
+    """Load the stack, print what happened, and return the exit code."""
+    cli = [sys.executable, "-m", "gemmaspec"]
+    status = json.loads(subprocess.run([*cli, "status", options.name, "--json"], stdout=subprocess.PIPE).stdout)
+    stack = status["stacks"][0]
+    address, model, port = stack["address"].removesuffix("/v1"), stack["model"], stack["port"]
+    counts, checks = Counts(), list[tuple[float, int]]()
+    commands = {"watch": ["watch", options.name, "--json"], "top": ["top", options.name, "--json"]}
+    with (folder / "watch").open("w") as told, (folder / "top").open("w") as shown:
+        started = {
+            name: subprocess.Popen([*cli, *words], stdout=out)
+            for (name, words), out in zip(commands.items(), (told, shown), strict=True)
+        }
+        kept = {name: Kept() for name in started}
+        around = [
+            asyncio.create_task(keep_sampling({name: psutil.Process(one.pid) for name, one in started.items()}, kept)),
+            asyncio.create_task(
+                keep_checking(port, model, folder / "health.json", every_s=options.check_every, checks=checks)
+            ),
+        ]
+        began = time.monotonic()
+        try:
+            await load(address, model, total=options.requests, together=options.together, counts=counts)
+            took = time.monotonic() - began
+            empty = await settled(address)
+        finally:
+            died = [name for name, one in started.items() if one.poll() is not None]
+            for task in around:
+                task.cancel()
+            for process in started.values():
+                process.terminate()
+    events = [json.loads(line) for line in (folder / "watch").read_text().splitlines()]
+    print(f"{counts.total} of {options.requests} requests in {took:.0f} s, {options.together} at a time:")
+    tell(counts, checks, kept)
+    print(f"  watch said: {[(one['what'], one['fault']) for one in events]}")
+    print(f"  requests left in the server: {'none' if empty else 'SOME'}; ended by themselves: {died or 'none'}")
+    leaks = [name for name, one in kept.items() if one.leaks()]
+    return int(bool(counts.lost or leaks or died) or not empty or counts.total != options.requests)
+
+
+def tell(counts: Counts, checks: Sequence[tuple[float, int]], kept: Mapping[str, Kept]) -> None:
+    """Print how requests and checks ended, and what the processes around them hold."""
+    lost = len(counts.lost)
+    print(f"  {counts.answered} answered, {counts.cancelled} cancelled, {counts.refused} refused, {lost} lost")
+    for what, times in collections.Counter(counts.lost).most_common(10):
+        print(f"    {times} x {what}")
+    for name, values in (("first piece", counts.first_piece_s), ("whole answer", counts.whole_s)):
+        print(f"  {name}: median {quantile(values, 0.5):.2f} s, p99 {quantile(values, 0.99):.2f} s")
+    seconds = [one for one, _ in checks]
+    failed = sum(code != 0 for _, code in checks)
+    print(f"  health check: {len(checks)} times, p99 {quantile(seconds, 0.99):.2f} s, {failed} failed")
+    for name, one in kept.items():
+        memory, descriptors = one.growth()
+        held = f"{one.rss[-1] / 1e6:.0f} MB ({memory / 1e6:+.1f})" if one.rss else "nothing was read"
+        files = f"{one.descriptors[-1]} descriptors ({descriptors:+.0f})" if one.descriptors else ""
+        print(f"  {name}: {held}, {files}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="a started stack")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--together", type=int, default=32)
+    parser.add_argument("--check-every", type=float, default=5.0, metavar="SECONDS")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(options, Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
