@@ -88,6 +88,7 @@ def compose_yaml(profile: Profile, files: Mapping[str, str], *, single_file: boo
         ipc=profile.container.ipc,
         shm_size=profile.container.shm_size,
         gpus=MACHINES[profile.machine].gpus,
+        devices=profile.devices,
         health=_health(profile),
         restarts=profile.container.restarts,
         stop_grace_seconds=profile.container.stop_grace_seconds,
