@@ -50,6 +50,8 @@ class Rolling:
     running: dict[str, Running] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
     """Replicas whose server is another one than before."""
+    said: set[str] = field(default_factory=set)
+    """What was noted of a replica, which is not repeated for the next one."""
     error: GemmaspecError | None = None
     """Why the first step failed."""
 
@@ -95,7 +97,7 @@ class Rolling:
             case "probe" | "start" | "replace":
                 if step.action != "probe":
                     self.fresh.add(step.replica)
-                self.running[step.replica] = self.serve(step.replica, _Named(step.replica, self.told))
+                self.running[step.replica] = self.serve(step.replica, _Named(step.replica, self.told, self.said))
                 return ""
             case "router":
                 return self._router()
@@ -216,11 +218,13 @@ class Rolling:
 class _Named:
     """Progress of one replica, with its name."""
 
-    def __init__(self, name: str, told: Told) -> None:
-        self._name, self._told = name, told
+    def __init__(self, name: str, told: Told, said: set[str]) -> None:
+        self._name, self._told, self._said = name, told, said
 
     def note(self, text: str) -> None:
-        self._told.note(f"{self._name}: {text}")
+        if text not in self._said:
+            self._said.add(text)
+            self._told.note(f"{self._name}: {text}")
 
     def phase(self, phase: Phase, elapsed: float) -> None:
         self._told.owner.tell(f"{self._name}: {phase}")

@@ -86,6 +86,8 @@ def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
         if profile.router:
             yield ("router",), "is only used with replicas: 2 or more"
         return
+    if getattr(profile, "nodes", 1) > 1:
+        yield ("replicas",), "cannot be combined with nodes: a replica is one machine's"
     if len(profile.name) > MOST_CHARACTERS:
         yield ("name",), f"is longer than {MOST_CHARACTERS} characters, and the replicas' names are longer still"
     yield from _router(profile)
