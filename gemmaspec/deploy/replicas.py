@@ -118,7 +118,7 @@ def rollback(name: str, progress: StartProgress, *, timeout_s: float) -> Rolled:
         told = Told(progress=progress, owner=owner)
 
         def serve(one: str, its: StartProgress) -> Running:
-            if one not in goods and _live(one):
+            if (one, "same") in roll.replicas:  # it serves, and nobody has drained it
                 return wait(one, its, timeout_s=timeout_s)
             with owned(one, "rollback", note=its.note) as own:
                 good = goods.get(one) or _last_good(one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,8 +62,21 @@ class Rolling:
         while isinstance(step := next_step(self.roll, events), Step):
             events.append(Event(step=step, outcome=self._do(step)))
         if self.error:
+            groups.save(self._as_it_is_now(events, step))
             raise self._with_outlook(self.error, step)
         return Rolled(group=self.group, running=self.running, end=step)
+
+    def _as_it_is_now(self, events: list[Event], end: End) -> Group:
+        """Return the record after a failure: with the router that runs, and the change only if it changed a replica."""
+        group, before = self.group, self.before
+        if before is None:
+            return group
+        routed = self.roll.router == "same" or Event(step=Step(action="router")) in events
+        group = dataclasses.replace(group, router=group.router if routed else before.router)
+        if end.changed:
+            return group
+        kept = ("before", "options", "options_before", "complete")
+        return dataclasses.replace(group, **{name: getattr(before, name) for name in kept})
 
     def _do(self, step: Step) -> Outcome:
         """Do one step, write its line into the audit, and return how it ended."""
