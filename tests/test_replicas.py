@@ -18,13 +18,15 @@ from gemmaspec.files import state_dir
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.replica import devices_of, replica_of, router_of
+from gemmaspec.profile.router import RouterKind
 from gemmaspec.runtime.router import _MARKER, router_program, vllm_router_dir
 from gemmaspec.stack.build import build_stack, profile_plan
 from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.stream_load import load
 
-PORT = 23871
+PORTS = {"haproxy": 23871, "vllm-router": 23881}
+"""Apart, since the two may be tested at the same moment."""
 ROUTERS = (
     pytest.param("haproxy", marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")),
     "vllm-router",
@@ -38,13 +40,13 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
 
 
 @pytest.fixture
-def pair(fake: Fake, request: pytest.FixtureRequest) -> Iterator[Fake]:
-    """Two replicas behind the router that the test names; what it leaves is stopped."""
+def pair(fake: Fake, kind: RouterKind) -> Iterator[Fake]:
+    """Two replicas behind a router; what the test leaves is stopped."""
     fake_runtime.make_models()
     _install_router()
-    fake.profile("pair", PORT)
+    fake.profile("pair", PORTS[kind])
     with (fake.profiles / "pair.yaml").open("a") as file:
-        file.write(f"replicas: 2\nrouter: {{kind: {request.param}, drain_seconds: 20}}\n")
+        file.write(f"replicas: 2\nrouter: {{kind: {kind}, drain_seconds: 20}}\n")
     yield fake
     fake.run("down", "pair")
 
@@ -66,12 +68,13 @@ SERVING = {"pair-1": "gets requests", "pair-2": "gets requests"}
 BOTH = [f"{action} pair-{index}" for index in (1, 2) for action in ("remove", "drain", "replace", "add")]
 
 
-@pytest.mark.parametrize("pair", ROUTERS, indirect=True)
-def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fake) -> None:
+@pytest.mark.parametrize("kind", ROUTERS)
+def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fake, kind: RouterKind) -> None:
     """One story, since every start takes a second: changed, changed in vain, rolled back, killed, started again, ended."""
+    address = f"http://127.0.0.1:{PORTS[kind]}/v1"
     first = pair.run("up", "pair")
-    assert (first.code, f"127.0.0.1:{PORT}/v1" in first.out) == (0, True), first.err
-    with load(f"http://127.0.0.1:{PORT}/v1", "model-pair", clients=4, tokens=12) as found:
+    assert (first.code, address in first.out) == (0, True), first.err
+    with load(address, "model-pair", clients=4, tokens=12) as found:
         changed = pair.run("up", "pair", "--set", "env.A=1")
         failed = pair.run("up", "pair", "--set", "env.FAKE_VLLM_EXIT=3")
         back = pair.run("rollback", "pair", "--json")
@@ -83,7 +86,7 @@ def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fa
     assert _steps()[5:] == [*BOTH, *BOTH[:3], "add pair-1", *BOTH]
     assert _status(pair)["pair"]["replicas"] == SERVING
 
-    with load(f"http://127.0.0.1:{PORT}/v1", "model-pair", clients=4, tokens=12) as found:
+    with load(address, "model-pair", clients=4, tokens=12) as found:
         threading.Event().wait(0.8)
         os.kill(int(str(_status(pair)["pair-2"]["detail"]).split()[1]), 9)
         threading.Event().wait(1.0)
@@ -177,7 +180,7 @@ def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
     if not program:
         pytest.skip("HAProxy is missing")
     for policy in ("leastconn", "round_robin", "consistent_hash"):
-        text = haproxy_config(bind="::1", port=PORT, metrics_port=PORT + 1, policy=policy, first_port=PORT + 2)
+        text = haproxy_config(bind="::1", port=8000, metrics_port=8003, policy=policy, first_port=8001)
         (tmp_path / "haproxy.cfg").write_text(text)
         done = subprocess.run([program, "-c", "-f", "haproxy.cfg"], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
