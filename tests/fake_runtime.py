@@ -2,7 +2,7 @@
 slow for, or cannot be made to show.
 
 The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, FAKE_VLLM_EXIT to leave with a code instead,
-FAKE_VLLM_SAYS to print. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
+FAKE_VLLM_SAYS to print. A streamed answer names its port, 20 times a second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ if "FAKE_VLLM_EXIT" in os.environ:
 
 class Server(ThreadingHTTPServer):
     allow_reuse_port = True
-    drafts = 0
+    drafts = running = 0
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
         lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n * self.server.drafts}.0' for name, n in rows]
+        lines.append(f'vllm:num_requests_running{{engine="0"}} {self.server.running}.0')
         self.answer(200, "\\n".join(lines).encode() + b"\\n" if self.path == "/metrics" else b"")
 
     def do_POST(self):
@@ -49,9 +50,25 @@ class Handler(BaseHTTPRequestHandler):
             said = f"The model `{asked['model']}` does not exist. Valid aliases: {model}"
             return self.answer(404, json.dumps({"error": {"message": said}}).encode())
         self.server.drafts += 5
+        if asked.get("stream"):
+            return self.stream(asked["max_tokens"])
         choice = {"index": 0, "message": {"role": "assistant", "content": "one two"}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}
         self.answer(200, json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
+
+    def stream(self, count):
+        self.server.running += 1
+        try:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            for index in range(count):
+                choice = {"index": 0, "delta": {"content": f"{port} "}}
+                self.wfile.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\\n\\n")
+                time.sleep(0.05)
+            self.wfile.write(b"data: [DONE]\\n\\n")
+        finally:
+            self.server.running -= 1
 
     def answer(self, status, body):
         self.send_response(status)

@@ -273,6 +273,16 @@ def test_what_helm_would_expand_in_llm_ds_values_is_escaped() -> None:
     assert "chat-template.jinja" not in made.files["values.yaml"].replace("/gemmaspec/chat-template.jinja", "")
 
 
+def test_the_replicas_of_a_profile_are_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["render", "tiny-cpu", "--set", "replicas=3", "--out"]
+    assert run([*asked, str(tmp_path / "x"), "--to", "kubernetes"]) == 0
+    assert "replicas: 3\n" in (tmp_path / "x" / "deployment.yaml").read_text()
+    assert run([*asked, str(tmp_path / "y"), "--to", "kubernetes", "--replicas", "1"]) == 0
+    assert "replicas: 1\n" in (tmp_path / "y" / "deployment.yaml").read_text()
+    assert run([*asked, str(tmp_path / "z")]) == 2
+    assert "tiny-cpu has replicas" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

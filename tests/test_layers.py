@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 LAYERS = (
     ("launcher", "tiny"),
     ("releases", "profile", "patching", "checkpoint", "fleet"),
-    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke"),
+    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke", "rolling"),
     ("tune", "sidecar"),
     ("cluster", "index", "engine", "models"),
     ("machine", "trees", "runtime", "ready"),
@@ -58,6 +58,7 @@ PURE = (
     "predict",
     "tune",
     "smoke",
+    "rolling",
     "checkpoint",
     "patching",
     "profile",

@@ -20,13 +20,11 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="Stop every started profile.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Stop a started profile. Keeps its files, caches and models."""
-    from gemmaspec.deploy import down as use_case
-
+    """Stop a started profile, or the router and all replicas of one. Keeps its files, caches and models."""
     if bool(name) == every:
         raise UsageError("name a started profile, or use --all", hint="gemmaspec status")
     if name:
-        was_running = use_case.down(name, output.progress)
+        was_running = _down(name)
         if json:
             output.json_data({"ok": True, "name": name, "was_running": was_running})
         else:
@@ -37,14 +35,16 @@ def down(
 
 def _all(*, json: bool) -> None:
     """Stop every stack. One that cannot be stopped is reported and does not keep the others running."""
-    from gemmaspec.deploy import down as use_case
-    from gemmaspec.deploy import stacks
+    from gemmaspec.deploy import groups, stacks
+    from gemmaspec.deploy.group_status import is_group
 
     rows: list[dict[str, object]] = []
     code = 0
-    for name in stacks.names_of_stacks():
+    whole = [name for name in groups.names() if is_group(name)]
+    members = {one for name in whole for one in stacks.replicas_of(name)}
+    for name in (*whole, *(one for one in stacks.names_of_stacks() if one not in {*whole, *members})):
         try:
-            was_running = use_case.down(name, output.progress)
+            was_running = _down(name)
         except GemmaspecError as error:
             code = code or output.failure(error, as_json=False)
             rows.append({"name": name, "was_running": None, "error": error.message})
@@ -57,6 +57,13 @@ def _all(*, json: bool) -> None:
     elif not any(row["was_running"] for row in rows):
         output.progress("nothing is running")
     raise typer.Exit(code)
+
+
+def _down(name: str) -> bool:
+    from gemmaspec.deploy import down, replicas
+    from gemmaspec.deploy.group_status import is_group
+
+    return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
 
 
 def _said(name: str, *, was_running: bool) -> str:

@@ -18,3 +18,13 @@ def told_on_interrupt(name: str) -> Iterator[None]:
         from gemmaspec.deploy.status import after_interrupt
 
         raise Interrupted(after_interrupt(name, output.progress)) from None
+
+
+@contextlib.contextmanager
+def told_of_replicas(name: str) -> Iterator[None]:
+    """Turn Ctrl-C in the body into Interrupted, which says where to see what serves now."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.progress(f"gemmaspec status {name}    # or: gemmaspec down {name}")
+        raise Interrupted(f"interrupted; the replicas of {name} that were not being started go on serving") from None

@@ -59,8 +59,11 @@ def render(
         ),
     ] = None,
     replicas: Annotated[
-        int, typer.Option("--replicas", metavar="N", help="For a cluster: servers, each on its own GPUs.")
-    ] = _DEFAULTS.replicas,
+        int | None,
+        typer.Option(
+            "--replicas", metavar="N", help="For a cluster: servers, each on its own GPUs. [default: the profile's]"
+        ),
+    ] = None,
     storage: Annotated[
         str, typer.Option("--storage", metavar="SIZE", help="For a cluster: size of the volume for models.")
     ] = _DEFAULTS.storage,
@@ -93,9 +96,23 @@ def render(
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
-    settings = {"replicas": replicas, "storage": storage, "runtime_class": runtime_class, "secret": secret}
+    settings = {
+        "replicas": loaded.profile.replicas if replicas is None else replicas,
+        "storage": storage,
+        "runtime_class": runtime_class,
+        "secret": secret,
+    }
     if to == _COMPOSE:
-        _refuse_for_compose({**settings, "validate": validate or None, "namespace": namespace}, profile)
+        _refuse_replicas(loaded)
+        _refuse_for_compose(
+            {
+                **settings,
+                "replicas": _DEFAULTS.replicas if replicas is None else replicas,
+                "validate": validate or None,
+                "namespace": namespace,
+            },
+            profile,
+        )
         made: Rendered = _stack(loaded, single_file=single_file, locked=locked)
         out = out or Path(loaded.profile.name)
         follow = [f"next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {loaded.profile.name}"]
@@ -106,6 +123,15 @@ def render(
         out, made = out or Path(f"{loaded.profile.name}-{to}"), manifests
         follow = _next(manifests, to, out)
     _write(loaded, made, out, check=check, force=force, json=json, follow=follow)
+
+
+def _refuse_replicas(loaded: Loaded) -> None:
+    """Raise UsageError for a profile that is more than one stack."""
+    if loaded.profile.replicas > 1:
+        raise UsageError(
+            f"{loaded.profile.name} has replicas: each is a stack of its own, beside a router that `up` starts",
+            hint=f"gemmaspec up {loaded.typed}    # or render {loaded.typed} --to kubernetes",
+        )
 
 
 def _refuse_for_compose(given: dict[str, Any], profile: str) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.interrupt import told_of_replicas
+from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.knowngood import KnownGood
@@ -36,18 +38,36 @@ def rollback(
 
     Starts it with the same files, the same image by digest and the same model revisions. Needs no network if the
     image and models are on this machine. Does not change the profile: the next `up` renders it again.
+
+    With the NAME of a profile that has replicas, goes back to what the last change replaced, one replica at a time.
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import rollback as use_case
+    from gemmaspec.deploy.group_status import is_group
     from gemmaspec.deploy.knowngood import known_goods
 
     if list_:
         chosen = name or use_case.only_name()
         _list(list(known_goods(chosen)), use_case.current(chosen), as_json=json)
         return
+    if name and is_group(name):
+        _replicas(name, to, timeout_s=timeout, json=json)
+        return
     with stack.start_progress() as progress:
         running = use_case.rollback(name, to=to, timeout_s=timeout, progress=progress)
     stack.running(running, as_json=json)
+
+
+def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> None:
+    from gemmaspec.cli.text import replicas as text
+    from gemmaspec.cli.text import stack
+    from gemmaspec.deploy import replicas
+
+    if to:
+        raise UsageError("--to is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --to {to}")
+    with told_of_replicas(name), stack.start_progress() as progress:
+        rolled = replicas.rollback(name, progress, timeout_s=timeout_s)
+    text.rolled(rolled, as_json=json)
 
 
 def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:

@@ -31,10 +31,13 @@ def status(
     plan, the overlay or the package has changed since the start, 4 if gemmaspec cannot tell whether something runs,
     1 if NAME is given and does not run.
 
+    With the NAME of a profile that has replicas, shows each of them, the router, and the end of the audit.
+
     With --kubernetes, reads the report of each pod. Exit code 5 if a pod does not run the plan that it was given, or
     patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import status as text
+    from gemmaspec.deploy.group_status import is_group, replicas_status, router_status, routers_status
     from gemmaspec.deploy.status import status as use_case
 
     if kubernetes:
@@ -44,13 +47,15 @@ def status(
         raise UsageError(
             "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes -n {namespace}"
         )
-    found = use_case(name)
-    text.show(found, one=bool(name), as_json=json)
+    groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
+    found = replicas_status(name) if name and groups else use_case(name)
+    text.show(found, groups, one=bool(name), as_json=json)
     if any(one.changed for one in found):
         raise typer.Exit(5)
-    if any(one.word == "unknown" for one in found):
+    words = [one.word for one in found] + [one.word for one in groups]
+    if "unknown" in words:
         raise typer.Exit(4)
-    if name and found[0].word in ("exited", "stopped"):
+    if name and {"exited", "stopped"} & set(words):
         raise typer.Exit(1)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.interrupt import told_on_interrupt
+from gemmaspec.cli.interrupt import told_of_replicas, told_on_interrupt
+from gemmaspec.errors import UsageError
 from gemmaspec.profile.find import is_path
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.decide import UpRequest
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,11 +56,13 @@ def up(
 ) -> None:
     """Start a profile and wait until it has drafted, verified and answered.
 
-    A server that runs under its name keeps running until everything that the new start needs is in place. It
+    A server that runs under its name keeps running until everything that the new start needs is in place. The replicas
+    of a profile are changed one at a time, each taken out of the router first; the first failure ends it. It
     starts servers with Docker or as processes, never in a cluster: gemmaspec render --to kubernetes writes what kubectl
     deploys.
     """
     from gemmaspec.cli.text import stack
+    from gemmaspec.deploy import replicas
     from gemmaspec.deploy import up as use_case
     from gemmaspec.deploy.decide import UpRequest
 
@@ -70,6 +76,9 @@ def up(
         rollback_on_failure=rollback_on_failure,
         hosts=options.host_names(hosts),
     )
+    if replicas.has_replicas(request):
+        _up_replicas(request, dry_run=dry_run, detach=detach, json=json)
+        return
     if dry_run:
         stack.dry_run(use_case.dry_run(request, output.progress), as_json=json)
         return
@@ -94,11 +103,39 @@ def restart(
 ) -> None:
     """Render a started profile again and start it, with the options that it was started with.
 
-    Options given here are added to those, and kept for the next restart.
+    Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
     """
+    from gemmaspec.cli.text import replicas as text
     from gemmaspec.cli.text import stack
+    from gemmaspec.deploy import replicas
     from gemmaspec.deploy import up as use_case
+    from gemmaspec.deploy.group_status import is_group
 
+    if is_group(name):
+        with told_of_replicas(name), stack.start_progress() as progress:
+            rolled = replicas.restart(name, progress, timeout_s=timeout, overrides=tuple(set_ or ()))
+        text.rolled(rolled, as_json=json)
+        return
     with told_on_interrupt(name), stack.start_progress() as progress:
         running = use_case.restart(name, progress, timeout_s=timeout, overrides=tuple(set_ or ()))
     stack.running(running, as_json=json)
+
+
+def _up_replicas(request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:
+    """Start or change the replicas of a profile."""
+    from gemmaspec.cli.text import replicas as text
+    from gemmaspec.cli.text import stack
+    from gemmaspec.deploy import replicas
+
+    if dry_run:
+        text.planned(replicas.plan(request, output.progress), as_json=json)
+        return
+    if detach:
+        raise UsageError(
+            "--detach is for one server: replicas are started one after another, and each has to answer first",
+            hint=f"gemmaspec up {request.profile} &",
+        )
+    name = Path(request.profile).stem if is_path(request.profile) else request.profile
+    with told_of_replicas(name), stack.start_progress() as progress:
+        rolled = replicas.up(request, progress)
+    text.rolled(rolled, as_json=json)

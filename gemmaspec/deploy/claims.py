@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.deploy import owner, stacks
+from gemmaspec.deploy import groups, owner, stacks
+from gemmaspec.engine import router as routers
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.exclusive import exclusively
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
@@ -54,6 +55,8 @@ def _live(port: int, stack: str) -> str:
     if (holder := owner.holder(stack)) and holder.command in owner.STARTS:
         return f"is being started by {holder}"
     try:
+        if (group := groups.read(stack)) and routers.state(group.router).status == "running":
+            return "runs there" if group.router.port == port else ""
         started = stacks.find(stack)
     except GemmaspecError:
         return ""  # no record, or a damaged one: whoever listens on the port is found by looking at the port

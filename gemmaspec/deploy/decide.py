@@ -40,6 +40,8 @@ class UpRequest:
     engine: EngineName | None = None
     locked: bool = False
     """Whether only what the profile's lock pins may run."""
+    replica: int | None = None
+    """Which replica of the profile is meant, counted from 1; None for a profile's only server."""
     timeout_s: float = 1800.0
     afresh: bool = False
     """Restart it even if it already runs unchanged."""
@@ -55,7 +57,7 @@ class UpRequest:
     @property
     def wants(self) -> str:
         """The request as text: two requests with the same text can share one start."""
-        flags = (self.no_spec, self.engine, self.locked, self.to_measure, self.any_text, self.hosts)
+        flags = (self.no_spec, self.engine, self.locked, self.replica, self.to_measure, self.any_text, self.hosts)
         return repr((self.profile, tuple(self.overrides), *flags))
 
 
@@ -231,6 +233,7 @@ def _as_started(request: UpRequest, observed: Observed) -> Started:
         overrides=tuple(request.overrides),
         no_spec=request.no_spec,
         locked=request.locked,
+        replica=request.replica,
         hub_cache=observed.hub_cache,
         since=observed.now,
         before=_options_before(observed.before),

@@ -22,14 +22,29 @@ from gemmaspec.models import access
 from gemmaspec.models.cache import is_commit
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.replica import replica_of
 from gemmaspec.runtime.managed import describe
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack import folder as stack_files
 
 
 def load_request(request: UpRequest) -> Loaded:
-    """Return the requested profile as it is written."""
-    return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    """Return the requested profile as it is written, or the replica of it that is meant.
+
+    Raises UsageError for a profile with replicas whose replica is not named, or one that it has no longer.
+    """
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    name, count = loaded.profile.name, loaded.profile.replicas
+    if request.replica is None and count == 1:
+        return loaded
+    if request.replica is None:
+        raise UsageError(
+            f"{name} has {count} replicas, and this command works on one server",
+            hint="add --set replicas=1 --set router=    # one server of this profile, on serve.port",
+        )
+    if count == 1 or request.replica > count:
+        raise UsageError(f"{name} has no replica {request.replica} any more", hint=f"gemmaspec up {loaded.typed}")
+    return replica_of(loaded, request.replica)
 
 
 def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:

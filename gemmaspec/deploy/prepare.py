@@ -14,6 +14,7 @@ from gemmaspec.fleet.hosts import Host
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.replica import VISIBLE
 from gemmaspec.profile.speculation import LOOK_UPS
 from gemmaspec.releases.transformers import transformers_for
 from gemmaspec.runtime.managed import runtime_dir
@@ -128,6 +129,9 @@ def _server(profile: Profile, **of_engine: object) -> Server:
 def _process_environment(profile: Profile) -> dict[str, str]:
     """Return the profile's variables. Caches stay in their usual folders unless the profile names others."""
     environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if profile.devices is not None:
+        # Without the order, CUDA counts the fastest GPU first, and nvidia-smi by its place on the bus.
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, profile.devices))}
     caches = profile.caches
     if caches.huggingface:
         environment["HF_HOME"] = on_host(caches.huggingface, state=state_dir())

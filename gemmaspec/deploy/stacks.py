@@ -38,6 +38,8 @@ class Options:
     """Whether it was rendered from its lock."""
     hosts: tuple[str, ...] = ()
     """The machines of a server that spans several, by rank."""
+    replica: int | None = None
+    """Which replica of the profile it is, counted from 1; None for a profile's only server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ class Started:
     overrides: tuple[str, ...] = ()
     no_spec: bool = False
     locked: bool = False
+    replica: int | None = None
+    """Which replica of the profile it is, counted from 1."""
     hub_cache: str | None = None
     """The server's Hugging Face cache; None if it is not visible from this machine."""
     known_good: str | None = None
@@ -70,6 +74,7 @@ class Started:
             no_spec=self.no_spec,
             locked=self.locked,
             hosts=tuple(node.host for node in self.server.nodes),
+            replica=self.replica,
         )
 
     @property
@@ -107,6 +112,8 @@ def find(name: str) -> Started:
     """
     if started := read_stack(name):
         return started
+    if replicas := replicas_of(name):
+        raise UsageError(f"{name} has replicas; name one: {', '.join(replicas)}", hint=f"gemmaspec status {name}")
     names = ", ".join(names_of_stacks()) or "none"
     raise UsageError(
         f"no stack named {name!r} was started on this machine (started: {names})",
@@ -132,6 +139,12 @@ def names_of_stacks() -> Sequence[str]:
     with contextlib.suppress(OSError):
         return sorted(one.name for one in folder.iterdir() if os.path.lexists(one / RECORD) or _has_process(one.name))
     return []
+
+
+def replicas_of(name: str) -> Sequence[str]:
+    """Return the names of the replicas that were started of a profile, in their order."""
+    found = [one for one in started_stacks() if one.replica is not None and one.server.name == f"{name}-{one.replica}"]
+    return [one.server.name for one in sorted(found, key=lambda one: one.replica or 0)]
 
 
 def _has_process(name: str) -> bool:
@@ -224,6 +237,7 @@ def _started(content: Mapping[str, Any]) -> Started:
         overrides=tuple(map(str, content["overrides"])),
         no_spec=bool(content["no_spec"]),
         locked=bool(content.get("locked", False)),
+        replica=int(content["replica"]) if content.get("replica") is not None else None,
         hub_cache=content.get("hub_cache"),
         known_good=content.get("known_good"),
         outcome=outcome,

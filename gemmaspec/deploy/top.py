@@ -33,11 +33,12 @@ class Top:
     """Reads stacks repeatedly and keeps ten minutes of their counters."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Watch the stacks of these names, or all that were started here.
+        """Watch the stacks of these names, or all that were started here; a profile's name means all its replicas.
 
         Raises UsageError if a name was not started on this machine.
         """
-        found = [stacks.find(name) for name in names] if names else stacks.started_stacks()
+        each = [one for name in names for one in (stacks.replicas_of(name) or [name])]
+        found = [stacks.find(name) for name in each] if names else stacks.started_stacks()
         self._watched = [_Watched(started=one) for one in found]
         self._gpus = _gpu_names()
 

@@ -124,6 +124,7 @@ def again(name: str, *, timeout_s: float) -> UpRequest:
         no_spec=options.no_spec,
         engine=options.engine,
         locked=options.locked,
+        replica=options.replica,
         timeout_s=timeout_s,
         hosts=options.hosts or None,
     )

@@ -6,7 +6,7 @@ Every model forbids unknown keys. The types check single fields; rules.py checks
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, Field, PrivateAttr, StrictBool
 
 from gemmaspec.profile.fields import (
     EnvName,
@@ -28,6 +28,7 @@ from gemmaspec.profile.fields import (
     matching,
     not_secret,
 )
+from gemmaspec.profile.router import MOST_REPLICAS, Router
 from gemmaspec.profile.speculation import Speculative
 from gemmaspec.profile.tuned import Tuned
 
@@ -267,6 +268,12 @@ class Profile(Section):
     """How target and draft speculate; becomes --speculative-config."""
     serve: Serve = Field(default_factory=Serve)
     """`vllm serve` flags, hyphens written as underscores."""
+    replicas: Annotated[Int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    """Servers of this profile on one machine, behind one router; each has GPUs of its own."""
+    router: Router | None = None
+    """What stands before the replicas; only with replicas > 1."""
+    devices: list[Annotated[Int, Field(ge=0, le=63)]] | None = None
+    """The GPUs that the server may use, by the index of nvidia-smi; default: all. Replicas share them out in order."""
     chat: Chat = Field(default_factory=Chat)
     """How a conversation becomes a prompt and an answer becomes a message."""
     env: dict[Annotated[EnvName, AfterValidator(not_secret)], EnvValue] = {}
@@ -285,3 +292,17 @@ class Profile(Section):
     """Published figures, each with its source."""
     tuned: Tuned | None = None
     """What `gemmaspec tune` measured when it wrote this file; a profile that extends this one does not inherit it."""
+
+    # The profile whose plan a replica runs: all replicas have one plan, which holds a name. No file can set it.
+    _plan_name: str | None = PrivateAttr(default=None)
+
+    @property
+    def plan_name(self) -> str:
+        """The name in the plan: the profile's own, or for a replica that of its profile."""
+        return self._plan_name or self.name
+
+    def as_replica(self, **changed: object) -> "Profile":
+        """Return one replica of this profile: a profile of its own with the plan of this one."""
+        made = self.model_copy(update=changed)
+        made._plan_name = self.plan_name
+        return made

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
+from gemmaspec.profile import replica
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import asks_for
@@ -208,6 +209,18 @@ def _patch_twice(profile: Profile) -> Iterator[Mistake]:
         yield Mistake(("patches",), f"{patch} is listed twice")
 
 
+def _replicas(profile: Profile) -> Iterator[Mistake]:
+    if profile.machine not in MACHINES:
+        return
+    for path, message in replica.problems(profile):
+        yield Mistake(path, message, ("replicas",) if profile.replicas > 1 else ())
+    if profile.replicas > 1 and replica.gpus_each(profile):
+        if asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"):
+            yield Mistake(("serve", "extra_args"), "set tensor_parallel_size with its own key, so that the GPUs count")
+        if replica.VISIBLE in profile.env:
+            yield Mistake(("env", replica.VISIBLE), "the replicas set it; list the GPUs under devices")
+
+
 _RULES: Final[tuple[Callable[[Profile], Iterator[Mistake]], ...]] = (
     _machine,
     _pairing,
@@ -219,4 +232,5 @@ _RULES: Final[tuple[Callable[[Profile], Iterator[Mistake]], ...]] = (
     _extra_args,
     _nodes,
     _patch_twice,
+    _replicas,
 )

@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any, Final
 
-from gemmaspec.profile import model, speculation, tuned
+from gemmaspec.profile import model, router, speculation, tuned
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Measured, Profile
 
@@ -36,7 +36,7 @@ _EXTENDS: Final[Schema] = {
 def profile_schema() -> Schema:
     """Return the schema of a profile file."""
     written = Profile.model_json_schema(by_alias=True)
-    for module in (model, speculation, tuned):
+    for module in (model, router, speculation, tuned):
         for part, key, text in _docstrings(module):
             definition = written if part == Profile.__name__ else written["$defs"][part]
             definition["properties"][key.rstrip("_")]["description"] = text

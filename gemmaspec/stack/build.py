@@ -116,7 +116,7 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
     for name in required:
         _refuse_unreviewed(name, profile, patches)
     return compile_plan(
-        profile.name,
+        profile.plan_name,
         required,
         optional,
         _requires(profile),

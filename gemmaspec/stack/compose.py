@@ -120,6 +120,7 @@ def compose_yaml(
         ipc=profile.container.ipc,
         shm_size=profile.container.shm_size,
         gpus=MACHINES[profile.machine].gpus,
+        devices=profile.devices,
         health=seat.health if seat else health_check(profile),
         # A rank that starts alone finds nobody: a server on several machines starts again as a whole, or not at all.
         restarts=0 if seat and seat.host_network else profile.container.restarts,

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table, verdicts
+from gemmaspec.cli.text import replicas, table, verdicts
 from gemmaspec.cli.text.k import sentence
 from gemmaspec.cli.text.stack import report_lines
 from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
+    from gemmaspec.deploy.group_status import RouterStatus
     from gemmaspec.deploy.status import NodeStatus, Status
 
 _COLUMNS = (
@@ -29,16 +30,20 @@ _COLUMNS = (
 _COLOURS = {"ready": 32, "starting": 33, "exited": 31, "unknown": 35, "stopped": 2}
 
 
-def show(found: Sequence[Status], *, one: bool, as_json: bool) -> None:
-    """Print the status of all stacks as a table, or of one in full."""
+def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
+    """Print the status of all stacks and routers as a table, or of one stack, or one router with its replicas."""
     if as_json:
-        output.json_data({"stacks": [_document(each) for each in found]})
-    elif not found:
+        shown = {"stacks": [_document(each) for each in found]}
+        output.json_data({**shown, "routers": replicas.documents(routers)} if routers else shown)
+    elif not found and not routers:
         output.progress("no stack was started on this machine")
     elif one:
-        _whole(found[0])
+        for each in found:
+            _whole(each)
+        for router in routers:
+            replicas.router_lines(router)
     else:
-        table.show(_COLUMNS, [_row(each) for each in found])
+        table.show(_COLUMNS, [*map(_row, found), *map(replicas.router_row, routers)])
 
 
 def _row(one: Status) -> tuple[str, ...]:

@@ -1,0 +1,161 @@
+"""Replicas of a profile on this machine: what was started, behind which router, and what changed last."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.deploy import stacks
+from gemmaspec.deploy.stacks import Options, stack_folder
+from gemmaspec.engine.router import Router
+from gemmaspec.engine.routing import Place
+from gemmaspec.engine.server import Server
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.profile.replica import replica_name
+
+GROUP: Final = "group.json"
+AUDIT: Final = "audit.log"
+"""One line for each step of every change, in the folder that `status` names."""
+_MOST_AUDIT: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The record of a profile's replicas."""
+
+    name: str
+    options: Options
+    """The options of the last `up`, which `restart` uses again."""
+    replicas: tuple[int, ...]
+    """Replicas that there should be, counted from 1."""
+    router: Router
+    drain_s: float
+    stopped: bool = False
+    """Whether `down` ended all of it."""
+    complete: bool = True
+    """Whether the last change was carried out to its end."""
+    before: Mapping[str, str | None] = field(default_factory=dict)
+    """What the last change replaced: the name of each replica, and the known good stack that it last ran; None for
+    one that was never ready."""
+    options_before: Options | None = None
+    """The options before the last change."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of the replicas' stacks."""
+        return tuple(replica_name(self.name, index) for index in self.replicas)
+
+    @property
+    def audit(self) -> Path:
+        """The file of the audit."""
+        return stack_folder(self.name) / AUDIT
+
+
+def place_of(server: Server, index: int) -> Place:
+    """Return a replica as the router knows it. A replica on another host would have that host's address here."""
+    return Place(index=index, url=server.base_url)
+
+
+def read(name: str) -> Group | None:
+    """Return the record of a profile's replicas, if any. Raises UnreadableFile if it is damaged."""
+    file = stack_folder(name) / GROUP
+    text = read_regular(file)
+    if text is None:
+        return None
+    try:
+        return _group(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UnreadableFile(file, "it is damaged", hint=f"gemmaspec down {name}-1    # and so on") from None
+
+
+def find(name: str) -> Group:
+    """Return the record of a profile's replicas. Raises UsageError if there are none."""
+    if found := read(name):
+        return found
+    raise UsageError(f"{name} has no replicas on this machine", hint="gemmaspec status")
+
+
+def names() -> Sequence[str]:
+    """Return the names of all profiles with replicas on this machine."""
+    return sorted(file.parent.name for file in (state_dir() / "stacks").glob(f"*/{GROUP}"))
+
+
+def save(group: Group) -> None:
+    """Save the record."""
+    record = {"schema": 1, **dataclasses.asdict(group)}
+    write_whole(stack_folder(group.name) / GROUP, json.dumps(record, indent=1, default=str) + "\n")
+
+
+def lives(group: Group) -> bool:
+    """Return whether the router or a replica runs, or may run."""
+    from gemmaspec.engine.router import state
+
+    found = [stacks.look(one).status for name in group.members if (one := stacks.read_stack(name))]
+    return any(status not in ("absent", "exited") for status in (state(group.router).status, *found))
+
+
+def write_audit(name: str, command: str, step: str, result: str) -> None:
+    """Append one line: when, who, with which command, what was done, and how it ended.
+
+    Raises EnvironmentMissing if it cannot be written, so that no change goes unrecorded.
+    """
+    file = stack_folder(name) / AUDIT
+    line = f"{_now()} {_who()} {command} (pid {os.getpid()}): {step}: {' '.join(result.split())}\n"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_file() and file.stat().st_size > _MOST_AUDIT:
+            file.replace(file.with_name(f"{AUDIT}.1"))
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(line)
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot write {file}: {error.strerror}", hint=f"ls -ld {file.parent}") from None
+
+
+def last_audit(group: Group, lines: int = 3) -> Sequence[str]:
+    """Return the last lines of the audit."""
+    try:
+        text = read_regular(group.audit, limit=2 * _MOST_AUDIT)
+    except GemmaspecError:
+        return []
+    return (text or b"").decode("utf-8", "replace").splitlines()[-lines:]
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _group(content: Mapping[str, Any]) -> Group:
+    router = {**content["router"], "folder": Path(content["router"]["folder"])}
+    before = content.get("options_before")
+    return Group(
+        name=str(content["name"]),
+        options=_options(content["options"]),
+        replicas=tuple(int(one) for one in content["replicas"]),
+        router=Router(**router),
+        drain_s=float(content["drain_s"]),
+        stopped=bool(content["stopped"]),
+        complete=bool(content["complete"]),
+        before={str(name): None if key is None else str(key) for name, key in content["before"].items()},
+        options_before=_options(before) if before else None,
+    )
+
+
+def _options(content: Mapping[str, Any]) -> Options:
+    return Options(**{**content, "overrides": tuple(map(str, content["overrides"]))})

@@ -1,0 +1,216 @@
+"""The router of replicas: a process of this machine beside them, whatever engine they run on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.engine import port, record
+from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.lines import lines
+from gemmaspec.engine.record import MARKER, Record
+from gemmaspec.engine.routing import Routing, routing
+from gemmaspec.engine.server import State
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.exclusive import exclusively
+from gemmaspec.files import unwritable, write_whole
+from gemmaspec.profile.router import Policy, RouterKind
+from gemmaspec.stack.router import CONFIG_FILE, haproxy_config, vllm_router_args
+
+LOG: Final = "router.log"
+_START_S: Final = 30.0
+_POLL_S: Final = 0.1
+_GRACE_S: Final = 5.0
+_KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+"""What the router sees of this shell: no key and no token, since it only passes on what a client sends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Router:
+    """One router, as it is started."""
+
+    name: str
+    """The profile's name."""
+    folder: Path
+    """Its configuration, log and record, in the folder of the profile's stack."""
+    kind: RouterKind
+    policy: Policy
+    bind: str
+    port: int
+    metrics_port: int
+    first_port: int
+    """Port of replica 1; the others follow."""
+    program: str
+    """The path of vllm-router or haproxy."""
+
+    @property
+    def base_url(self) -> str:
+        """The router's URL from this machine."""
+        host = "127.0.0.1" if self.bind in ("0.0.0.0", "::") else self.bind  # noqa: S104 - compared, not bound
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The argv."""
+        if self.kind == "haproxy":
+            return (self.program, "-db", "-f", CONFIG_FILE)
+        arguments = vllm_router_args(bind=self.bind, port=self.port, metrics_port=self.metrics_port, policy=self.policy)
+        return (self.program, *arguments)
+
+    @property
+    def config(self) -> str:
+        """The text of haproxy.cfg; '' for vllm-router."""
+        if self.kind != "haproxy":
+            return ""
+        return haproxy_config(
+            bind=self.bind,
+            port=self.port,
+            metrics_port=self.metrics_port,
+            policy=self.policy,
+            first_port=self.first_port,
+        )
+
+    @property
+    def routing(self) -> Routing:
+        """What adds and removes replicas while it runs."""
+        return routing(self.kind, self.base_url, self.folder)
+
+
+def state(router: Router) -> State:
+    """Return the state of the router's process."""
+    last = record.read(router.folder)
+    if last is None:
+        return State(status="absent")
+    if record.leads(record.completed(last)):
+        return State(status="running", detail=f"pid {record.completed(last).pid}")
+    left = record.members(last)
+    detail = f"left processes behind: {record.describe(left)}" if left else ""
+    return State(status="exited", detail=detail, ended=_last_word(router))
+
+
+def ensure_ports(router: Router) -> None:
+    """Raise EnvironmentMissing if another program listens on a port of the router."""
+    for bind, wanted in ((router.bind, router.port), ("127.0.0.1", router.metrics_port)):
+        port.ensure_free(bind, wanted)
+
+
+def start(router: Router) -> None:
+    """Start the router and return once it answers. Raise StartFailed with its last words if it does not."""
+    with _exclusively(router):
+        if state(router).status == "running":
+            raise StartFailed(f"the router of {router.name} is already running")
+        _end(router)
+        ensure_ports(router)
+        if router.config:
+            write_whole(router.folder / CONFIG_FILE, router.config, mode=0o600)
+        child = _spawn(router)
+        try:
+            _wait(router, child)
+        except BaseException:
+            _end(router)
+            child.wait()
+            raise
+
+
+def stop(router: Router) -> bool:
+    """End the router; return True if it was running. Requests that go through it are cut."""
+    if not router.folder.is_dir():
+        return False
+    with _exclusively(router):
+        return _end(router)
+
+
+def logs(router: Router, *, tail: int | None = None) -> Iterator[str]:
+    """Yield the lines of the router's log."""
+    yield from lines(tail_of.read(router.folder / LOG, tail=tail))
+
+
+def _end(router: Router) -> bool:
+    last = record.read(router.folder)
+    ended = record.end(record.completed(last), grace_s=_GRACE_S) if last else False
+    record.forget(router.folder)
+    return ended
+
+
+def _spawn(router: Router) -> subprocess.Popen[bytes]:
+    """Start the process, with its record written first, so that a crash leaves no unknown process."""
+    made = Record(
+        stack=f"{router.name}/router",
+        nonce=secrets.token_hex(16),
+        boot_id=record.boot_id(),
+        since_ticks=record.now_ticks(),
+        command=router.command,
+    )
+    record.write(router.folder, made)
+    kept = {name: value for name in _KEPT if (value := os.environ.get(name))}
+    # vllm-router names its process with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set, and it
+    # logs every request with its X-Session-ID unless RUST_LOG says otherwise: --log-level changes nothing in 0.1.17.
+    environment = kept | {"SPT_NOENV": "1", "RUST_LOG": "warn", MARKER: made.marker}
+    try:
+        child = _detached(router, environment)
+        known = dataclasses.replace(made, pid=child.pid, start_ticks=record.start_ticks(child.pid))
+        record.write(router.folder, known)
+    except BaseException:
+        record.end(made, grace_s=0)
+        record.forget(router.folder)
+        raise
+    return child
+
+
+def _detached(router: Router, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    log = router.folder / LOG
+    try:
+        if log.exists():
+            log.replace(log.with_name(f"{LOG}.1"))
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise unwritable(log, error) from None
+    try:
+        return subprocess.Popen(
+            router.command, env=environment, cwd=router.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot run {router.program}: {error.strerror}", hint="gemmaspec doctor") from None
+    finally:
+        os.close(output)
+
+
+def _wait(router: Router, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        with contextlib.suppress(GemmaspecError):
+            if router.routing.answers():
+                return
+        code = child.poll()
+        if code is not None or time.monotonic() > deadline:
+            how = f"ended with exit code {code}" if code is not None else f"did not answer within {_START_S:.0f} s"
+            said = "\n".join(logs(router, tail=8))
+            raise StartFailed(
+                f"the router of {router.name} ({router.kind}) {how}:\n{said}", hint=f"less {router.folder / LOG}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _last_word(router: Router) -> float | None:
+    with contextlib.suppress(OSError):
+        return (router.folder / LOG).stat().st_mtime
+    return None
+
+
+@contextlib.contextmanager
+def _exclusively(router: Router) -> Iterator[None]:
+    taken = GemmaspecError(
+        f"another gemmaspec command is starting or stopping the router of {router.name}",
+        hint=f"gemmaspec status {router.name}",
+    )
+    with exclusively(router.folder / "engine.lock", wait_s=30, taken=taken):
+        yield

@@ -1,0 +1,148 @@
+"""From a profile with replicas to each of them: a profile of its own, with its own name, port and GPUs. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.router import POLICIES, Policy, Router
+
+if TYPE_CHECKING:
+    from gemmaspec.profile.load import Loaded
+    from gemmaspec.profile.model import Profile
+
+LOOPBACK: Final = "127.0.0.1"
+"""Where a replica listens: the router asks it there, and nobody else has to."""
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+MOST_CHARACTERS: Final = 60
+"""Length of a name to which -1 to -16 can be added."""
+
+
+def router_of(profile: Profile) -> Router:
+    """Return the router of a profile with replicas, with everything filled in that the profile leaves out."""
+    given = profile.router or Router()
+    filled = {
+        "policy": given.policy or POLICIES[given.kind][0],
+        "port": given.port or profile.serve.port,
+        "metrics_port": given.metrics_port or profile.serve.port + profile.replicas + 1,
+    }
+    return given.model_copy(update=filled)
+
+
+def policy_of(router: Router) -> Policy:
+    """Return the policy of a router."""
+    return router.policy or POLICIES[router.kind][0]
+
+
+def replica_name(name: str, index: int) -> str:
+    """Return the name of a replica's stack; replicas are counted from 1."""
+    return f"{name}-{index}"
+
+
+def replica_port(profile: Profile, index: int) -> int:
+    """Return the port of a replica."""
+    return profile.serve.port + index
+
+
+def gpus_each(profile: Profile) -> int:
+    """Return how many GPUs one replica uses; 0 on a machine without."""
+    if not MACHINES[profile.machine].gpus:
+        return 0
+    return (profile.serve.tensor_parallel_size or 1) * (profile.serve.pipeline_parallel_size or 1)
+
+
+def devices_of(profile: Profile, index: int) -> list[int] | None:
+    """Return the GPUs of a replica, in order; None on a machine without."""
+    each = gpus_each(profile)
+    if not each:
+        return None
+    every = range(each * profile.replicas) if profile.devices is None else profile.devices
+    return list(every[each * (index - 1) : each * index])
+
+
+def replica_of(loaded: Loaded, index: int) -> Loaded:
+    """Return one replica of a profile: its stack's name, its port on the loopback interface, its own GPUs."""
+    profile = loaded.profile
+    assert 1 <= index <= profile.replicas, index
+    serve = profile.serve.model_copy(update={"port": replica_port(profile, index), "bind": LOOPBACK})
+    made = profile.as_replica(
+        name=replica_name(profile.name, index),
+        serve=serve,
+        replicas=1,
+        router=None,
+        devices=devices_of(profile, index),
+    )
+    return dataclasses.replace(loaded, profile=made)
+
+
+def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield each key of replicas and router that is wrong together with others, and why."""
+    if profile.devices is not None:
+        yield from _devices(profile)
+    if profile.replicas == 1:
+        if profile.router:
+            yield ("router",), "is only used with replicas: 2 or more"
+        return
+    if getattr(profile, "nodes", 1) > 1:
+        yield ("replicas",), "cannot be combined with nodes: a replica is one machine's"
+    if len(profile.name) > MOST_CHARACTERS:
+        yield ("name",), f"is longer than {MOST_CHARACTERS} characters, and the replicas' names are longer still"
+    yield from _router(profile)
+    yield from _gpus(profile)
+
+
+def _router(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
+    router = router_of(profile)
+    if policy_of(router) not in POLICIES[router.kind]:
+        known = ", ".join(POLICIES[router.kind])
+        yield ("router", "policy"), f"{router.kind} has no policy {router.policy}; it has {known}"
+    ports = {replica_port(profile, index): f"replica {index}" for index in range(1, profile.replicas + 1)}
+    if max(ports) > 65535:
+        yield ("serve", "port"), f"leaves no ports for {profile.replicas} replicas after it"
+    for key, port in (("port", router.port), ("metrics_port", router.metrics_port)):
+        if port in ports:
+            yield ("router", key), f"{port} is the port of {ports[port]}; the replicas listen after serve.port"
+        elif port and port > 65535:
+            yield ("router", key), "is above 65535, because serve.port is; set another one"
+    if router.port == router.metrics_port:
+        yield ("router", "metrics_port"), f"{router.port} is the router's own port"
+    if router.kind == "vllm-router" and profile.serve.bind != LOOPBACK and _is_address(profile.serve.bind):
+        yield (
+            ("serve", "bind"),
+            "other machines could reach vllm-router's commands (/add_worker), which need no key; use "
+            "router: {kind: haproxy}",
+        )
+
+
+def _gpus(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
+    each = gpus_each(profile)
+    if not each:
+        return
+    most = MACHINES[profile.machine].most_gpus
+    if most is not None and each * profile.replicas > most:
+        yield (
+            ("replicas",),
+            f"{profile.replicas} replicas use {profile.replicas * each} GPUs, but a {profile.machine} has {most}",
+        )
+    if profile.devices is not None and len(profile.devices) < each * profile.replicas:
+        yield ("devices",), f"lists {len(profile.devices)} GPUs, but {profile.replicas} replicas use {each} each"
+
+
+def _devices(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
+    listed: Sequence[int] = profile.devices or ()
+    if not MACHINES[profile.machine].gpus:
+        yield ("devices",), f"is for machines with GPUs, and a {profile.machine} has none"
+    elif not listed or len(set(listed)) != len(listed):
+        yield ("devices",), "lists no GPU, or one of them twice"
+    if VISIBLE in profile.env:
+        yield ("env", VISIBLE), "contradicts devices; remove one of them"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False  # a mistake of its own

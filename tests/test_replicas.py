@@ -1,0 +1,187 @@
+"""Replicas behind the real vllm-router and the real HAProxy, with the fake vLLM: changed one at a time under load."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gemmaspec import data
+from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.files import state_dir
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.replica import devices_of, replica_of, router_of
+from gemmaspec.profile.router import RouterKind
+from gemmaspec.runtime.router import _MARKER, router_program, vllm_router_dir
+from gemmaspec.stack.build import build_stack, profile_plan
+from tests import fake_runtime
+from tests.fake_runtime import Fake
+from tests.stream_load import load
+
+PORTS = {"haproxy": 23871, "vllm-router": 23881}
+"""Apart, since the two may be tested at the same moment."""
+ROUTERS = (
+    pytest.param("haproxy", marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")),
+    "vllm-router",
+)
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
+    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(fake: Fake, kind: RouterKind) -> Iterator[Fake]:
+    """Two replicas behind a router; what the test leaves is stopped."""
+    fake_runtime.make_models()
+    _install_router()
+    fake.profile("pair", PORTS[kind])
+    with (fake.profiles / "pair.yaml").open("a") as file:
+        file.write(f"replicas: 2\nrouter: {{kind: {kind}, drain_seconds: 20}}\n")
+    yield fake
+    fake.run("down", "pair")
+
+
+def _install_router() -> None:
+    """Put the vllm-router of the tests' own environment where gemmaspec installs it."""
+    folder = vllm_router_dir()
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "vllm-router").symlink_to(Path(sys.executable).parent / "vllm-router")
+    (folder / _MARKER).write_text("")
+
+
+def _status(fake: Fake) -> dict[str, dict[str, object]]:
+    found = json.loads(fake.run("status", "--json").out)
+    return {one["name"]: one for one in (*found["stacks"], *found.get("routers", ()))}
+
+
+SERVING = {"pair-1": "gets requests", "pair-2": "gets requests"}
+BOTH = [f"{action} pair-{index}" for index in (1, 2) for action in ("remove", "drain", "replace", "add")]
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fake, kind: RouterKind) -> None:
+    """One story, since every start takes a second: changed, changed in vain, rolled back, killed, started again, ended."""
+    address = f"http://127.0.0.1:{PORTS[kind]}/v1"
+    first = pair.run("up", "pair")
+    assert (first.code, address in first.out) == (0, True), first.err
+    with load(address, "model-pair", clients=4, tokens=12) as found:
+        changed = pair.run("up", "pair", "--set", "env.A=1")
+        failed = pair.run("up", "pair", "--set", "env.FAKE_VLLM_EXIT=3")
+        back = pair.run("rollback", "pair", "--json")
+    assert (changed.code, failed.code, back.code) == (0, 6, 0), changed.err + failed.err + back.err
+    for said in ("stopped at: replace pair-1", "pair-1: runs again as before", "pair-2: unchanged"):
+        assert said in failed.err
+    assert found.fates.total() > 10
+    assert set(found.fates) == {"whole"}, f"{found} {found.reasons}"
+    assert _steps()[5:] == [*BOTH, *BOTH[:3], "add pair-1", *BOTH]
+    assert _status(pair)["pair"]["replicas"] == SERVING
+
+    with load(address, "model-pair", clients=4, tokens=12) as found:
+        threading.Event().wait(0.8)
+        os.kill(int(str(_status(pair)["pair-2"]["detail"]).split()[1]), 9)
+        threading.Event().wait(1.0)
+        again = pair.run("up", "pair")
+    assert "changed   pair-2\n" in again.out, again.err
+    assert found.fates["refused"] == 0, f"{found} {found.reasons}"
+    assert found.fates["cut"] <= 4
+
+    assert "name one: pair-1, pair-2" in pair.run("logs", "pair").err
+    assert json.loads(pair.run("down", "pair", "--json").out)["was_running"] is True
+    assert {one["state"] for one in _status(pair).values()} == {"stopped"}
+
+
+def _steps() -> list[str]:
+    """Return the steps in the audit."""
+    lines = (state_dir() / "stacks" / "pair" / "audit.log").read_text().splitlines()
+    return [line.partition("): ")[2].partition(":")[0] for line in lines]
+
+
+def _loaded(profile: str, *overrides: str) -> Loaded:
+    return load_profile(profile, overrides=overrides)
+
+
+def test_a_replica_has_its_own_name_port_and_gpus_and_the_plan_of_the_profile() -> None:
+    whole = _loaded("nvidia-31b-mtp", "replicas=2", "serve.tensor_parallel_size=2")
+    second = replica_of(whole, 2).profile
+    assert (second.name, second.serve.port, second.serve.bind) == ("nvidia-31b-mtp-2", 8002, "127.0.0.1")
+    assert (second.devices, second.replicas, second.router) == ([2, 3], 1, None)
+    shelf = Shelf(data.patch_folders())
+    assert profile_plan(second, shelf) == profile_plan(whole.profile, shelf)
+    assert [devices_of(_loaded("nvidia-31b-mtp", "replicas=2", "devices=[5,3]").profile, one) for one in (1, 2)] == [
+        [5],
+        [3],
+    ]
+    router = router_of(whole.profile)
+    assert (router.port, router.metrics_port, router.policy) == (8000, 8003, "cache_aware")
+
+
+def test_a_container_gets_only_the_gpus_of_its_replica() -> None:
+    text = build_stack(replica_of(_loaded("nvidia-31b-mtp", "replicas=2"), 2), form="folder").files["compose.yaml"]
+    assert 'device_ids:\n                - "1"\n' in text
+    assert "count: all" not in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["router.kind=haproxy"], "router: is only used with replicas: 2 or more"),
+        (["replicas=2", "router.policy=leastconn"], "vllm-router has no policy leastconn"),
+        (["replicas=2", "router.port=8322"], "8322 is the port of replica 1"),
+        (["replicas=2", "router.metrics_port=8321"], "8321 is the router's own port"),
+        (["replicas=2", "serve.bind=0.0.0.0", "pass_env=[VLLM_API_KEY]"], "need no key; use router: {kind: haproxy}"),
+        (["replicas=2", "serve.port=65534"], "leaves no ports for 2 replicas"),
+        (["replicas=17"], "replicas: "),
+        (["devices=[0]"], "a cpu has none"),
+    ],
+)
+def test_what_a_profile_cannot_ask_of_replicas(overrides: list[str], said: str) -> None:
+    with pytest.raises(ProfileError) as error:
+        _loaded("tiny-cpu", *overrides)
+    assert said in error.value.message
+
+
+def test_more_replicas_than_a_machine_has_gpus() -> None:
+    for overrides in (["replicas=9"], ["replicas=5", "serve.tensor_parallel_size=2"]):
+        with pytest.raises(ProfileError, match="but a h100 has 8"):
+            _loaded("nvidia-31b-mtp", "machine=h100", *overrides)
+    with pytest.raises(ProfileError, match="lists 1 GPUs, but 2 replicas use 1 each"):
+        _loaded("nvidia-31b-mtp", "replicas=2", "devices=[0]")
+
+
+def test_a_command_for_one_server_says_so() -> None:
+    from gemmaspec.deploy.decide import UpRequest
+    from gemmaspec.deploy.observe import load_request
+
+    with pytest.raises(UsageError, match="has 2 replicas, and this command works on one server"):
+        load_request(UpRequest(profile="tiny-cpu", overrides=("replicas=2",)))
+    assert (
+        load_request(UpRequest(profile="tiny-cpu", overrides=("replicas=2",), replica=2)).profile.name == "tiny-cpu-2"
+    )
+    with pytest.raises(UsageError, match="no replica 3 any more"):
+        load_request(UpRequest(profile="tiny-cpu", overrides=("replicas=2",), replica=3))
+
+
+def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
+    import subprocess
+
+    from gemmaspec.stack.router import haproxy_config
+
+    program = router_program("haproxy")
+    if not program:
+        pytest.skip("HAProxy is missing")
+    for policy in ("leastconn", "round_robin", "consistent_hash"):
+        text = haproxy_config(bind="::1", port=8000, metrics_port=8003, policy=policy, first_port=8001)
+        (tmp_path / "haproxy.cfg").write_text(text)
+        done = subprocess.run([program, "-c", "-f", "haproxy.cfg"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert shutil.which(program)
