@@ -162,7 +162,7 @@ class Hub(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def add(self, name: str, files: Mapping[str, Body], *, ref: str = "main", **about: Any) -> str:
-        """Commit files to a model, which is made when it is new, and point a branch or tag there."""
+        """Commit files to a model (or to datasets/OWNER/NAME), made when it is new; point a branch or tag there."""
         repo = self.repos.setdefault(name, Repo())
         for key, value in about.items():
             setattr(repo, key, value)
@@ -234,9 +234,9 @@ class Handler(BaseHTTPRequestHandler):
             self._storage(path.removeprefix("/storage/"), fault)
         elif path == "/api/whoami-v2":
             self._whoami()
-        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(.*))?", path):
+        elif match := re.fullmatch(r"/api/(?:models/|(?=datasets/))((?:datasets/)?[^/]+/[^/]+)(?:/(.*))?", path):
             self._api(match[1], match[2] or "", parse_qs(parts.query))
-        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/(.*)", path):
+        elif match := re.fullmatch(r"/((?:datasets/)?[^/]+/[^/]+)/resolve/(.*)", path):
             self._resolve(match[1], unquote(parts.path.split("/resolve/")[1]), parts.path.split("/resolve/")[1], fault)
         else:
             self._error(404, None, "no such page")

@@ -166,6 +166,34 @@ def test_cells_of_one_only_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "only in A: mtp k=4, 8 concurrent, 256 prompt tokens" in capsys.readouterr().out
 
 
+def test_cells_that_an_ended_run_did_not_measure_are_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, cut = result(), result() | {"complete": False}
+    cut["rows"] = [one for one in cut["rows"] if one["concurrency"] == 1]
+    paths = [str(write(tmp_path / "a.json", whole)), str(write(tmp_path / "b.json", cut))]
+    assert run(["compare", *paths, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["ok"], document["slower"], document["lost"]) == (False, False, True)
+    assert run(["compare", *paths]) == 1
+    assert capsys.readouterr().out.endswith("B is incomplete: its run ended before it had measured all of A's cells\n")
+    assert run(["compare", *reversed(paths)]) == 0  # what the one before lacks is no loss
+    write(Path(paths[1]), cut | {"complete": True})
+    assert run(["compare", *paths]) == 0
+
+
+def test_a_cell_of_a_machine_that_was_not_steady_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shaken = result()
+    shaken["rows"][3]["steady"] = False
+    paths = [str(write(tmp_path / "a.json", result())), str(write(tmp_path / "b.json", shaken))]
+    assert run(["compare", *paths]) == 0
+    printed = capsys.readouterr().out
+    assert [line.endswith(" !") for line in printed.splitlines()].count(True) == 1
+    assert "  ! the machine became slower or faster during this cell" in printed
+    assert run(["compare", *paths, "--json"]) == 0
+    assert [one["steady"] for one in json.loads(capsys.readouterr().out)["cells"]] == [True, True, True, False]
+
+
 def test_nothing_in_common_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = result()
     for one in other["rows"]:

@@ -397,6 +397,29 @@ def test_a_cpu_has_neither_another_runner_nor_graphs_to_try() -> None:
     assert [one.knob for one in found.knobs] == ["env.A=1"]
 
 
+@pytest.mark.parametrize(
+    ("machine", "image", "own", "tried"),
+    [
+        ("h200", "v0.32.0", None, {"attention backend TRITON_ATTN"}),  # there vLLM itself takes FlashAttention
+        ("h200", "v0.32.0", "TRITON_ATTN", {"attention backend FLASH_ATTN"}),
+        ("nvidia", "v0.32.0", None, {"attention backend TRITON_ATTN"}),
+        ("h200", "v0.23.0", None, set()),
+        ("b200", "v0.32.0", None, set()),  # FlashAttention has no kernels for its heads of 512
+        ("dgx-spark", "v0.32.0", None, set()),
+    ],
+)
+def test_the_other_attention_backend_is_tried_where_there_is_one(
+    machine: str, image: str, own: str | None, tried: set[str]
+) -> None:
+    set_ = [
+        f"machine={machine}",
+        f"image=vllm/vllm-openai:{image}",
+        *([f"serve.attention_backend={own}"] if own else []),
+    ]
+    found = field_of(load_profile("nvidia-31b-mtp", overrides=set_).profile, [], loads=(1,))
+    assert {one.knob for one in found.knobs if one.knob.startswith("attention")} == tried
+
+
 def test_another_target_or_machine_is_no_arm() -> None:
     base = load_profile("tiny-cpu").profile
     others = [load_profile(name).profile for name in ("spark-31b-mtp", "nvidia-31b-mtp")]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import bench_inspect
 import bench_patches
+import bench_speed
 
 ROOT = Path(__file__).parent.parent
 STATE = ROOT / ".tools" / "state"
@@ -172,7 +173,15 @@ def ms(value: float) -> str:
     return f"{value * 1000:.0f} ms"
 
 
-SUITES = {"cli": cli, "overlay": overlay, "starts": starts, "fit": fit, **bench_patches.SUITES, **bench_inspect.SUITES}
+SUITES = {
+    "cli": cli,
+    "overlay": overlay,
+    "starts": starts,
+    "fit": fit,
+    **bench_speed.SUITES,
+    **bench_patches.SUITES,
+    **bench_inspect.SUITES,
+}
 
 
 def main() -> int:

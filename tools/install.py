@@ -40,6 +40,8 @@ def main() -> int:
         subprocess.run(
             [*install, "--editable", ".", "--group", *(sys.argv[1:] or ["dev"])], cwd=ROOT, env=environment, check=True
         )
+        # uv compiles what it installs, and an editable install only points here.
+        subprocess.run([sys.executable, "-m", "compileall", "-q", "gemmaspec"], cwd=ROOT, check=True)
     except subprocess.CalledProcessError as failed:
         return int(failed.returncode)
     return 0

@@ -18,6 +18,10 @@ from typing import Any, Final
 
 import typer.main
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import accuracy
+
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
 from gemmaspec.lint.check import CODES
@@ -375,6 +379,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "smoke-issues": smoke_issues,
     "phases": phases,
     "exit-codes": exit_codes,
+    **accuracy.PARTS,
 }
 
 if __name__ == "__main__":

@@ -50,6 +50,11 @@ class CellChange:
     """Relative change that is noise here."""
 
     @property
+    def steady(self) -> bool:
+        """Whether the machine was equally fast before and after the cell, in both results."""
+        return bool(self.a.get("steady", True) and self.b.get("steady", True))
+
+    @property
     def change(self) -> float:
         """Tokens per second of B over A, minus 1."""
         return float(self.b["tokens_per_second"]) / float(self.a["tokens_per_second"]) - 1
@@ -73,11 +78,18 @@ class Comparison:
     changes: tuple[CellChange, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
+    b_complete: bool = True
+    """Whether B measured all that it was asked for."""
 
     @property
     def slower(self) -> bool:
         """Whether any cell is slower by more than noise."""
         return any(one.slower for one in self.changes)
+
+    @property
+    def lost(self) -> bool:
+        """Whether cells of A are missing in B because B's run failed or was interrupted: they may be slower."""
+        return bool(self.only_a) and not self.b_complete
 
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | None = None) -> Comparison:
@@ -95,6 +107,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
         changes=changes,
         only_a=tuple(_name(one) for one in a["rows"] if id(one) not in matched_a),
         only_b=tuple(_name(one) for one in b["rows"] if id(one) not in matched_b),
+        b_complete=bool(b.get("complete", True)),
     )
 
 
@@ -102,6 +115,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
     """Return the comparison as JSON."""
     return {
         "slower": found.slower,
+        "lost": found.lost,
         "differences": [{"what": one.what, "a": one.a, "b": one.b} for one in found.differences],
         "cells": [
             {
@@ -113,6 +127,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
                 "b": {name: one.b.get(name) for name in _FIGURES},
                 "change": one.change,
                 "noise": one.noise,
+                "steady": one.steady,
                 "verdict": "slower" if one.slower else "faster" if one.faster else "same",
             }
             for one in found.changes

@@ -58,18 +58,19 @@ class PromptSet:
 def read_prompts(folder: Path, *, name: str) -> PromptSet:
     """Return the prompts of a folder: one CATEGORY.jsonl per category, one prompt per line.
 
-    A line is {"prompt": "…"} or {"messages": […], "tools": […]}, with an optional "id". Raises UsageError with
-    file and line for anything else.
+    A line is {"prompt": "…"}, {"messages": […], "tools": […]} or {"turns": ["…", …]}, of which the first is asked,
+    with an optional "id". In a folder with a single file, a line's own "category" comes before the file's name. Raises
+    UsageError with file and line for anything else.
     """
     if not folder.is_dir():
-        raise UsageError(f"--prompts: missing folder {folder}")
+        raise UsageError(f"--prompts: {folder} is not a folder")
     files = sorted(folder.glob("*.jsonl"))
     digest = hashlib.sha256()
     found: list[Prompt] = []
     for file in files:
         text = _text(file)
         digest.update(f"{file.name}\0{len(text)}\0{text}".encode())
-        found += _of_file(file, text)
+        found += _of_file(file, text, single=len(files) == 1)
     if not found:
         raise UsageError(f"--prompts: {folder} contains no prompts; it needs one CATEGORY.jsonl per category")
     if len(found) > MAX_PROMPTS:
@@ -109,19 +110,21 @@ def _text(file: Path) -> str:
         raise UsageError(f"{file}: cannot read it: {why}") from None
 
 
-def _of_file(file: Path, text: str) -> Iterator[Prompt]:
+def _of_file(file: Path, text: str, *, single: bool) -> Iterator[Prompt]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield _prompt(line, f"{file}:{number}", file.stem, number)
+            yield _prompt(line, f"{file}:{number}", file.stem, number, single=single)
 
 
-def _prompt(line: str, place: str, category: str, number: int) -> Prompt:
+def _prompt(line: str, place: str, category: str, number: int, *, single: bool) -> Prompt:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         raise UsageError(f"{place}: not JSON") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{place}: not a prompt; it needs the key prompt or messages")
+        raise UsageError(f"{place}: not a prompt; it needs the key prompt, messages or turns")
+    if single and "category" in found:
+        category = _category(found["category"], place)
     return Prompt(
         id=str(found.get("id") or f"{category}-{number}")[:80],
         category=category,
@@ -132,7 +135,9 @@ def _prompt(line: str, place: str, category: str, number: int) -> Prompt:
 
 def _messages(found: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
     if "messages" not in found:
-        text = found.get("prompt")
+        text = found.get("prompt", found.get("turns"))
+        if isinstance(text, list) and text:
+            text = text[0]
         if not isinstance(text, str) or not text.strip():
             raise UsageError(f"{place}: the prompt is empty")
         return ({"role": "user", "content": text},)
@@ -142,6 +147,12 @@ def _messages(found: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], 
     if any(not isinstance(one.get("role"), str) for one in messages):
         raise UsageError(f"{place}: messages: each needs a role and a content")
     return messages
+
+
+def _category(value: Any, place: str) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > 60 or not value.isprintable():
+        raise UsageError(f"{place}: category must be a word")
+    return value
 
 
 def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:

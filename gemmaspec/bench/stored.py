@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.bench import result
 from gemmaspec.errors import UsageError
 
 RESULT: Final = "result.json"
@@ -14,6 +13,8 @@ RESULT: Final = "result.json"
 
 def read_result(path: Path) -> dict[str, Any]:
     """Return a result: a file, or a folder that bench wrote. Raises UsageError for anything else."""
+    from gemmaspec.bench import result
+
     return result.parse(read_text(path, limit=result.MAX_BYTES), file=str(_file(path)))
 
 

@@ -24,6 +24,9 @@ PARTS: Final = {
     "decoder layers": ("layers", "midlayer"),
 }
 """Part → parts of a tensor's name, checked in this order because the encoders have layers too."""
+_NAMES: Final = tuple(PARTS)
+_RANKS: Final = {mark: rank for rank, marks in enumerate(PARTS.values()) for mark in marks}
+"""Part of a tensor's name → the place of its part in PARTS. A model has thousands of tensors."""
 SCALES: Final = frozenset(
     {
         *("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale"),
@@ -78,8 +81,8 @@ def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
 
 def part_of(name: str) -> str:
     """Return the part that a tensor belongs to, by its name."""
-    words = name.split(".")
-    return next((part for part, marks in PARTS.items() if any(mark in words for mark in marks)), "other")
+    ranks = [_RANKS[word] for word in name.split(".") if word in _RANKS]
+    return _NAMES[min(ranks)] if ranks else "other"
 
 
 def stored(tensors: Iterable[Tensor]) -> Stored:

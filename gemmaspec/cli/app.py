@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -142,6 +141,8 @@ def _other(error: Exception, *, as_json: bool) -> int:
         return output.failure(Interrupted("interrupted"), as_json=as_json)
     if hasattr(error, "format_message"):  # click's own, under whichever name typer carries it
         return output.usage(error, as_json=as_json)
+    import traceback
+
     output.progress(traceback.format_exc().rstrip())
     output.progress("This is a bug in gemmaspec. Please report it with the lines above.")
     return 1

@@ -51,10 +51,7 @@ def bench(
         str | None,
         typer.Option("--category", metavar="LIST", help="Prompt categories, such as chat,code. [default: all]"),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option("--prompts", metavar="DIR", help="Folder with your own prompts, one CATEGORY.jsonl per category."),
-    ] = None,
+    prompts: options.Prompts = None,
     each: Annotated[int, typer.Option("--each", metavar="N", min=0, help="Prompts per category; 0 for all.")] = 2,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Maximum tokens per answer.")

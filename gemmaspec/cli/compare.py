@@ -32,7 +32,8 @@ def compare(
 ) -> None:
     """Compare two results of bench: what differs between the runs, and how much faster or slower B is.
 
-    Exit code 1 if a cell of B is slower than in A by more than noise.
+    Exit code 1 if a cell of B is slower than in A by more than noise, or if B's run ended before it had measured all of
+    A's cells.
     """
     from gemmaspec.bench.compare import compare as compared
     from gemmaspec.bench.compare import comparison_json
@@ -41,11 +42,11 @@ def compare(
 
     found = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
     if json:
-        output.json_data({"ok": not found.slower, **comparison_json(found)})
+        output.json_data({"ok": not (found.slower or found.lost), **comparison_json(found)})
     else:
         for line in text.lines(found, str(a), str(b), width=output.width_of(sys.stdout)):
             output.told(line)
-    raise typer.Exit(1 if found.slower else 0)
+    raise typer.Exit(1 if found.slower or found.lost else 0)
 
 
 def _share(text: str | None) -> float | None:

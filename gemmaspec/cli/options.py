@@ -102,6 +102,15 @@ Profile = Annotated[
         show_default=False,
     ),
 ]
+Prompts = Annotated[
+    str | None,
+    typer.Option(
+        "--prompts",
+        metavar="DIR|NAME@REV",
+        help="Your own prompts: a folder with one CATEGORY.jsonl per category, or a data set of the Hugging Face Hub, "
+        "OWNER/NAME@REVISION. [default: those of gemmaspec]",
+    ),
+]
 Stack = Annotated[
     str,
     typer.Argument(

@@ -57,10 +57,7 @@ def tune(
             autocompletion=options.complete_key,
         ),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option("--prompts", metavar="DIR", help="Own prompts: a folder with one CATEGORY.jsonl for each kind."),
-    ] = None,
+    prompts: options.Prompts = None,
     category: Annotated[
         str | None, typer.Option("--category", metavar="LIST", help="Kinds of prompts, as in chat,code. [default: all]")
     ] = None,

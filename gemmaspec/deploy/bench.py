@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec import __version__, data
+from gemmaspec import __version__
 from gemmaspec.bench import result
 from gemmaspec.bench.cells import Arm, Task, cells_of, order
-from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, read_prompts
+from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
 from gemmaspec.bench.report import page
 from gemmaspec.bench.settings import Settings, arms_of, as_json
 from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy import measurements
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.prompt_sets import prompt_set
 from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
@@ -29,8 +30,6 @@ from gemmaspec.profile.runs import compile_of
 
 REPORT: Final = "report.html"
 CONCURRENCIES: Final = (1, 4, 8)
-OWN: Final = "gemmaspec"
-"""The name of the prompts that ship."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,8 @@ class BenchRequest:
     concurrencies: tuple[int, ...] = ()
     contexts: tuple[int, ...] = ()
     categories: tuple[str, ...] = ()
-    prompts: Path | None = None
+    prompts: str | None = None
+    """A folder, or OWNER/NAME@REVISION of the Hub; None for those that ship."""
     each: int = 2
     max_tokens: int = 128
     ignore_eos: bool = False
@@ -70,7 +70,7 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
     """
     loaded = load_profile(request.profile, overrides=request.overrides)
-    prompts = read_prompts(request.prompts or data.PROMPTS, name=str(request.prompts or OWN))
+    prompts = prompt_set(request.prompts, progress.note)
     settings = _settings(request, loaded, prompts)
     run = _Run(request, settings, loaded, chosen(prompts, categories=settings.categories, each=settings.each), progress)
     return run.run()

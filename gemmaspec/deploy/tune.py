@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmaspec import __version__, data
+from gemmaspec import __version__
 from gemmaspec.bench import cells as bench_cells
-from gemmaspec.bench.prompts import PromptSet, chosen, read_prompts
+from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy import tuned
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.prompt_sets import prompt_set
 from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.deploy.tune_field import Compared
 from gemmaspec.engine.server import EngineName
@@ -45,7 +46,7 @@ class TuneRequest:
     tries: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     engine: EngineName | None = None
-    prompts: Path | None = None
+    prompts: str | None = None
     categories: tuple[str, ...] = ()
     each: int = 4
     rounds: int = 3
@@ -94,16 +95,12 @@ def tune(request: TuneRequest, progress: StartProgress) -> Outcome:
 def plan(request: TuneRequest) -> tuple[Compared, Settings]:
     """Return what a tuning would compare; starts nothing."""
     compared = Compared.of(request.profile, request)
-    return compared, _settings(request, compared, _prompts(request))
+    return compared, _settings(request, compared, prompt_set(request.prompts, lambda _: None))
 
 
 def state_file(name: str) -> Path:
     """Return where what was tried is kept, for --resume."""
     return state_dir() / "tune" / f"{name}.json"
-
-
-def _prompts(request: TuneRequest) -> PromptSet:
-    return read_prompts(request.prompts or data.PROMPTS, name=str(request.prompts or "gemmaspec"))
 
 
 def _settings(request: TuneRequest, compared: Compared, prompts: PromptSet) -> Settings:
@@ -134,7 +131,7 @@ class _Run:
 
     def __init__(self, request: TuneRequest, progress: StartProgress) -> None:
         self._request, self._progress = request, progress
-        prompts = _prompts(request)
+        prompts = prompt_set(request.prompts, progress.note)
         self._compared = Compared.of(request.profile, request)
         self._settings = _settings(request, self._compared, prompts)
         self._target = tuned.destination(self._compared.base, name=request.name, out=request.out)

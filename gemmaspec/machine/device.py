@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import psutil
-
 from gemmaspec.fit.machine import Device
 from gemmaspec.machine import nvidia
 from gemmaspec.machine.nvidia import Gpu
@@ -11,6 +9,8 @@ from gemmaspec.machine.nvidia import Gpu
 
 def this_cpu() -> Device:
     """Return the machine without its accelerator. Free is MemAvailable: the page cache counts as free."""
+    import psutil
+
     memory = psutil.virtual_memory()
     return Device(name="this machine", memory=memory.total, free=memory.available, cpu=True, here=True)
 
@@ -27,6 +27,8 @@ def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
     A GB10 has no memory of its own: total and free are then the machine's, as vLLM takes them
     (vllm/utils/mem_utils.py, MemorySnapshot).
     """
+    import psutil
+
     memory = psutil.virtual_memory()
     return Device(
         name=gpu.name,

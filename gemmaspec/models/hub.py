@@ -22,6 +22,8 @@ SECONDS: Final = 10.0
 """Timeout for the Hub in seconds."""
 
 
+Kind = Literal["model", "data set"]
+
 _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 
 
@@ -30,24 +32,26 @@ class Unreachable(EnvironmentMissing):
 
 
 class HubFiles:
-    """One model at one commit on the Hub."""
+    """One model at one commit on the Hub, or one data set."""
 
     source: Literal["folder", "cache", "hub"] = "hub"
 
-    def __init__(self, model: str, info: Any) -> None:
-        self.model = model
+    def __init__(self, model: str, info: Any, *, kind: Kind = "model") -> None:
+        self.model, self._kind = model, kind
         self.revision: str | None = info.sha
         siblings = [one for one in (info.siblings or [])[:MOST_FILES] if "/" not in one.rfilename]
         self.sizes: Mapping[str, int] = {one.rfilename: one.size or 0 for one in siblings}
         self._large = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
         self._bases = hub_ids((info.card_data or {}).get("base_model"))
+        self.licence = _words((info.card_data or {}).get("license"))
+        """As the model card says; "" where it says nothing."""
         self._lock = threading.Lock()
         self.bytes_read = 0
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of a file, with retries if the connection breaks off."""
         stop = min(stop, self.sizes[name])
-        with refusals(self.model, self.revision):
+        with refusals(self.model, self.revision, kind=self._kind):
             piece = self._asked(name, start, stop)
         if len(piece) < stop - start:
             raise Unreachable(f"the connection to the Hub broke off in {name} of {self.model}", hint="try again")
@@ -80,7 +84,8 @@ class HubFiles:
 
         if start >= stop:
             return b""
-        url = hf_hub_url(self.model, name, revision=self.revision, endpoint=constants.ENDPOINT)
+        repo_type = "dataset" if self._kind == "data set" else None
+        url = hf_hub_url(self.model, name, repo_type=repo_type, revision=self.revision, endpoint=constants.ENDPOINT)
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         piece = bytearray()
         with http_stream_backoff(
@@ -109,15 +114,30 @@ def on_hub(model: str, revision: str | None) -> HubFiles:
         return HubFiles(model, HfApi().model_info(model, revision=revision, files_metadata=True, timeout=SECONDS))
 
 
-def page(model: str) -> str:
-    """Return the address of a model's page."""
+def dataset_on_hub(name: str, revision: str) -> HubFiles:
+    """Return a data set as it is on the Hub. Raise EnvironmentMissing, or Unreachable without an answer."""
+    from huggingface_hub import HfApi
+
+    with refusals(name, revision, kind="data set"):
+        info = HfApi().dataset_info(name, revision=revision, files_metadata=True, timeout=SECONDS)
+        return HubFiles(name, info, kind="data set")
+
+
+def page(model: str, *, kind: Kind = "model") -> str:
+    """Return the address of a model's or a data set's page."""
     from huggingface_hub import constants
 
-    return f"{constants.ENDPOINT}/{model}"
+    return f"{constants.ENDPOINT}/{'datasets/' if kind == 'data set' else ''}{model}"
+
+
+def _words(value: object) -> str:
+    """Return a card's own short text, without what a terminal would interpret."""
+    found = value if isinstance(value, str) else ""
+    return "".join(char for char in found if char.isprintable())[:60]
 
 
 @contextmanager
-def refusals(model: str, revision: str | None) -> Iterator[None]:
+def refusals(model: str, revision: str | None, *, kind: Kind = "model") -> Iterator[None]:
     """Turn errors of the Hub's client into one sentence without the token and without a URL."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -128,14 +148,14 @@ def refusals(model: str, revision: str | None) -> Iterator[None]:
     except GatedRepoError:
         raise EnvironmentMissing(
             f"{model} is gated, and this token has no access yet",
-            hint=f"accept the terms at {page(model)}, then: hf auth login, or export HF_TOKEN=…",
+            hint=f"accept the terms at {page(model, kind=kind)}, then: hf auth login, or export HF_TOKEN=…",
         ) from None
     except RevisionNotFoundError:
         raise EnvironmentMissing(f"{model} has no revision {revision}") from None
     except RepositoryNotFoundError:
         raise EnvironmentMissing(
-            f"the model {model} does not exist on the Hub, or it is private and this token may not read it",
-            hint=f"check the spelling; for a private model: export HF_TOKEN=…; for a folder: ./{model}",
+            f"the {kind} {model} does not exist on the Hub, or it is private and this token may not read it",
+            hint=f"check the spelling; for a private {kind}: export HF_TOKEN=…; for a folder: ./{model}",
         ) from None
     except Exception as error:  # the Hub's client has its own HTTP library, and changed it before
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -148,5 +168,5 @@ def refusals(model: str, revision: str | None) -> Iterator[None]:
             raise EnvironmentMissing(f"cannot write to the cache: {error.strerror}", hint="df -h") from None
         raise Unreachable(
             f"cannot query the Hub about {model}: {reason(error)}",
-            hint=f"curl -I {page(model)}",
+            hint=f"curl -I {page(model, kind=kind)}",
         ) from None

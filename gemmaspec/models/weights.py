@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from gemmaspec.checkpoint.fields import Fields, load_object
@@ -54,6 +53,8 @@ def _safetensors(files: CheckpointFiles) -> set[str]:
 
 def read_tensors(files: CheckpointFiles, names: tuple[str, ...]) -> tuple[Tensor, ...]:
     """Return every tensor, from the headers alone. Raise CheckpointError if the headers are too large or invalid."""
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=8) as pool:
         pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
         lengths = [_length(files, name, piece) for name, piece in zip(names, pieces, strict=True)]

@@ -30,8 +30,9 @@ SHOWN: Final = (
         source="tiny-cpu on a CPU: tests/test_live_k_real.py",
     ),
 )
-"""Why no more. mtp under model runner v1 of 0.32.0 gave wrong text when k changed under concurrent requests (3 of 12
-answers, none of 16 with a fixed k). Under v2 on an H200 steps and counters were right, and with dummy weights nobody
+"""Why no more. mtp under model runner v1 of 0.32.0 gave wrong text when k changed to 0 and back under concurrent
+requests: 4 of 28 answers; none of 24 where k changed and was never 0, none of 40 with a fixed k
+(docs/guides/live-k.md). Under v2 on an H200 steps and counters were right, and with dummy weights nobody
 compared the text: so mtp is refused there too.
 
 Up to 0.23 SpeculativeConfig has no num_speculative_tokens_per_batch_size. 0.24 to 0.31 draft the

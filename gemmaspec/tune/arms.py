@@ -11,8 +11,10 @@ from gemmaspec.bench.cells import NONE
 from gemmaspec.bench.settings import arm_of
 from gemmaspec.errors import UsageError
 from gemmaspec.predict.steps import PARALLEL
+from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import compile_of, vllm_of
+from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.releases.model_runner import RunnerInput, runner_for, runs
 
 USUAL: Final = (1, 2, 4, 8)
@@ -165,7 +167,7 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
 
 
 def _knobs(profile: Profile, asked: Sequence[str]) -> Iterator[Arm]:
-    """Yield what is tried on the fastest arm: what was asked for, then the other model runner and the other graphs."""
+    """Yield what is tried on the fastest arm: what was asked for, then the other runner, attention and graphs."""
     for text in asked:
         yield _knob(profile, text, text)
     vllm = vllm_of(profile)
@@ -176,11 +178,26 @@ def _knobs(profile: Profile, asked: Sequence[str]) -> Iterator[Arm]:
         given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
         if spec.method != "dspark" and all(runs(runner_for(vllm), one) == "v2" for one in given):
             yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
+    yield from _attention(profile, vllm)
     if profile.serve.enforce_eager:
         yield _knob(profile, "with graphs", "serve.enforce_eager=false")
     elif compile_of(profile) == "default":
         words = json.dumps([*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS])
         yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")
+
+
+def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
+    """Yield the other attention backend of the target, where vLLM has two for a Gemma 4 on the machine's GPU.
+
+    A machine without a known GPU is taken to have two: a backend that it lacks does not start, which is a result.
+    A head of MTP inherits the target's; DFlash and DSpark run on FLASH_ATTN alone.
+    """
+    rule = attention_for(vllm or "")
+    capability = MACHINES[profile.machine].compute_capability if profile.machine in MACHINES else None
+    if (capability and int(capability.split(".")[0]) not in rule.wide_heads_on) or not rule.flash_attention_on:
+        return
+    other = "FLASH_ATTN" if (profile.serve.attention_backend or "").upper() == "TRITON_ATTN" else "TRITON_ATTN"
+    yield _knob(profile, f"attention backend {other}", f"serve.attention_backend={other}")
 
 
 def _knob(profile: Profile, name: str, *overrides: str) -> Arm:

@@ -40,8 +40,12 @@ def lines(found: Comparison, a: str, b: str, *, width: int | None) -> Iterator[s
     yield from table.lines(_COLUMNS, [_cells(change) for change in found.changes], width=width, indent="  ")
     for name, side in ((found.only_a, "A"), (found.only_b, "B")):
         yield from (f"  only in {side}: {one}" for one in name)
+    if not all(one.steady for one in found.changes):
+        yield "  ! the machine became slower or faster during this cell; measure it again before you rely on it"
     yield ""
     yield _verdict(found)
+    if found.lost:
+        yield "B is incomplete: its run ended before it had measured all of A's cells"
 
 
 def _cells(one: CellChange) -> tuple[str, ...]:
@@ -56,7 +60,7 @@ def _cells(one: CellChange) -> tuple[str, ...]:
         f"{one.noise:.1%}",
         f"{one.a['acceptance_length']:.2f} → {one.b['acceptance_length']:.2f}",
         f"{one.a['step_ms']:.2f} → {one.b['step_ms']:.2f}",
-        "slower" if one.slower else "faster" if one.faster else "",
+        ("slower" if one.slower else "faster" if one.faster else "") + ("" if one.steady else " !"),
     )
 
 

@@ -1,0 +1,206 @@
+"""What `gemmaspec predict` says of each measured cell without having seen it, and which share of the bounds a cell
+reaches: tables of docs/guides/predict.md and docs/explanations/measured-speed.md, which tools/reference.py writes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.deploy.fit import plan_of
+from gemmaspec.fit.roofline import step_bytes
+from gemmaspec.predict.predict import Asked, predict
+from gemmaspec.predict.rows import Row, parse_rows
+from gemmaspec.profile.load import load_profile
+
+ROOT: Final = Path(__file__).parent.parent
+OLDER: Final = ROOT / "tests" / "data" / "speed-h200-31b.json"
+"""vLLM 0.26.0, each cell measured twice."""
+NEWER: Final = ROOT / "measurements" / "h200-31b-nvfp4-0.32.0.json"
+_TARGET: Final = "nvidia-31b-mtp"
+_AS_MEASURED: Final = ("machine=h200", "serve.kv_cache_dtype=fp8")
+_HALF_AN_ANSWER: Final = 128
+"""Tokens in the cache beyond the prompt, on average over an answer of 256."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """One measured cell, and what is predicted of it from all others."""
+
+    row: Row
+    """The first of its measurements."""
+    measured: float
+    """Tokens per second of all requests, the mean of its measurements."""
+    predicted: float
+    interval: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        """Prediction over measurement, minus 1."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def held(self) -> bool:
+        """Whether the interval holds the measurement."""
+        return self.interval[0] <= self.measured <= self.interval[1]
+
+    @property
+    def corner(self) -> bool:
+        """Whether it is the largest k of its method at the most requests, beyond which nothing was measured."""
+        return (self.row.method, self.row.k, self.row.concurrency) in (("mtp", 8, 8), ("dspark", 7, 8))
+
+
+@functools.cache
+def left_out(file: Path) -> tuple[LeftOut, ...]:
+    """Return every cell of a file, each predicted from the others."""
+    rows = parse_rows(file.read_text(), file=file.name)
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_cell(row), []).append(row)
+    return tuple(_left_out(own, [row for row in rows if _cell(row) != key]) for key, own in groups.items())
+
+
+def _cell(row: Row) -> tuple[Any, ...]:
+    return row.setting, row.method, row.k, row.concurrency
+
+
+def _left_out(own: Sequence[Row], others: Sequence[Row]) -> LeftOut:
+    first = own[0]
+    found = predict(others, Asked(ks=(first.k,), concurrencies=(first.concurrency,)))
+    (one,) = [each for each in found if (each.setting, each.method) == (first.setting, first.method)]
+    measured = statistics.mean(row.tokens_per_second for row in own)
+    return LeftOut(row=first, measured=measured, predicted=one.tokens_per_second, interval=one.interval)
+
+
+# Parts of the documentation
+
+
+def in_short() -> str:
+    """Return the README's sentence, in one line; tests/test_predict.py compares it."""
+    found = left_out(NEWER)
+    rest = [one for one in found if not one.corner]
+    return (
+        f"On an H200 with vLLM 0.32.0, each of {len(found)} measured cells was predicted from the others: half of them "
+        f"within {_median(found)}, {len(rest)} within {_largest(rest)}, and all within {_largest(found)}"
+    )
+
+
+def by_method() -> str:
+    """Return the errors of leaving each cell out, by method and vLLM."""
+    lines = ["| vLLM | method | cells | median | largest | in the 90 % interval |", "|---|---|---|---|---|---|"]
+    for vllm, file in (("0.26.0", OLDER), ("0.32.0", NEWER)):
+        found = left_out(file)
+        for method in (*dict.fromkeys(one.row.method for one in found), "all"):
+            own = [one for one in found if method in (one.row.method, "all")]
+            name = method if method in ("none", "all") else f"`{method}`"
+            lines.append(_line(vllm, name, len(own), _median(own), _largest(own), sum(one.held for one in own)))
+    return "\n".join(lines)
+
+
+def every_cell() -> str:
+    """Return what was measured of each cell of vLLM 0.32.0, and what is predicted of it."""
+    head = ("method", "k", "at once", "tok/s", "times", "E(k)", "ms a step", "first token, ms", "predicted", "off")
+    lines = [_line(*head), "|---" * len(head) + "|"]
+    for one, raw, alone in _cells():
+        lines.append(
+            _line(
+                _name(one),
+                one.row.k or "-",
+                f"{one.row.concurrency}" + ("" if raw.get("steady", True) else r" \*"),
+                f"{one.measured:.1f}",
+                f"{one.measured / alone.tokens_per_second:.2f}",
+                f"{one.row.tokens_per_step:.2f}",
+                f"{raw['step_ms']:.2f}",
+                f"{raw['ttft_ms']:.0f}",
+                f"{one.predicted:.1f}",
+                _signed(one.error),
+            )
+        )
+    return "\n".join(lines)
+
+
+def shares() -> str:
+    """Return each cell's share of what free drafting would give, and of the memory's bandwidth."""
+    head = ("method", "k", "at once", "of the bound, by tok/s", "of the bound, by steps", "of the roofline")
+    lines = [_line(*head), "|---" * len(head) + "|"]
+    plan = plan_of(load_profile(_TARGET, overrides=_AS_MEASURED))
+    assert plan.device.bandwidth
+    steps = {_cell(one.row): raw["step_ms"] for one, raw, _ in _cells()}
+    for one, raw, alone in _cells():
+        row = one.row
+        bound = row.tokens_per_step * alone.tokens_per_second
+        context = row.context + _HALF_AN_ANSWER
+        read = step_bytes(plan, context=context, concurrency=row.concurrency, tokens=row.k + 1).alone
+        by_steps = steps[_cell(alone)] / raw["step_ms"]
+        drafting = (_percent(one.measured / bound), _percent(by_steps)) if row.k else ("-", "-")
+        lines.append(
+            _line(
+                _name(one),
+                row.k or "-",
+                row.concurrency,
+                *drafting,
+                _percent(read / plan.device.bandwidth * 1000 / raw["step_ms"]),
+            )
+        )
+    return "\n".join(lines)
+
+
+def _cells() -> Iterator[tuple[LeftOut, dict[str, Any], Row]]:
+    """Yield each cell with its whole row and the row without speculation, in the order of the tables."""
+    found = left_out(NEWER)
+    whole = json.loads(NEWER.read_text())["rows"]
+    settings = list(dict.fromkeys(one.row.setting for one in found))
+    order = list(dict.fromkeys(one.row.method for one in found))
+    order.sort(key=("none", "mtp", "eagle3", "dflash", "dspark").index)
+    pairs = sorted(
+        zip(found, whole, strict=True),
+        key=lambda pair: (
+            settings.index(pair[0].row.setting),
+            order.index(pair[0].row.method),
+            pair[0].row.k,
+            pair[0].row.concurrency,
+        ),
+    )
+    for one, raw in pairs:
+        (alone,) = [
+            other.row
+            for other in found
+            if (other.row.setting, other.row.k, other.row.concurrency) == (one.row.setting, 0, one.row.concurrency)
+        ]
+        yield one, raw, alone
+
+
+def _name(one: LeftOut) -> str:
+    return f"{one.row.method}{', compiled' if one.row.setting.compile == 'default' else ''}"
+
+
+def _median(found: Iterable[LeftOut]) -> str:
+    return f"{statistics.median(abs(one.error) for one in found):.1%}".replace("%", " %")
+
+
+def _largest(found: Iterable[LeftOut]) -> str:
+    return f"{max(abs(one.error) for one in found):.1%}".replace("%", " %")
+
+
+def _signed(share: float) -> str:
+    text = f"{share:+.1%}".replace("%", " %")
+    return text[1:] if text[1:] == "0.0 %" else text
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+PARTS = {
+    "accuracy-by-method": by_method,
+    "measured-cells": every_cell,
+    "measured-shares": shares,
+}
