@@ -184,6 +184,10 @@ def _nodes(profile: Profile) -> Iterator[Mistake]:
     """Yield what cannot be said of a server on several machines."""
     if profile.nodes == 1:
         return
+    if profile.replicas > 1:
+        yield Mistake(("replicas",), "works with servers of one machine each only", ("nodes",))
+    if profile.watch.container:
+        yield Mistake(("watch", "container"), "works on one machine only; run `gemmaspec watch` instead", ("nodes",))
     serve = profile.serve
     gpus = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1)
     given = asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
