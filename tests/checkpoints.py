@@ -9,7 +9,7 @@ from typing import Any
 
 from gemmaspec.checkpoint.config import describe
 from gemmaspec.checkpoint.fields import Fields
-from gemmaspec.checkpoint.model import Checkpoint, Tensor
+from gemmaspec.checkpoint.parts import Checkpoint, Tensor
 from gemmaspec.checkpoint.quantization import declared
 from tests import shapes
 

@@ -9,7 +9,7 @@ import pytest
 
 from gemmaspec.engine.server import Engine, EngineName, Runs, Server, State
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.ready.probe import Answer
+from gemmaspec.ready.first_request import Answer
 from gemmaspec.ready.wait import Ready
 
 ANSWER = Answer(

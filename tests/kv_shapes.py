@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.checkpoint.model import Layer, TextModel
+from gemmaspec.checkpoint.parts import Layer, TextModel
 from gemmaspec.fit.kvcache import KvCache
 from gemmaspec.fit.kvgroups import Unplannable, groups_of
 from gemmaspec.fit.kvspec import Owned, layer_caches

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.bench.compare import compare
-from gemmaspec.bench.report import page
+from gemmaspec.bench.page import page
 from gemmaspec.bench.svg import Chart, Line, svg
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import lines as bench_lines

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemmaspec.checkpoint.config import Described, describe
 from gemmaspec.checkpoint.fields import Fields, load_object
-from gemmaspec.checkpoint.model import Layer
+from gemmaspec.checkpoint.parts import Layer
 from gemmaspec.errors import CheckpointError
 from tests import shapes
 from tests.test_checkpoint_header import json_values

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.checkpoint.fields import Fields
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.quantization import declared
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.errors import CheckpointError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.plan import MemoryPlan, Models
+from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import plan_of
 

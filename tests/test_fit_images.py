@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.machine import GIB, Device
+from gemmaspec.fit.memory_plan import HELD, MemoryPlan
 from gemmaspec.fit.overhead import Overhead
-from gemmaspec.fit.plan import HELD, MemoryPlan
 from gemmaspec.fit.weights import weights_of
 from gemmaspec.releases.media import largest_item
 from tests.fit_shapes import checkpoint

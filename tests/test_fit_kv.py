@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.model import Layer, TextModel
+from gemmaspec.checkpoint.parts import Layer, TextModel
 from gemmaspec.fit.kvcache import KvCache
 from gemmaspec.fit.kvgroups import NOT_DIVISIBLE, TWO_BLOCKS, TWO_WINDOWS, Unplannable, groups_of
 from gemmaspec.fit.kvspec import layer_caches, sliding_block

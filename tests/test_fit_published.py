@@ -11,7 +11,7 @@ from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, checkpoi
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GIB, Device, named
-from gemmaspec.fit.plan import MemoryPlan, Models
+from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES

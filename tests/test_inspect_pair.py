@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.model import Checkpoint, TextModel
+from gemmaspec.checkpoint.parts import Checkpoint, TextModel
 from gemmaspec.finding import Finding
 from gemmaspec.inspect.kind import kind_of
 from gemmaspec.inspect.pair import KnownPair, Pairing, pair

@@ -20,7 +20,7 @@ from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import state_dir
-from gemmaspec.lock.model import Lock, LockedModel, Versions
+from gemmaspec.lock.document import Lock, LockedModel, Versions
 
 FACTS = Lock(
     profile="mine",
@@ -227,7 +227,7 @@ def test_another_release_in_the_same_environment_stops_a_rollback(
 
 
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from gemmaspec.lock.model import LockedImage
+    from gemmaspec.lock.document import LockedImage
 
     monkeypatch.setattr("gemmaspec.deploy.rollback.image_identity", lambda _: None)
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")

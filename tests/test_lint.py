@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmaspec import data
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.finding import Finding
 from gemmaspec.lint.check import CODES, check
 from gemmaspec.lint.command import arguments, resolve

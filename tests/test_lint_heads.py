@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.checkpoint.model import Speculator
+from gemmaspec.checkpoint.parts import Speculator
 from gemmaspec.deploy.lint import stop_on_errors
 from gemmaspec.lint.check import check
 from gemmaspec.patching.patch import Shelf

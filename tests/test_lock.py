@@ -17,7 +17,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy import lock, lockfile, resolve
 from gemmaspec.engine.identity import digest_of, repository_of
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
-from gemmaspec.lock.model import Lock, LockedImage, LockedModel, Versions
+from gemmaspec.lock.document import Lock, LockedImage, LockedModel, Versions
 from gemmaspec.lock.moved import Moved, moved
 from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import lock_text, parse_lock

@@ -15,7 +15,7 @@ from gemmaspec.deploy import stacks
 from gemmaspec.engine.server import Server, State
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import launcher_patch
-from gemmaspec.patching.known import KNOWN_FILE, FileHash, fingerprint, known_text
+from gemmaspec.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text
 from gemmaspec.patching.patch import load_patch, load_patches
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.trees.provenance import compare, verdicts

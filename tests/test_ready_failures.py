@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.patch import load_patches
 from gemmaspec.ready.failures import explain, find_cause
-from gemmaspec.ready.known import KILLED, KNOWN, known_failures
+from gemmaspec.ready.known_failures import KILLED, KNOWN, known_failures
 from gemmaspec.ready.tracebacks import described, root_exception
 
 LOGS = Path(__file__).parent / "logs"

@@ -17,11 +17,11 @@ from gemmaspec.deploy.prepare import prepare
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.profile.load import load_profile
+from gemmaspec.ready import first_request as probing
 from gemmaspec.ready import http
-from gemmaspec.ready import probe as probing
 from gemmaspec.ready.counters import SpecCounters
+from gemmaspec.ready.first_request import ask, healthy, probe, read_counters, user_message
 from gemmaspec.ready.http import NoAnswer, Reply
-from gemmaspec.ready.probe import ask, healthy, probe, read_counters, user_message
 from tests.standin import StandIn, stand_in
 
 

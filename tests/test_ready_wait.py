@@ -12,9 +12,9 @@ import pytest
 
 from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed, TimedOut
+from gemmaspec.ready.first_request import Answer
 from gemmaspec.ready.http import NoAnswer
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.probe import Answer
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from tests.standin import stand_in
 

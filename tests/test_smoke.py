@@ -13,7 +13,7 @@ from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen
 from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, judged, shown, skipped
-from gemmaspec.smoke.known import KNOWN, Known
+from gemmaspec.smoke.known_issues import KNOWN, Known
 from gemmaspec.smoke.texts import leak, loop, variety
 from tests.fake_chat import CALLS, MODEL, TEXT, FakeChat, Reply, fake_chat
 

@@ -18,7 +18,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.tune import stored
 from gemmaspec.tune.arms import Arm, Field, field_of
 from gemmaspec.tune.choose import Choice, choose
-from gemmaspec.tune.plan import Done, Visit, next_visit, rule_out, rungs_of
+from gemmaspec.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
 from gemmaspec.tune.settings import seconds_of
 from gemmaspec.tune.tried import Cell, Tried
 

@@ -44,7 +44,7 @@ def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     from dataclasses import replace
 
     from gemmaspec.deploy import knowngood
-    from gemmaspec.lock.model import Lock, LockedModel, Versions
+    from gemmaspec.lock.document import Lock, LockedModel, Versions
     from gemmaspec.stack.build import STACK_FILES
     from gemmaspec.stack.folder import read_file
 
@@ -375,7 +375,7 @@ def test_what_is_not_known_is_not_called_absent(machine: FakeMachine, capsys: py
 def test_lock_pins_what_runs_on_its_engine(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gemmaspec.lock.model import Lock, LockedModel, Versions
+    from gemmaspec.lock.document import Lock, LockedModel, Versions
 
     asked: list[str] = []
 

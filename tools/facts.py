@@ -22,7 +22,7 @@ from gemmaspec import launcher
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.index import wheels
-from gemmaspec.index.cache import keep, kept
+from gemmaspec.index.cache_folder import keep, kept
 from gemmaspec.releases import facts, table
 from gemmaspec.releases.changes import changes
 from gemmaspec.releases.extract import cuda_of

@@ -33,7 +33,7 @@ from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir, write_whole
 from gemmaspec.index import wheels as index
-from gemmaspec.index.cache import cache_dir
+from gemmaspec.index.cache_folder import cache_dir
 from gemmaspec.profile.load import load_profile
 from gemmaspec.releases.facts import Facts, facts_for, releases
 from gemmaspec.runtime import ensure_runtime

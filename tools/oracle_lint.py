@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from oracle import Oracle, model_folders
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.errors import ProfileError
 from gemmaspec.lint.check import check
 from gemmaspec.models.open import open_checkpoint

@@ -31,10 +31,10 @@ from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Measured, Profile
 from gemmaspec.profile.schema import profile_schema
-from gemmaspec.ready.known import KILLED, known_failures
+from gemmaspec.ready.known_failures import KILLED, known_failures
 from gemmaspec.ready.phases import MARKS
 from gemmaspec.smoke.catalogue import CHECKS
-from gemmaspec.smoke.known import KNOWN
+from gemmaspec.smoke.known_issues import KNOWN
 
 ROOT: Final = Path(__file__).parent.parent
 _PART: Final = re.compile(r"(<!-- ([a-z-]+): made from the code -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -81,7 +81,7 @@ def failures(release: str) -> Found:
     """Return which texts of known failures and phases the release before prints, and this one does not."""
     import oracle
 
-    from gemmaspec.ready.known import known_failures
+    from gemmaspec.ready.known_failures import known_failures
     from gemmaspec.ready.phases import MARKS
 
     patterns = [(one.code, one.pattern.pattern) for one in known_failures()]
@@ -157,7 +157,7 @@ def _fitted(profile: str, release: str) -> list[str]:
     from gemmaspec.deploy.fit import FitRequest
     from gemmaspec.deploy.fit import fit as use_case
     from gemmaspec.errors import GemmaspecError
-    from gemmaspec.fit.report import document
+    from gemmaspec.fit.document import document
     from gemmaspec.profile.load import load_profile
     from gemmaspec.profile.machines import MACHINES
 

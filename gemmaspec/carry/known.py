@@ -14,7 +14,7 @@ from gemmaspec.carry.patchset import load_set
 from gemmaspec.errors import PatchError
 from gemmaspec.files import write_whole
 from gemmaspec.patching import decide as deciding
-from gemmaspec.patching.known import KNOWN_FILE, FileHash, fingerprint, known_text
+from gemmaspec.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text
 from gemmaspec.patching.places import place_of
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.released import Releases

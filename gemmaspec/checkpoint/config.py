@@ -7,7 +7,7 @@ from typing import Final
 
 from gemmaspec.checkpoint.fields import Fields
 from gemmaspec.checkpoint.layers import gemma_text, plain_text
-from gemmaspec.checkpoint.model import Speculator, TextModel
+from gemmaspec.checkpoint.parts import Speculator, TextModel
 from gemmaspec.errors import CheckpointError
 
 ASSISTANTS: Final = ("gemma4_assistant", "gemma4_unified_assistant")

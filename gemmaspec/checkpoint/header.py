@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gemmaspec.checkpoint.fields import load_object, printable
-from gemmaspec.checkpoint.model import Tensor
+from gemmaspec.checkpoint.parts import Tensor
 from gemmaspec.errors import CheckpointError
 
 PREFIX: Final = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gemmaspec.checkpoint.fields import Fields, printable
-from gemmaspec.checkpoint.model import Layer, LayerKind, TextModel
+from gemmaspec.checkpoint.parts import Layer, LayerKind, TextModel
 from gemmaspec.errors import CheckpointError
 
 _KINDS: Final[dict[str, LayerKind]] = {"sliding_attention": "sliding", "full_attention": "full"}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from gemmaspec.checkpoint.fields import MOST_ITEMS, Fields
-from gemmaspec.checkpoint.model import Quantization
+from gemmaspec.checkpoint.parts import Quantization
 from gemmaspec.errors import CheckpointError
 
 AWQ: Final = "NVFP4_AWQ"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.checkpoint.model import Tensor
+from gemmaspec.checkpoint.parts import Tensor
 
 PARTS: Final = {
     "vision": ("vision_tower", "vision_embedder", "embed_vision", "vision_model", "multi_modal_projector"),

@@ -91,7 +91,7 @@ def fit(
     from gemmaspec.cli.text import fit
     from gemmaspec.deploy.fit import FitRequest
     from gemmaspec.deploy.fit import fit as use_case
-    from gemmaspec.fit.report import document
+    from gemmaspec.fit.document import document
 
     request = FitRequest(
         profile=profile,

@@ -11,8 +11,8 @@ from typing import Any, Final
 from gemmaspec import __version__
 from gemmaspec.bench import result
 from gemmaspec.bench.cells import Arm, Task, cells_of, order
+from gemmaspec.bench.page import page
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
-from gemmaspec.bench.report import page
 from gemmaspec.bench.settings import Settings, arms_of, as_json
 from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy import measurements

@@ -26,9 +26,9 @@ from gemmaspec.measure.lengths import ServedModel, served
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.failures import find_cause
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
-from gemmaspec.ready.probe import api_key_for
 from gemmaspec.ready.tracebacks import root_exception
 
 _LOOK_S: Final = 30.0

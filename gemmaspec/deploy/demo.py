@@ -12,7 +12,7 @@ from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.ready.probe import Answer, ask
+from gemmaspec.ready.first_request import Answer, ask
 
 PROFILE = "tiny-cpu"
 QUESTION = "Explain quantum entanglement to the quick brown fox."

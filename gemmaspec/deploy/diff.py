@@ -18,7 +18,7 @@ from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Engine, EngineName, Runs, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.lock.model import NONE
+from gemmaspec.lock.document import NONE
 from gemmaspec.lock.moved import Moved
 from gemmaspec.profile.find import find_profile, profile_folders
 from gemmaspec.stack import folder as stack_files

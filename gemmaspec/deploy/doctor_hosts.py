@@ -19,7 +19,7 @@ from gemmaspec.engine.together import together
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.fleet.hosts import Host
-from gemmaspec.models.cache import is_commit
+from gemmaspec.models.hub_cache import is_commit
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.paths import on_host
 

@@ -23,7 +23,7 @@ from gemmaspec.engine import port as ports
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.files import state_dir
-from gemmaspec.fit.report import Fit
+from gemmaspec.fit.document import Fit
 from gemmaspec.machine import bandwidth, readings
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files

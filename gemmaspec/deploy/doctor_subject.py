@@ -15,7 +15,7 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.identity import Identity, image_identity
 from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError
-from gemmaspec.lock.model import Lock, Versions
+from gemmaspec.lock.document import Lock, Versions
 from gemmaspec.machine import readings
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.load import Loaded

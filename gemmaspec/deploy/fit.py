@@ -15,12 +15,12 @@ from gemmaspec.deploy.measurements import own_rows
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
+from gemmaspec.fit.document import Fit
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GB, Device, named
+from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.overhead import gib
-from gemmaspec.fit.plan import MemoryPlan, Models
-from gemmaspec.fit.report import Fit
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.machine.device import this_cpu, this_gpu
 from gemmaspec.profile.load import Loaded, load_profile
@@ -30,7 +30,7 @@ from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.checkpoint.parts import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.deploy.models import hub_cache
 from gemmaspec.errors import UsageError
 from gemmaspec.finding import Finding, impossible

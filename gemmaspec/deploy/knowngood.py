@@ -22,7 +22,7 @@ from gemmaspec.deploy.stacks import RECORD, Started, record_text
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
-from gemmaspec.lock.model import Lock
+from gemmaspec.lock.document import Lock
 from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
 from gemmaspec.profile.load import Loaded

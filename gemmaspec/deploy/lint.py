@@ -22,7 +22,7 @@ from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.stack.build import template_file
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.checkpoint.parts import Checkpoint
     from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint
 
 

@@ -18,8 +18,8 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, TimedOut, Usage
 from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whole
 from gemmaspec.launcher import LIVE_K_CONTROL
 from gemmaspec.live.live_k import MOST_BYTES, InUse, control_text, parse_in_use, wished_k
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
-from gemmaspec.ready.probe import api_key_for
 from gemmaspec.stack.compose import RUN_DIR
 
 CONFIRM_S: Final = 20.0

@@ -15,7 +15,7 @@ from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.lock.model import Lock
+from gemmaspec.lock.document import Lock
 from gemmaspec.lock.moved import Moved, moved
 from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import lock_text

@@ -14,7 +14,7 @@ from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.runs import vllm_of
 
 if TYPE_CHECKING:
-    from gemmaspec.lock.model import Lock
+    from gemmaspec.lock.document import Lock
 
 
 class DamagedLock(ProfileError):

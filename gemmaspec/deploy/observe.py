@@ -19,7 +19,7 @@ from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
 from gemmaspec.fleet.hosts import Host
 from gemmaspec.models import access
-from gemmaspec.models.cache import is_commit
+from gemmaspec.models.hub_cache import is_commit
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.replica import replica_of

@@ -12,7 +12,7 @@ from gemmaspec.engine.identity import image_identity
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.files import state_dir
-from gemmaspec.lock.model import NONE, Lock, LockedImage, LockedModel, Versions
+from gemmaspec.lock.document import NONE, Lock, LockedImage, LockedModel, Versions
 from gemmaspec.models import access
 from gemmaspec.models.digest import folder_digest
 from gemmaspec.patching.patch import Shelf

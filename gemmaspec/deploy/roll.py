@@ -15,9 +15,9 @@ from gemmaspec.deploy.starting import Running, StartProgress, Told
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.routing import Place
 from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.probe import api_key_for
 from gemmaspec.rolling.plan import End, Event, Outcome, Roll, Step, next_step
 
 _SETTLE_S: Final = 1.0

@@ -15,7 +15,7 @@ from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out
 from gemmaspec.engine.choose import engine_named
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.lock.model import LockedImage, LockedModel
+from gemmaspec.lock.document import LockedImage, LockedModel
 from gemmaspec.models.digest import folder_digest
 from gemmaspec.trees.tree import UNKNOWN
 from gemmaspec.trees.versions import interpreter_versions

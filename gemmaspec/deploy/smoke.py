@@ -25,9 +25,9 @@ from gemmaspec.measure.lengths import served
 from gemmaspec.predict.rows import Row
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
-from gemmaspec.ready.probe import api_key_for
 from gemmaspec.redact import redact
 from gemmaspec.smoke.answer import ChatAnswer
 from gemmaspec.smoke.bodies import book

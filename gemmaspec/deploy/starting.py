@@ -21,9 +21,9 @@ from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
+from gemmaspec.ready.first_request import probe
 from gemmaspec.ready.logline import without_secrets
 from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.probe import probe
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files

@@ -20,8 +20,8 @@ from gemmaspec.files import UnreadableFile
 from gemmaspec.fleet.agree import same_as
 from gemmaspec.live.live_k import InUse
 from gemmaspec.ready.counters import SpecCounters
+from gemmaspec.ready.first_request import api_key_for, healthy, read_counters
 from gemmaspec.ready.phases import PhaseTracker
-from gemmaspec.ready.probe import api_key_for, healthy, read_counters
 from gemmaspec.trees.provenance import ChangedFile, compare
 
 Word = Literal["starting", "ready", "exited", "stopped", "unknown"]

@@ -15,8 +15,8 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.history import NOW_S, History
 from gemmaspec.machine import nvidia
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
-from gemmaspec.ready.probe import api_key_for
 
 
 @dataclass(kw_only=True)

@@ -28,7 +28,7 @@ from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.tune import stored
 from gemmaspec.tune.arms import Arm
 from gemmaspec.tune.choose import Choice, choose
-from gemmaspec.tune.plan import Done, Visit, minutes, next_visit, rule_out, rungs_of
+from gemmaspec.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
 from gemmaspec.tune.settings import Settings
 from gemmaspec.tune.tried import Cell, Tried
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from gemmaspec import data
 from gemmaspec.deploy.models import hub_cache, models_of
 from gemmaspec.errors import ProfileError, UsageError
-from gemmaspec.models.cache import cached_snapshot
+from gemmaspec.models.hub_cache import cached_snapshot
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile

@@ -27,8 +27,8 @@ from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
 from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
-from gemmaspec.ready.probe import api_key_for
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024

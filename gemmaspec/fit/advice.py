@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.plan import MemoryPlan
+from gemmaspec.fit.memory_plan import MemoryPlan
 
 _MOST: Final = 0.95
 _MOST_SHARED: Final = 0.85

@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.kvspec import known_cache_dtypes
 from gemmaspec.fit.machine import GIB, Device

@@ -11,7 +11,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.machine import Device
 from gemmaspec.releases.media import Item, largest_item

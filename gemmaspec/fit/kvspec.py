@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.checkpoint.model import LayerKind, TextModel
+from gemmaspec.checkpoint.parts import LayerKind, TextModel
 from gemmaspec.fit.releases import KvRules
 
 _PER_TOKEN_HEAD_SCALE: Final = 4

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.fit.plan import MemoryPlan
+from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.fit.roofline import PARALLEL
 
 ASSUMED_S: Final = 30e-6

@@ -13,7 +13,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.quantization import WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import part_of
 from gemmaspec.fit.flags import Flags

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.fit.estimate import SpeedEstimate, estimate
-from gemmaspec.fit.plan import MemoryPlan
+from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.profile.model import Measured
 
 ASSUMED: Final = (0.5, 0.7, 0.9)

@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.checkpoint.model import Checkpoint, Layer, Tensor, TextModel
+from gemmaspec.checkpoint.parts import Checkpoint, Layer, Tensor, TextModel
 from gemmaspec.checkpoint.stored import part_of
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]+)\.")

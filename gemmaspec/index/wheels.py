@@ -39,7 +39,7 @@ from pypi_simple import (
 from remotezip import RemoteZip, RemoteZipError
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.index.cache import cache_dir, keep
+from gemmaspec.index.cache_folder import cache_dir, keep
 from gemmaspec.reasons import reason
 
 TIMEOUT: Final = 60.0  # seconds without an answer, per request

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.checkpoint.model import Checkpoint, Layer, Speculator
+from gemmaspec.checkpoint.parts import Checkpoint, Layer, Speculator
 from gemmaspec.checkpoint.stored import parts
 from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text

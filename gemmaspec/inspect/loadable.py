@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gemmaspec.checkpoint.model import Checkpoint, Layer, Tensor
+from gemmaspec.checkpoint.parts import Checkpoint, Layer, Tensor
 from gemmaspec.checkpoint.stored import part_of
 from gemmaspec.finding import Finding
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.finding import Finding, impossible
 from gemmaspec.inspect.drafting import method_findings, own_cache_findings, own_head_findings
 from gemmaspec.inspect.similarity import likeness_findings

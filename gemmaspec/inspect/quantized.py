@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored, part_of, stored
 from gemmaspec.finding import Finding

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored
 from gemmaspec.finding import Finding

@@ -12,9 +12,9 @@ from gemmaspec.data import TEMPLATES
 from gemmaspec.finding import SEVERITIES, Finding, Severity
 from gemmaspec.lint import (
     acceptance,
-    cache,
     chat,
     heads,
+    kv_cache,
     live_k,
     local,
     machine,
@@ -33,7 +33,7 @@ from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.checkpoint.parts import Checkpoint
     from gemmaspec.patching.patch import Patch
 
 
@@ -98,7 +98,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *pairing.RULES,
     *acceptance.RULES,
     *parallel.RULES,
-    *cache.RULES,
+    *kv_cache.RULES,
     *patching.RULES,
     *machine.RULES,
     *chat.RULES,

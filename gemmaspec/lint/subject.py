@@ -20,7 +20,7 @@ from gemmaspec.releases.media import ITEMS, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.model import Checkpoint
+    from gemmaspec.checkpoint.parts import Checkpoint
     from gemmaspec.patching.patch import Patch
 
 Role = Literal["target", "draft"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmaspec.lock.model import NONE
+from gemmaspec.lock.document import NONE
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeVar
 
-from gemmaspec.lock.model import LockedImage, LockedModel
+from gemmaspec.lock.document import LockedImage, LockedModel
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Draft, Target
 

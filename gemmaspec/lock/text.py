@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gemmaspec import strict_yaml
 from gemmaspec.errors import ProfileError
-from gemmaspec.lock.model import Lock
+from gemmaspec.lock.document import Lock
 from gemmaspec.sentences import sentence
 from gemmaspec.strict_yaml import Document, Place
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir, unwritable
-from gemmaspec.models.cache import is_commit
 from gemmaspec.models.hub import HubFiles, dataset_on_hub
+from gemmaspec.models.hub_cache import is_commit
 
 MOST_FILES: Final = 64
 MOST_BYTES: Final = 64 * 2**20

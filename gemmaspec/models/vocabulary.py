@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.tokens import words
 from gemmaspec.files import state_dir
-from gemmaspec.models.cache import cached_snapshot
 from gemmaspec.models.files import Folder, whole
+from gemmaspec.models.hub_cache import cached_snapshot
 from gemmaspec.stack.paths import is_local, on_host
 
 LIMIT: Final = 128 * 2**20

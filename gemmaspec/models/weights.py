@@ -8,7 +8,7 @@ from typing import Final
 
 from gemmaspec.checkpoint.fields import Fields, load_object
 from gemmaspec.checkpoint.header import PREFIX, header_length, parse_header
-from gemmaspec.checkpoint.model import Tensor
+from gemmaspec.checkpoint.parts import Tensor
 from gemmaspec.errors import CheckpointError
 from gemmaspec.models.files import CheckpointFiles, whole
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gemmaspec import data, launcher, strict_yaml
 from gemmaspec.errors import PatchError
 from gemmaspec.patching.diff import DiffFile, parse_diff
-from gemmaspec.patching.known import Rules, fingerprint, read_known
+from gemmaspec.patching.hashes import Rules, fingerprint, read_known
 from gemmaspec.sentences import sentence
 
 _RANGE: Final = re.compile(rf">=({launcher.VERSION_NUMBER})(?:,<({launcher.VERSION_NUMBER}))?")

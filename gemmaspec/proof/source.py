@@ -17,7 +17,7 @@ from gemmaspec import launcher
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
 from gemmaspec.index import wheels
-from gemmaspec.index.cache import cache_dir
+from gemmaspec.index.cache_folder import cache_dir
 from gemmaspec.reasons import reason
 from gemmaspec.trees import listing
 

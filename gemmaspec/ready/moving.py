@@ -10,8 +10,8 @@ from typing import Final
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, TimedOut
 from gemmaspec.launcher.probe import Asked, NotYet, answers, read_state, write_state
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
-from gemmaspec.ready.probe import api_key_for
 
 TOKEN_S: Final = 5.0
 """How long a server that has done nothing since the last look may take for one token."""

@@ -14,10 +14,10 @@ from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.ready.bounded import LogFollower, bounded
 from gemmaspec.ready.failed import Ended, explained, failed_start
+from gemmaspec.ready.first_request import Answer, api_key_for, healthy, probe
 from gemmaspec.ready.http import NoAnswer
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.phases import Phase, PhaseTracker
-from gemmaspec.ready.probe import Answer, api_key_for, healthy, probe
 
 POLL_S: Final = 0.5
 ENGINE_S: Final = 10.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.smoke.check import Check, Word
-from gemmaspec.smoke.known import KNOWN, Known
+from gemmaspec.smoke.known_issues import KNOWN, Known
 
 LONGEST_BODY: Final = 1500
 """Longest request, in bytes, that the curl command itself contains; a longer one is in a file next to it."""

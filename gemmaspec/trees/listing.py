@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from gemmaspec.errors import EnvironmentMissing, UsageError
-from gemmaspec.index.cache import cache_dir, keep, kept
+from gemmaspec.index.cache_folder import cache_dir, keep, kept
 
 PROJECT: Final = "vllm"
 FRESH_S: Final = 24 * 3600

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.index.cache import cache_dir, keep, kept
+from gemmaspec.index.cache_folder import cache_dir, keep, kept
 from gemmaspec.trees.listing import PROJECT, Listing
 from gemmaspec.trees.tree import Needed, Tree, TreeSource, Unreadable
 

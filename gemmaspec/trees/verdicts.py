@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec import data, launcher
-from gemmaspec.index.cache import cache_dir, keep, kept
+from gemmaspec.index.cache_folder import cache_dir, keep, kept
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.decide import FileVerdict, Verdict
 from gemmaspec.patching.patch import Patch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.tune.arms import Arm, Field
-from gemmaspec.tune.plan import all_arms, last_rung, members
+from gemmaspec.tune.next_arm import all_arms, last_rung, members
 from gemmaspec.tune.tried import Tried, Worth, worth
 
 TIE: Final = 0.01

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from gemmaspec.errors import UsageError
 from gemmaspec.tune.arms import Field
 from gemmaspec.tune.choose import Choice
-from gemmaspec.tune.plan import all_arms
+from gemmaspec.tune.next_arm import all_arms
 from gemmaspec.tune.tried import Tried
 
 KIND: Final = "gemmaspec tune"

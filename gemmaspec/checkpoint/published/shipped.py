@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gemmaspec.checkpoint.config import describe
 from gemmaspec.checkpoint.fields import Fields
-from gemmaspec.checkpoint.model import Checkpoint, Tensor
+from gemmaspec.checkpoint.parts import Checkpoint, Tensor
 from gemmaspec.checkpoint.published import blocks, configs, shapes
 from gemmaspec.checkpoint.published.shapes import Shapes
 from gemmaspec.checkpoint.quantization import declared

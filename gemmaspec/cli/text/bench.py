@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gemmaspec.bench.report import alone, remarks
+from gemmaspec.bench.page import alone, remarks
 from gemmaspec.cli.text import table
 
 Row = Mapping[str, Any]

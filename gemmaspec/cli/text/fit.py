@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmaspec.fit.advice import Advice
+from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
 from gemmaspec.fit.estimate import SpeedEstimate
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.link import ASSUMED_S, Link
-from gemmaspec.fit.plan import HELD, MemoryPlan
-from gemmaspec.fit.report import Fit, layer_rows, longest_by_sequences
+from gemmaspec.fit.memory_plan import HELD, MemoryPlan
 from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 

@@ -17,7 +17,7 @@ from gemmaspec.cli.text.finding import of_checkpoint
 from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.model import Checkpoint, Layer, Quantization
+    from gemmaspec.checkpoint.parts import Checkpoint, Layer, Quantization
     from gemmaspec.deploy.inspect import Inspected, Inspection
     from gemmaspec.finding import Finding
     from gemmaspec.inspect.pair import Pairing

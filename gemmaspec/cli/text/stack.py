@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.starting import Running, StartProgress
     from gemmaspec.deploy.up import DryRun
     from gemmaspec.deploy.verdicts import Last
+    from gemmaspec.ready.first_request import Answer
     from gemmaspec.ready.phases import Phase
-    from gemmaspec.ready.probe import Answer
 
 
 class PlainProgress:

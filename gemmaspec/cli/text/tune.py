@@ -9,7 +9,7 @@ from gemmaspec.cli.text import table
 from gemmaspec.deploy.tune import Outcome
 from gemmaspec.deploy.tune_field import Compared
 from gemmaspec.tune.arms import Arm
-from gemmaspec.tune.plan import all_arms, minutes
+from gemmaspec.tune.next_arm import all_arms, minutes
 from gemmaspec.tune.settings import Settings
 from gemmaspec.tune.tried import Tried, worth
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from gemmaspec.checkpoint.model import Checkpoint
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.images import sees_images
 from gemmaspec.fit.kvcache import KvCache

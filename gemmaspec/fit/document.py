@@ -10,7 +10,7 @@ from typing import Any
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.link import Link
-from gemmaspec.fit.plan import MemoryPlan
+from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 
