@@ -71,14 +71,23 @@ def write(
     if before and before.complete and not document["complete"]:
         note(f"{file} is left as it is: a tuning that was not cut short has written it")
         return None
-    facts = document["provenance"]["arms"][choice.arm.profile]["/".join(choice.arm.key.split("/")[1:])]
-    machine = document["provenance"]["machine"]
     measured = load_profile(
         loaded.typed if loaded.file.stem == loaded.typed else str(loaded.file),
         overrides=(*overrides, *choice.arm.overrides),
         no_spec=choice.arm.alone,
     )
-    tuned = Tuned(
+    tuned = _tuned(file.stem, choice, measured.profile, document)
+    text = profile_text(file.stem, choice.arm, overrides=overrides, tuned=tuned)
+    _check(file, text, tuned.settings)
+    write_whole(file, text)
+    return file
+
+
+def _tuned(name: str, choice: Choice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
+    """Return what the profile `name` says about the measurement that it comes from."""
+    facts = document["provenance"]["arms"][choice.arm.profile]["/".join(choice.arm.key.split("/")[1:])]
+    machine = document["provenance"]["machine"]
+    return Tuned(
         date=document["date"],
         gemmaspec=document["gemmaspec"],
         complete=document["complete"],
@@ -96,13 +105,9 @@ def write(
         driver=machine.get("driver"),
         prompts=document["settings"]["prompts"],
         prompts_sha256=document["settings"]["prompts_sha256"],
-        ran=_as(file.stem, measured.profile, facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"}),
-        settings=settings_digest(measured.profile),
+        ran=_as(name, measured, facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"}),
+        settings=settings_digest(measured),
     )
-    text = profile_text(file.stem, choice.arm, overrides=overrides, tuned=tuned)
-    _check(file, text, tuned.settings)
-    write_whole(file, text)
-    return file
 
 
 def _as(name: str, profile: Profile, ran: Mapping[str, str]) -> dict[str, str]:
