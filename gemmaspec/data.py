@@ -18,6 +18,7 @@ MEASUREMENTS: Final = ROOT / "measurements"
 PROMPTS: Final = ROOT / "prompts"
 LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 PROBE: Final = _PACKAGE / "launcher" / "probe.py"
+GPU_SPEED: Final = _PACKAGE / "launcher" / "gpu_speed.py"
 LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 SIDECAR: Final = {
     "__main__.py": _PACKAGE / "sidecar" / "__main__.py",
