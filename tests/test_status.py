@@ -145,7 +145,7 @@ def test_up_detach_wait_and_status_show_the_last_verdicts(
     detached = ["up", "mine", "--engine", "process", *PYTHON, "--detach"]
     for command in (detached, ["wait", "mine"], ["status", "mine"]):
         run(command)
-        assert "  watch     hangs since 0 s ago, looked 0 s ago" in capsys.readouterr().out, command
+        assert "  watch     hangs since " in capsys.readouterr().out, command
         run([*command, "--json"])
         found = json.loads(capsys.readouterr().out)
         assert list(found.get("stacks", [found])[0]["watch"]["active"]) == ["hangs"], command
