@@ -20,6 +20,7 @@ LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 PROBE: Final = _PACKAGE / "launcher" / "probe.py"
 RANKS: Final = _PACKAGE / "launcher" / "ranks.py"
 LOOK: Final = _PACKAGE / "launcher" / "look.py"
+GPU_SPEED: Final = _PACKAGE / "launcher" / "gpu_speed.py"
 LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 SIDECAR: Final = {
     "__main__.py": _PACKAGE / "sidecar" / "__main__.py",

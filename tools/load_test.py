@@ -1,4 +1,4 @@
-"""Load a running stack as many clients would, with `watch` and `top` beside it, and count what is lost or leaks.
+"""Load a running stack as many clients would, with `watch` and `top` running, and count what is lost or leaks.
 
     .venv/bin/gemmaspec up tiny-cpu
     .venv/bin/python tools/load_test.py tiny-cpu                     # 10,000 requests, 32 at a time
@@ -130,8 +130,14 @@ async def ask(client: httpx.AsyncClient, kind: str, body: dict[str, object], cou
                     return
                 finish = next((one["finish_reason"] for one in chunk["choices"] if one["finish_reason"]), finish)
                 tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-    except (httpx.HTTPError, ValueError, KeyError) as error:
-        counts.lost.append(f"{kind}: {type(error).__name__} after {pieces} pieces")
+    except httpx.TimeoutException:
+        counts.lost.append(f"{kind}: no more within {REQUEST_S:.0f} s after {pieces} pieces")
+        return
+    except httpx.HTTPError:
+        counts.lost.append(f"{kind}: broken off after {pieces} pieces")
+        return
+    except (ValueError, KeyError):
+        counts.lost.append(f"{kind}: a piece that is not vLLM's")
         return
     if kind == "good" and finish == "length" and tokens == TOKENS:
         counts.answered += 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.deploy import doctor_gpu_speed as gpu_speed
 from gemmaspec.deploy.doctor_subject import DoctorSubject
 from gemmaspec.deploy.fit import FitRequest, fit
 from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
@@ -180,4 +181,4 @@ def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Yield how fast the processor reads its memory."""
     yield speeds.memory_row(bandwidth.read_memory())
     if MACHINES[subject.loaded.profile.machine].gpus if subject.loaded else readings.gpus():
-        yield speeds.gpu_memory_row()
+        yield gpu_speed.row(subject)

@@ -32,20 +32,21 @@ class SharedFolder:
 
 
 def run_once(
-    image: str, entrypoint: str, arguments: Sequence[str], mounts: Sequence[SharedFolder]
+    image: str, entrypoint: str, arguments: Sequence[str], mounts: Sequence[SharedFolder], *, gpus: bool = False
 ) -> tuple[int, list[str]]:
     """Run a command in an image that is on this machine; return its exit code and the last lines of its stderr.
 
-    The container is removed however this ends, short of kill -9. Raise EnvironmentMissing if Docker does not answer,
-    refuses, or has not ended the command within half an hour.
+    With `gpus` it sees all of them. The container is removed however this ends, short of kill -9. Raise
+    EnvironmentMissing if Docker does not answer, refuses, or has not ended the command within half an hour.
     """
     name = f"gemmaspec-once-{secrets.token_hex(6)}"
+    devices = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else []
     binds = [docker.types.Mount(one.at, str(one.folder), type="bind", read_only=one.read_only) for one in mounts]
     with endpoint.client() as client:
         try:
             container = client.containers.create(
                 image, list(arguments), entrypoint=[entrypoint], name=name, mounts=binds, network_mode="none",
-                user=f"{os.getuid()}:{os.getgid()}",
+                user=f"{os.getuid()}:{os.getgid()}", device_requests=devices,
             )  # fmt: skip
             container.start()
             code = int(container.wait(timeout=_LIMIT_S)["StatusCode"])
