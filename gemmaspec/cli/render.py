@@ -129,7 +129,7 @@ def _refuse_replicas(loaded: Loaded) -> None:
     """Raise UsageError for a profile that is more than one stack."""
     if loaded.profile.replicas > 1:
         raise UsageError(
-            f"{loaded.profile.name} has replicas: each is a stack of its own, beside a router that `up` starts",
+            f"{loaded.profile.name} has replicas: each is a stack of its own, and `up` starts their router",
             hint=f"gemmaspec up {loaded.typed}    # or render {loaded.typed} --to kubernetes",
         )
 

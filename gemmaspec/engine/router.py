@@ -1,4 +1,4 @@
-"""The router of replicas: a process of this machine beside them, whatever engine they run on."""
+"""The router of replicas: a process of this machine, whatever engine they run on."""
 
 from __future__ import annotations
 
