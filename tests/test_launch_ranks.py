@@ -183,6 +183,14 @@ def test_a_second_host_with_the_same_rank_is_refused(pool: ThreadPoolExecutor, p
     assert meeting.go(2).result(5).code == first.result(5).code == head.result(5).code == 0
 
 
+def test_a_rank_of_another_server_is_told_at_once(meeting: Meeting, pool: ThreadPoolExecutor) -> None:
+    head = meeting.go(0)
+    stranger = Meeting(pool, meeting.port, nodes=4).go(1).result(5)
+    assert stranger.code == 6
+    assert "it belongs to a server with another number of nodes" in stranger.lines[0]
+    assert meeting.go(1).result(5).code == head.result(5).code == 0
+
+
 def test_a_rank_that_goes_away_may_come_again(pool: ThreadPoolExecutor, port: int) -> None:
     meeting = Meeting(pool, port, nodes=3)
     head = meeting.go(0)

@@ -264,6 +264,7 @@ class _Table:
         try:
             card = parse_card(line, self.place.nodes)
         except Invalid as error:
+            self._refuse(connection, f"rank 0 cannot use this line: {error}")
             self._drop(connection, f"sent an invalid line: {error}")
             return
         if card.rank in self.seated:
@@ -271,13 +272,17 @@ class _Table:
                 f"rank {card.rank} is already there: {self.seated[card.rank][1].node}; each host has a rank of its own"
             )
             self.say(f"WARNING: {card.title} came too, but {why}")
-            with contextlib.suppress(OSError):
-                _send(connection, {"gemmaspec": 1, "code": 6, "lines": [why], "nodes": {}})
+            self._refuse(connection, why)
             self._drop(connection, "")
             return
         del self.speaking[connection]
         self.seated[card.rank] = (connection, card)
         self.say(f"{card.title} is there")
+
+    def _refuse(self, connection: socket.socket, why: str) -> None:
+        """Tell a peer that it is none of the ranks, so that a real one does not come again and again."""
+        with contextlib.suppress(OSError):
+            _send(connection, {"gemmaspec": 1, "code": 6, "lines": [why], "nodes": {}})
 
     def _unseat(self, connection: socket.socket) -> None:
         """Forget a rank that went away, or that goes on talking; it may come again."""
