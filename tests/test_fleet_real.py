@@ -18,7 +18,6 @@ import pytest
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.fleet import FleetEngine
 from gemmaspec.engine.server import Node
-from gemmaspec.errors import EnvironmentMissing
 from tests.docker_support import wait_for
 from tests.fake_runtime import Done
 from tests.two_hosts import IMAGE, PYTHON, Bed, Machine, NoTwoHosts, fake_layer, load_image, share_image, two_hosts
@@ -236,12 +235,14 @@ def test_one_daemon_under_two_names_is_refused(driver: Driver) -> None:
     assert "one and two are one docker daemon" in up.err
 
 
-def test_a_host_without_the_image_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_says_what_must_agree_with_the_others(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "10.77.6.2,10.77.7.2")
     monkeypatch.setenv("no_proxy", "10.77.6.2,10.77.7.2")
     engine = DockerEngine(Node(host="two", docker=driver.bed.two.url))
-    with pytest.raises(EnvironmentMissing):
-        engine.image_facts("two", "gemmaspec/nothing:1")
+    assert engine.image_facts("two", "gemmaspec/nothing:1") is None
+    found = engine.image_facts("two", IMAGE)
+    assert found
+    assert found.id.startswith("sha256:")
     began = time.monotonic()
     assert engine.facts("two").ahead_s < 5
     assert time.monotonic() - began < 20
