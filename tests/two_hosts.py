@@ -224,6 +224,10 @@ def fake_layer(mark: str = "") -> bytes:
         binary = Path(sys.executable).resolve()
         objects = [binary, *(standard / "lib-dynload").glob("*.so")]
         tar.add(binary, arcname=PYTHON.lstrip("/"))
+        head = shutil.which("head")
+        assert head
+        tar.add(head, arcname="opt/python/bin/head")
+        objects.append(Path(head))
         home = f"opt/python/lib/{standard.name}"
         tar.add(standard, arcname=home, filter=_needed)
         for library in sorted({one for file in objects for one in _libraries(file)}):
