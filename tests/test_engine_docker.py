@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -535,6 +536,28 @@ def test_a_daemon_on_tcp_is_remote_and_its_ports_are_not_tried_here(
         with socket.create_server(("127.0.0.1", server.port)):
             engine.preflight(server)
         whole_life(engine, server)
+
+
+def test_a_remote_server_reads_the_stack_from_a_volume_and_its_root_is_read_only(
+    client: docker.DockerClient, make: Callable[..., Server], elsewhere: Callable[..., DockerEngine]
+) -> None:
+    """The plan is there when the server starts, and again after a change."""
+    script = f"cat /gemmaspec/plan.json; echo x > /file; {SERVE}"
+    volume = {"type": "volume", "source": "stack", "target": "/gemmaspec"}
+    server = dataclasses.replace(make(script, read_only=True, volumes=[volume]), copied=True)
+    file = server.folder / "compose.yaml"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "volumes": {"stack": {}}}))
+    with relay("/var/run/docker.sock") as (url, _):
+        engine = elsewhere(DOCKER_HOST=url)
+        for plan in ("first", "second"):
+            (server.folder / "plan.json").write_text(f"{plan}\n")
+            engine.start(server)
+            wait_for(lambda: "up" in list(engine.logs(server)))
+            said = list(engine.logs(server))
+            assert said[0] == plan
+            assert any("Read-only file system" in line for line in said)
+            assert engine.stop(server) is True
+    client.volumes.get(f"{server.project}_stack").remove()
 
 
 def test_the_current_docker_context_chooses_the_daemon(

@@ -210,6 +210,12 @@ def load_image(host: Machine, layer: bytes) -> None:
         client.api.import_image_from_data(layer, repository=repository, tag=tag, changes=[path])
 
 
+def share_image(bed: Bed) -> None:
+    """Bring the image of the first host to the second; importing it twice would make two."""
+    with contextlib.closing(bed.one.client()) as there, contextlib.closing(bed.two.client()) as here:
+        here.images.load(b"".join(there.images.get(IMAGE).save(named=True)))
+
+
 def fake_layer(mark: str = "") -> bytes:
     """A tar of this Python, a fake vLLM beside it, and the libraries of both; `mark` makes it another image."""
     standard = Path(sysconfig.get_path("stdlib"))
@@ -218,6 +224,10 @@ def fake_layer(mark: str = "") -> bytes:
         binary = Path(sys.executable).resolve()
         objects = [binary, *(standard / "lib-dynload").glob("*.so")]
         tar.add(binary, arcname=PYTHON.lstrip("/"))
+        head = shutil.which("head")
+        assert head
+        tar.add(head, arcname="opt/python/bin/head")
+        objects.append(Path(head))
         home = f"opt/python/lib/{standard.name}"
         tar.add(standard, arcname=home, filter=_needed)
         for library in sorted({one for file in objects for one in _libraries(file)}):

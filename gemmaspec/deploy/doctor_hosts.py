@@ -76,11 +76,10 @@ def _reading(host: Host, node: Node, loaded: Loaded | None) -> HostReading:
         facts = engine.facts(host.name)
         if loaded is None or not loaded.profile.image:
             return HostReading(host=host, facts=facts, unseen="name a profile to look inside, with its image")
-        try:
-            image = engine.image_facts(host.name, loaded.profile.image).id
-        except GemmaspecError:
+        image = engine.image_facts(host.name, loaded.profile.image)
+        if image is None:
             return HostReading(host=host, facts=facts)
-        return _inside(engine, loaded, HostReading(host=host, facts=facts, image=image))
+        return _inside(engine, loaded, HostReading(host=host, facts=facts, image=image.id))
     finally:
         engine.close()
 

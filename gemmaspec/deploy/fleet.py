@@ -35,7 +35,7 @@ def hosts_of(loaded: Loaded, names: Sequence[str] | None) -> tuple[Host, ...]:
 
 
 def load_fleet(beside: Path | None = None) -> Fleet:
-    """Return the fleet of the nearest fleet.yaml: beside the profile, else in the folders of profiles.
+    """Return the fleet of the nearest fleet.yaml: in the profile's folder, else in the folders of profiles.
 
     Raise UsageError if there is none, ProfileError if it is invalid.
     """

@@ -284,7 +284,9 @@ def _with_outlook(
         return error
     name = start.server.name
     outlook = f"{name} is not running: its earlier server was stopped for this start."
-    back = f"To start it again: gemmaspec rollback {name}"
+    before = start.replaces.started
+    command = f"up {before.profile}    # as it was" if before.server.nodes else f"rollback {name}"
+    back = f"To start it again: gemmaspec {command}"
     if start.rollback:
         told.note(f"{error.message.splitlines()[0]}; rolling back to {start.rollback.id}")
         try:

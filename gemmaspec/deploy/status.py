@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.deploy import live_k, owner, stacks
 from gemmaspec.deploy.stacks import Started
@@ -23,6 +23,9 @@ from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.first_request import api_key_for, healthy, read_counters
 from gemmaspec.ready.phases import PhaseTracker
 from gemmaspec.trees.provenance import ChangedFile, compare
+
+if TYPE_CHECKING:
+    from gemmaspec.engine.fleet import FleetEngine
 
 Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
 """exited: it ended by itself, or its start failed. stopped: `down` ended it."""
@@ -100,7 +103,11 @@ def _nodes(started: Started) -> tuple[NodeStatus, ...]:
     """Return the ranks of a server, each as its own daemon sees it; none for a server on one machine."""
     if not started.server.nodes:
         return ()
-    engine = engine_of_nodes(started.server.nodes)
+    with contextlib.closing(engine_of_nodes(started.server.nodes)) as engine:
+        return _nodes_of(started, engine)
+
+
+def _nodes_of(started: Started, engine: FleetEngine) -> tuple[NodeStatus, ...]:
     seen = engine.states(started.server)
     known = {host: state if isinstance(state, State) else _unknown(state) for host, state in seen.items()}
     reports = {

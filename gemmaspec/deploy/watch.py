@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from gemmaspec.deploy import hooks, live_k, measurements, stacks
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
-from gemmaspec.engine.server import State
+from gemmaspec.engine.server import Engine, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
 from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
@@ -76,6 +76,8 @@ class Watched:
     last: str = ""
     """The last action, and why it was done or left undone."""
     kept_at: float = 0.0
+    engine: Engine | None = None
+    """The engine of a server on several machines, which is asked at every look."""
 
 
 def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
@@ -195,18 +197,19 @@ def _lost_rank(one: Watched) -> State | None:
     """
     with contextlib.suppress(GemmaspecError):
         now = stacks.find(one.started.server.name)
-        state = stacks.look(now) if now.outcome == "ready" else None
+        one.engine = one.engine or stacks.engine_of(one.started)
+        state = stacks.look(now, one.engine) if now.outcome == "ready" else None
         return state if state and state.status == "exited" else None
     return None
 
 
 def _end_ranks(one: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
     """Stop what is left of a server that has lost a rank, which cannot join again; then do as for any that exited."""
-    try:
-        stacks.engine_of(one.started).stop(one.started.server)
-    except GemmaspecError as error:
-        yield _line(one, "failed", reason=error.message)
     reason = f"{lost.detail}; the other ranks were stopped, because a rank cannot join again"
+    try:
+        (one.engine or stacks.engine_of(one.started)).stop(one.started.server)
+    except GemmaspecError as error:
+        reason = f"{lost.detail}; {error.message}"
     yield from _told(one, one.faults.gone(reason), restart)
 
 
@@ -247,7 +250,7 @@ def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterat
         yield _line(one, "failed", reason=error.message)
         return
     one.last = f"{event.kind}: {what}"
-    one.started, one.since, one.failures = stacks.find(name), {}, 0
+    one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
     one.faults = Faults(limits=one.faults.limits, reference=one.faults.reference)
     yield _line(one, "off" if done.action == "off" else "restarted")
 

@@ -180,7 +180,7 @@ def _devices(one: HostReading, seen: Seen) -> Iterator[CheckResult]:
 def _models(one: HostReading, seen: Seen, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:
     name = f"{one.host.name} models"
     if revisions and not seen.sees_cache:
-        yield skipped(name, "the profile names no folder for the Hugging Face cache, and its volume is not there yet")
+        yield skipped(name, "the profile names no folder for the Hugging Face cache (caches.huggingface)")
         return
     for model, revision in revisions.items():
         commits = seen.models.get(model, ())

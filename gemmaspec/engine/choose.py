@@ -63,4 +63,7 @@ def seats(engine: Engine, server: Server) -> list[tuple[str, Engine, Server]]:
     """Return each rank's host with its own engine and server; one with the host "" for a server on one machine."""
     if not server.nodes:
         return [("", engine, server)]
-    return [(one.host, one.engine, one.server) for one in engine_of_nodes(server.nodes).members(server)]
+    from gemmaspec.engine.fleet import FleetEngine
+
+    assert isinstance(engine, FleetEngine)
+    return [(one.host, one.engine, one.server) for one in engine.members(server)]

@@ -23,7 +23,7 @@ SERVICE: Final = "vllm"
 NOWHERE: Final[Mapping[str, str]] = {}
 """No variables: the environment of this process chooses the daemon."""
 REMOTE_S: Final = 300.0
-"""Seconds that creating or starting a container on another machine may take; its image is there already."""
+"""Seconds that creating or starting a container on another machine may take; its image was pulled before."""
 SLACK_S: Final = 60.0
 """Seconds beyond the grace period after which a daemon no longer stops a container."""
 

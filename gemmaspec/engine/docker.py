@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import docker
 import requests
 import urllib3
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
 from gemmaspec.engine import compose, endpoint, port, record
@@ -83,10 +83,13 @@ class DockerEngine:
             ahead_s=moment(str(info["SystemTime"])) - here,
         )
 
-    def image_facts(self, host: str, image: str) -> ImageFacts:
-        """Return which image a name refers to there. Raise EnvironmentMissing if it does not exist."""
+    def image_facts(self, host: str, image: str) -> ImageFacts | None:
+        """Return which image a name refers to there, if any. Raise EnvironmentMissing if docker does not answer."""
         with _answering(self.endpoint):
-            attributes = self._client.images.get(image).attrs
+            try:
+                attributes = self._client.images.get(image).attrs
+            except ImageNotFound:
+                return None
         digests = (str(entry).rpartition("@")[2] for entry in attributes.get("RepoDigests") or ())
         return ImageFacts(host=host, id=str(attributes["Id"]), digests=frozenset(digests))
 

@@ -84,7 +84,8 @@ class FleetEngine:
         # Without a bound, because it may pull an image.
         _all(members, lambda one: one.engine.preflight(one.server, port_is_free=port_is_free or one.rank > 0))
         image = server.image or ""
-        if wrong := images_disagree(image, _all(members, lambda one: one.engine.image_facts(one.host, image))):
+        found = _all(members, lambda one: one.engine.image_facts(one.host, image), seconds=ASK_S)
+        if wrong := images_disagree(image, [one for one in found if one]):
             raise wrong
 
     def start(self, server: Server) -> None:

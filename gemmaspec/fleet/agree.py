@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict
 
+_REPORT: Final = "the launcher's report"
 MOST_APART_S: Final = 30.0
 """Clocks further apart than this make logs of two hosts incomparable, and mean that one of them is not set."""
 
@@ -84,6 +85,9 @@ def reports_disagree(reports: Mapping[str, Mapping[str, Any] | None]) -> Gemmasp
     Plan, versions and the bytes of every patched file count; times and paths of one machine do not.
     """
     facts = {host: _compared(report) for host, report in reports.items()}
+    for host, found in facts.items():
+        if unknown := found.get(_REPORT):
+            return PatchConflict(f"whether the ranks run the same is unknown: {_REPORT} is {unknown} on {host}")
     (first, expected), *others = facts.items()
     for host, found in others:
         for what in sorted(expected.keys() | found.keys()):
@@ -108,13 +112,13 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what must be equal, by a name for people."""
     try:
         if report is None:
-            return {"the launcher's report": "missing"}
+            return {_REPORT: "missing"}
         facts = {"the plan": str(report["plan_sha256"]), "vllm": str(report["vllm"]["version"])}
         facts |= {one["name"]: str(one["found"]) for one in report["requires"]}
         for row in (row for patch in report["patches"] for row in patch["files"]):
             facts[row["path"]] = str(row["sha256_after"])
     except (KeyError, TypeError, AttributeError):
-        return {"the launcher's report": "damaged"}
+        return {_REPORT: "damaged"}
     return facts
 
 

@@ -14,7 +14,7 @@ from gemmaspec import data
 from gemmaspec.errors import UsageError
 
 FLEET: Final = "fleet.yaml"
-"""The file of machines beside the profiles, which is none of them."""
+"""The file that lists machines in a folder of profiles; it is not a profile."""
 
 
 def profile_folders() -> tuple[Path, ...]:
