@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 LOOK_S: Final = 8.0
 """Seconds in which every daemon must say how its rank is; the wait for a start allows ten for all of it."""
+REPORT_TRIES: Final = 3
+REPORT_WAIT_S: Final = 1.0
 ASK_S: Final = 45.0
 """Seconds for the questions before a start, over ssh too."""
 
@@ -148,6 +151,11 @@ class FleetEngine:
             if state.status != "running":
                 raise StartFailed(f"{_told(one, state)}; a server on several machines needs all of them")
         reports = self.reports(server)
+        for _ in range(REPORT_TRIES):  # docker on a busy machine may refuse to look into a container for a moment
+            if all(reports.values()):
+                break
+            time.sleep(REPORT_WAIT_S)
+            reports = self.reports(server)
         if wrong := reports_disagree(reports):
             wrong.hint = f"gemmaspec down {server.name}    # then up again, with one image on all hosts"
             raise wrong
