@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from gemmaspec.deploy.models import MAKER
+
 RUN = secrets.token_hex(3)
 """Names this process's part of the suite; each worker of pytest-xdist has its own."""
 TOOLS = Path(__file__).parent.parent / ".tools"
@@ -149,3 +151,13 @@ ENGINES = [
     pytest.param("process", marks=pytest.mark.real_process),
     pytest.param("docker", marks=[pytest.mark.real_docker, NO_DOCKER]),
 ]
+
+
+def tiny_pair() -> Path:
+    """The folder of the tiny pair, made with the suite's runtime where it is not there."""
+    folder = STATE / "tiny"
+    if not (folder / "tiny-draft" / "config.json").is_file():
+        (python,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([python, "-I", MAKER, folder], check=True)
+    return folder

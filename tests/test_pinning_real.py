@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.models import MAKER
 from tests import hub as hub_of
 from tests import real
-from tests.real import PORT, RUN, STATE, containers, gemmaspec
+from tests.real import PORT, RUN, STATE, containers, gemmaspec, tiny_pair
 
 DEAD = "http://127.0.0.1:9"
 """Where nobody listens: any question over the network fails at once."""
@@ -137,13 +136,3 @@ def test_pulled_models_are_served_and_gone_back_to_without_a_network(profile: Pa
     drift = gemmaspec("diff", str(profile), "--json", env=gone)
     assert drift.code == 3
     assert f"-{commits['target']}" in drift.json["command"].splitlines()
-
-
-def tiny_pair() -> Path:
-    """The folder of the tiny pair, made with the suite's runtime where it is not there."""
-    folder = STATE / "tiny"
-    if not (folder / "tiny-draft" / "config.json").is_file():
-        (python,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([python, "-I", MAKER, folder], check=True)
-    return folder

@@ -19,6 +19,7 @@ import pytest
 from gemmaspec.engine.pulling import layer_bytes
 from gemmaspec.models.needed import is_needed
 from tests import hub as hub_of
+from tests.docker_support import wait_for
 from tests.hub import PAIR, Fault, Hub
 
 TOKEN = "hf_TheSecretThatMustNotShow"
@@ -290,9 +291,7 @@ def test_ctrl_c_ends_it_soon_and_what_came_is_kept(hub: Hub, call: Caller) -> No
     command = [sys.executable, "-m", "gemmaspec", "pull", str(call.profile), "--engine", "process"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=call.env)
     blobs = call.home / "hub" / "models--some--target" / "blobs"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not any(file.stat().st_size for file in blobs.glob("*.incomplete")):
-        time.sleep(0.1)
+    wait_for(lambda: any(file.stat().st_size for file in blobs.glob("*.incomplete")), seconds=120)
     process.send_signal(2)
     began = time.monotonic()
     _, err = process.communicate(timeout=60)
