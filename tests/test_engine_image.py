@@ -74,5 +74,5 @@ def test_an_image_that_is_built_here_is_not_looked_for_in_a_registry() -> None:
             raise ImageNotFound(name)
 
     with pytest.raises(EnvironmentMissing, match="must be built on this machine") as caught:
-        ensure_image(Empty(), "gemmaspec/vllm-cpu:0.1")  # type: ignore[arg-type]
+        ensure_image(Empty(), "gemmaspec/vllm-cpu:0.1", {})  # type: ignore[arg-type]
     assert "make image" in (caught.value.hint or "")

@@ -20,7 +20,7 @@ from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.source import source_of
 
 PROBE: Final = "probe.py"
-_RUNNER: Final = Path(__file__).with_name("runner.py")
+_RUNNER: Final = Path(__file__).with_name("run_probes.py")
 _QUIET: Final = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",
     "VLLM_NO_USAGE_STATS": "1",
