@@ -291,7 +291,7 @@ def test_ctrl_c_ends_it_soon_and_what_came_is_kept(hub: Hub, call: Caller) -> No
     command = [sys.executable, "-m", "gemmaspec", "pull", str(call.profile), "--engine", "process"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=call.env)
     blobs = call.home / "hub" / "models--some--target" / "blobs"
-    wait_for(lambda: any(file.stat().st_size for file in blobs.glob("*.incomplete")), seconds=120)
+    wait_for(lambda: any(file.stat().st_size > 100_000 for file in blobs.glob("*.incomplete")), seconds=120)
     process.send_signal(2)
     began = time.monotonic()
     _, err = process.communicate(timeout=60)
