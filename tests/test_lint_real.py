@@ -17,7 +17,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.runtime.managed import runtime_dir
 from gemmaspec.stack.paths import Paths, host_paths
 from gemmaspec.stack.serve import serve_command, speculative_config
-from tests.real import STATE, environment
+from tests.real import STATE, environment, tiny_pair
 
 pytestmark = pytest.mark.real_process
 
@@ -80,6 +80,7 @@ def arguments(loaded: Loaded, paths: Paths) -> list[str]:
 def answers() -> dict[str, str | None]:
     """What vLLM says of each, all asked in one process."""
     python = runtime_dir(runtime_spec(profile())) / "bin" / "python"
+    tiny_pair()
     paths = replace(host_paths(profile().profile, folder=Path(), state=STATE), template=None)
     asked = [arguments(profile(*sets), paths) for _, sets in ASKED.values()]
     done = subprocess.run(

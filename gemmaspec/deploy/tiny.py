@@ -35,7 +35,7 @@ def _as_process(python: Path, tiny: Path, names: Sequence[str]) -> tuple[int, li
 
 
 def _in_container(server: Server, tiny: Path, names: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the folder of the maker is /gemmaspec/tiny there."""
+    """Run the maker in a container of the image, which sees the maker's folder as /gemmaspec/tiny."""
     from gemmaspec.engine.once import SharedFolder, run_once  # Docker's SDK is slow to import
 
     mounts = (
