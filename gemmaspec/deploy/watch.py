@@ -169,7 +169,8 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     if one.failures >= _GONE_AFTER:
         yield _line(one, "answers")
     one.failures = 0
-    yield from _told(one, one.faults.add(sample, power_w=power_w), restart)
+    elsewhere = one.started.server.reached_at is not None  # and so are its GPUs
+    yield from _told(one, one.faults.add(sample, power_w=None if elsewhere else power_w), restart)
 
 
 def _read(one: Watched) -> Sample:
