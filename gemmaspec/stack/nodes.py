@@ -1,9 +1,10 @@
 """One stack for each machine of a server that spans several: `rank_stacks(loaded, ranks)` gives them by host.
 
 A caller names the machines as `Rank`s, in the order of their ranks, and gets a `Stack` for each host. Its compose.yaml
-is the host's own; the other files (plan.json, launch.py, ranks.py, speculative-config.json, chat template) are the same
-on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of those other files,
-then `docker compose start` brings them into the container's volume `stack`, on a local or remote daemon.
+is the host's own; the other files (plan.json, launch.py, ranks.py, rank_facts.py, speculative-config.json, chat
+template) are the same on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of
+those other files, then `docker compose start` brings them into the container's volume `stack`, on a local or remote
+daemon.
 
 With one host that is all: its container has its own network and a published port, as any other. With more, each uses
 the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
