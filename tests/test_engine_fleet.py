@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, 
 from gemmaspec.live.reaction import Policy
 from gemmaspec.ready.wait import Checks, wait_ready
 from tests.test_fleet import report
+from tests.test_live_faults import series
 
 NODES = (Node(host="a", docker="tcp://a:1"), Node(host="b", docker="tcp://b:1"))
 SERVER = Server(
@@ -211,3 +213,19 @@ def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     assert (line.what, line.fault) == ("begins", "gone")
     assert line.reason.startswith("rank 1 on b has ended (code 137); the other ranks were stopped")
     assert {"stop a", "stop b"} <= set(FakeDaemon.calls)
+
+
+@pytest.mark.parametrize(("reached_at", "hangs"), [(None, True), ("far", False)])
+def test_the_power_of_this_machines_gpus_says_nothing_of_a_server_elsewhere(
+    engine: FleetEngine, monkeypatch: pytest.MonkeyPatch, reached_at: str | None, hangs: bool
+) -> None:
+    record = Started(
+        engine="docker", server=dataclasses.replace(SERVER, reached_at=reached_at), profile="pair", outcome="ready"
+    )
+    monkeypatch.setattr(stacks, "find", lambda _: record)
+    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
+    samples = series([0, 10, 100], drafts=0, tokens=0)  # more than a minute without a token, and no power drawn here
+    monkeypatch.setattr(watch, "_read", lambda _: next(samples))
+    one = Watched(started=record, policy=Policy(), hook=())
+    lines = [line for _ in range(3) for line in watch._look(one, power_w=5.0, restart=lambda *_, **__: None)]
+    assert [line.fault for line in lines] == (["hangs"] if hangs else [])

@@ -34,8 +34,10 @@ from gemmaspec.stack.serve import serve_command
 MASTER_PORT: Final = 29501
 """vLLM's default for --master-port; the launcher's comparison uses the next one."""
 HANG_S: Final = 180
-"""Seconds after which rank 0 gives up a step that does not return (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). vLLM's default
-is 300; a step also compiles kernels, so far less would end healthy starts."""
+"""Seconds after which rank 0 gives up a step that does not return (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS; vLLM's default
+is 300). It bounds each call that runs a step, samples or takes draft tokens (vllm/v1/executor/multiproc_executor.py,
+0.32.0), not loading, compiling or warming up. A long prompt is many steps of max_num_batched_tokens each. What can make
+a healthy step slow is a kernel that the first request compiles, which may take more than a minute."""
 START_S: Final = 600
 """Seconds that one rank waits for another between two steps of a start (--distributed-timeout-seconds): torch's default
 for NCCL, named so that it does not change with the release. It must bear that one disk is slower than the other."""
