@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.deploy import stacks, watch
+from gemmaspec.deploy import logs, stacks, watch
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.watch import Watched
 from gemmaspec.engine import fleet
@@ -133,6 +133,7 @@ def test_all_hosts_are_stopped_at_once_and_one_that_does_not_answer_is_named(eng
     ("a", "b", "status", "host"),
     [
         (RUNNING, RUNNING, "running", ""),
+        (RUNNING, dataclasses.replace(RUNNING, unhealthy=True), "running", "b"),
         (ABSENT, ABSENT, "absent", ""),
         (RUNNING, ABSENT, "exited", "b"),
         (exited(1, 20.0), exited(3, 10.0), "exited", "b"),
@@ -140,12 +141,13 @@ def test_all_hosts_are_stopped_at_once_and_one_that_does_not_answer_is_named(eng
         (exited(1, 10.0), EnvironmentMissing("away"), "exited", "a"),
     ],
 )
-def test_a_rank_that_has_ended_ends_the_server_and_the_first_is_named(
+def test_a_rank_that_has_ended_ends_the_server_and_the_first_that_is_not_well_is_named(
     engine: FleetEngine, a: Any, b: Any, status: str, host: str
 ) -> None:
     FakeDaemon.does = {"a": {"state": a}, "b": {"state": b}}
     found = engine.state(SERVER)
     assert (found.status, found.host) == (status, host)
+    assert found.unhealthy is (found.status == "running" and host != "")
 
 
 @pytest.mark.parametrize("other", [RUNNING, ABSENT])
@@ -200,7 +202,10 @@ def test_a_failed_start_quotes_the_log_of_the_rank_that_failed_first(engine: Fle
 def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     engine: FleetEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Started(engine="docker", server=SERVER, profile="pair", outcome="ready")
+    folder = stacks.stack_folder("pair")
+    folder.mkdir(parents=True)
+    server = dataclasses.replace(SERVER, folder=folder)
+    record = Started(engine="docker", server=server, profile="pair", outcome="ready")
     monkeypatch.setattr(stacks, "find", lambda _: record)
     monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
     one = Watched(started=record, policy=Policy(), hook=())
@@ -213,6 +218,8 @@ def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     assert (line.what, line.fault) == ("begins", "gone")
     assert line.reason.startswith("rank 1 on b has ended (code 137); the other ranks were stopped")
     assert {"stop a", "stop b"} <= set(FakeDaemon.calls)
+    kept = list(logs.logs("pair", follow=False, tail=None, previous=True))
+    assert kept == ["a | line of a", "b | line of b"], "of what was stopped nothing else is left"
 
 
 @pytest.mark.parametrize(("reached_at", "hangs"), [(None, True), ("far", False)])

@@ -164,6 +164,8 @@ def test_a_rank_lost_later_stops_the_other_under_watch(driver: Driver) -> None:
         watch.communicate(timeout=30)
     log = driver.folder / "state" / "stacks" / "pair" / "watch.log"
     assert "the other ranks were stopped" in log.read_text()
+    assert "two | fake worker" in driver.run("logs", "--previous", "pair").out
+    assert driver.status()["why"] == "a rank has ended, and all were stopped"
 
 
 def test_another_image_under_the_same_name_starts_nothing(driver: Driver) -> None:
