@@ -13,7 +13,7 @@ from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.nodes import Rank, rank_stacks
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
-_COPIES: Final = ("launch.py", "ranks.py", "probe.py", "chat-template.jinja")
+_COPIES: Final = ("launch.py", "ranks.py", "rank_facts.py", "probe.py", "chat-template.jinja")
 """Files of a stack that are copies of the project's own."""
 
 

@@ -15,6 +15,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.cluster.build import Manifests, build_manifests
 from gemmaspec.cluster.settings import Settings
 from gemmaspec.errors import ProfileError
+from gemmaspec.launcher.rank_facts import arguments_of
 from gemmaspec.launcher.ranks import place_of
 from gemmaspec.profile.load import load_profile
 from tests.test_cluster import NEWEST, OLDEST, expanded
@@ -111,7 +112,7 @@ def test_each_rank_knows_its_place_its_plan_and_its_own_address() -> None:
     made = rendered()
     for rank, spec in enumerate(pods(made)):
         said = words(spec, rank)
-        place = place_of(said[said.index("vllm") :])
+        place = place_of(arguments_of(said[said.index("vllm") :]))
         assert place
         assert (place.rank, place.nodes, place.master, place.port) == (rank, 2, "x-0.x.default", 29502)
         assert ("--headless" in said) == bool(rank)
@@ -121,7 +122,7 @@ def test_each_rank_knows_its_place_its_plan_and_its_own_address() -> None:
         assert env["VLLM_HOST_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
         assert "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS" in env
         assert not [name for name in env if name.startswith("LWS_")]
-    assert "ranks.py" in made.objects["configmap.yaml"]["data"]
+    assert {"ranks.py", "rank_facts.py"} <= set(made.objects["configmap.yaml"]["data"])
 
 
 def test_each_pod_has_its_share_of_the_gpus_and_all_share_a_volume() -> None:

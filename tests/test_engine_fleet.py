@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.deploy import stacks, watch
+from gemmaspec.deploy import logs, stacks, watch
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.watch import Watched
 from gemmaspec.engine import fleet
@@ -20,6 +21,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, 
 from gemmaspec.live.reaction import Policy
 from gemmaspec.ready.wait import Checks, wait_ready
 from tests.test_fleet import report
+from tests.test_live_faults import series
 
 NODES = (Node(host="a", docker="tcp://a:1"), Node(host="b", docker="tcp://b:1"))
 SERVER = Server(
@@ -131,6 +133,7 @@ def test_all_hosts_are_stopped_at_once_and_one_that_does_not_answer_is_named(eng
     ("a", "b", "status", "host"),
     [
         (RUNNING, RUNNING, "running", ""),
+        (RUNNING, dataclasses.replace(RUNNING, unhealthy=True), "running", "b"),
         (ABSENT, ABSENT, "absent", ""),
         (RUNNING, ABSENT, "exited", "b"),
         (exited(1, 20.0), exited(3, 10.0), "exited", "b"),
@@ -138,12 +141,13 @@ def test_all_hosts_are_stopped_at_once_and_one_that_does_not_answer_is_named(eng
         (exited(1, 10.0), EnvironmentMissing("away"), "exited", "a"),
     ],
 )
-def test_a_rank_that_has_ended_ends_the_server_and_the_first_is_named(
+def test_a_rank_that_has_ended_ends_the_server_and_the_first_that_is_not_well_is_named(
     engine: FleetEngine, a: Any, b: Any, status: str, host: str
 ) -> None:
     FakeDaemon.does = {"a": {"state": a}, "b": {"state": b}}
     found = engine.state(SERVER)
     assert (found.status, found.host) == (status, host)
+    assert found.unhealthy is (found.status == "running" and host != "")
 
 
 @pytest.mark.parametrize("other", [RUNNING, ABSENT])
@@ -198,7 +202,10 @@ def test_a_failed_start_quotes_the_log_of_the_rank_that_failed_first(engine: Fle
 def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     engine: FleetEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Started(engine="docker", server=SERVER, profile="pair", outcome="ready")
+    folder = stacks.stack_folder("pair")
+    folder.mkdir(parents=True)
+    server = dataclasses.replace(SERVER, folder=folder)
+    record = Started(engine="docker", server=server, profile="pair", outcome="ready")
     monkeypatch.setattr(stacks, "find", lambda _: record)
     monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
     one = Watched(started=record, policy=Policy(), hook=())
@@ -211,3 +218,21 @@ def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     assert (line.what, line.fault) == ("begins", "gone")
     assert line.reason.startswith("rank 1 on b has ended (code 137); the other ranks were stopped")
     assert {"stop a", "stop b"} <= set(FakeDaemon.calls)
+    kept = list(logs.logs("pair", follow=False, tail=None, previous=True))
+    assert kept == ["a | line of a", "b | line of b"], "of what was stopped nothing else is left"
+
+
+@pytest.mark.parametrize(("reached_at", "hangs"), [(None, True), ("far", False)])
+def test_the_power_of_this_machines_gpus_says_nothing_of_a_server_elsewhere(
+    engine: FleetEngine, monkeypatch: pytest.MonkeyPatch, reached_at: str | None, hangs: bool
+) -> None:
+    record = Started(
+        engine="docker", server=dataclasses.replace(SERVER, reached_at=reached_at), profile="pair", outcome="ready"
+    )
+    monkeypatch.setattr(stacks, "find", lambda _: record)
+    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
+    samples = series([0, 10, 100], drafts=0, tokens=0)  # more than a minute without a token, and no power drawn here
+    monkeypatch.setattr(watch, "_read", lambda _: next(samples))
+    one = Watched(started=record, policy=Policy(), hook=())
+    lines = [line for _ in range(3) for line in watch._look(one, power_w=5.0, restart=lambda *_, **__: None)]
+    assert [line.fault for line in lines] == (["hangs"] if hangs else [])

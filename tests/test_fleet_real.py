@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -77,16 +78,16 @@ class Driver:
             "no_proxy": "10.77.6.2,10.77.7.2",
         }
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+    def begin(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Begin `gemmaspec …`."""
         return subprocess.Popen(
             [sys.executable, "-m", "gemmaspec", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment | environment,
         )  # fmt: skip
 
-    def run(self, *arguments: str) -> Done:
+    def run(self, *arguments: str, **environment: str) -> Done:
         """Run `gemmaspec …` to its end."""
-        with self.begin(*arguments) as process:
+        with self.begin(*arguments, **environment) as process:
             out, err = process.communicate(timeout=180)
         return Done(process.returncode, out, err)
 
@@ -163,6 +164,8 @@ def test_a_rank_lost_later_stops_the_other_under_watch(driver: Driver) -> None:
         watch.communicate(timeout=30)
     log = driver.folder / "state" / "stacks" / "pair" / "watch.log"
     assert "the other ranks were stopped" in log.read_text()
+    assert "two | fake worker" in driver.run("logs", "--previous", "pair").out
+    assert driver.status()["why"] == "a rank has ended, and all were stopped"
 
 
 def test_another_image_under_the_same_name_starts_nothing(driver: Driver) -> None:
@@ -181,14 +184,14 @@ def test_a_plan_changed_on_its_way_starts_vllm_nowhere(driver: Driver, monkeypat
         monkeypatch.setenv(name, driver.environment[name])
     assert driver.run("up", "pair").code == 0
     assert driver.run("down", "pair").code == 0
-    server = _server(driver)
+    server = server_of(driver)
     engine = FleetEngine(server.nodes)
     members = engine.members(server)
     try:
         for member in members:
             member.engine.create(member.server)
         changed = json.loads((server.folder / "plan.json").read_text()) | {"profile": "changed"}
-        _put(driver.bed.two, "plan.json", json.dumps(changed))
+        put_file(driver.bed.two, "plan.json", json.dumps(changed))
         for member in members:
             member.engine.start_created(member.server)
         wait_for(lambda: all(_exit_code(state) in (2, 5, 6) for state in engine.states(server).values()))
@@ -202,7 +205,8 @@ def _exit_code(state: Any) -> int | None:
     return getattr(state, "exit_code", None)
 
 
-def _server(driver: Driver) -> Any:
+def server_of(driver: Driver) -> Any:
+    """Return the server of the pair as its last start recorded it."""
     from gemmaspec.deploy.stacks import read_record
 
     started = read_record(driver.folder / "state" / "stacks" / "pair" / "record.json")
@@ -210,7 +214,8 @@ def _server(driver: Driver) -> Any:
     return started.server
 
 
-def _put(host: Machine, name: str, text: str) -> None:
+def put_file(host: Machine, name: str, text: str) -> None:
+    """Write a file into the stack's volume of the container that was created there."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         entry = tarfile.TarInfo(name)
@@ -228,6 +233,50 @@ def test_a_host_that_does_not_answer_is_named_and_nothing_starts(driver: Driver)
     assert up.code == 4, up.err
     assert "two: docker is not answering" in up.err
     assert driver.running() == [[], []]
+
+
+def test_a_host_that_goes_away_in_the_middle_of_up_is_named_and_the_other_is_stopped(driver: Driver) -> None:
+    driver.profile(FAKE_VLLM_SECONDS="300")
+    up = driver.begin("up", "pair")
+    try:
+        wait_for(lambda: [len(names) for names in driver.running()] == [1, 1], seconds=60)
+        driver.bed.reachable(driver.bed.two, from_here=False)
+        _, err = up.communicate(timeout=150)
+    finally:
+        driver.bed.reachable(driver.bed.two, from_here=True)
+        up.kill()
+        up.communicate()
+    assert up.returncode == 4, err
+    assert "two: " in err
+    assert "what runs there is unknown" in err
+    assert "gemmaspec down pair" in err
+    assert driver.bed.one.running() == []
+    assert driver.run("down", "pair").code == 0
+    assert driver.running() == [[], []]
+
+
+def test_gc_finds_and_removes_the_volumes_of_both_hosts(driver: Driver) -> None:
+    name = f"gemmaspec-gone-{os.getpid()}_stack"
+    for host in (driver.bed.one, driver.bed.two):
+        with contextlib.closing(host.client()) as client:
+            client.volumes.create(name, labels={"com.docker.compose.project": name.removesuffix("_stack")})
+    offered = driver.run("gc", "--volumes", "--json", "--dry-run")
+    assert offered.code == 0, offered.err
+    assert "volumes were not checked" in offered.err  # this machine's own daemon is away
+    found = [row for row in json.loads(offered.out)["garbage"] if row["name"] == name]
+    assert [row["host"] for row in found] == ["one", "two"]
+
+    (driver.profiles / "fleet.yaml").write_text(
+        driver.bed.fleet_yaml().replace(driver.bed.two.url, "tcp://10.77.7.2:1")
+    )
+    freed = driver.run("gc", "--volumes", "--yes")
+    assert f"{name} on one" in freed.out
+    assert "two: docker is not answering" in freed.err
+    left = []
+    for host in (driver.bed.one, driver.bed.two):
+        with contextlib.closing(host.client()) as client:
+            left.append([one.name for one in client.volumes.list() if one.name == name])
+    assert left == [[], [name]]
 
 
 def test_one_daemon_under_two_names_is_refused(driver: Driver) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.launcher import ranks
+from gemmaspec.launcher import rank_facts, ranks
 from gemmaspec.launcher.ranks import Answer, Card, Place
 from tests.launching import Place as Environment
 from tests.launching import make_place, patch_of, plan_of, write_package
@@ -255,7 +255,7 @@ SERVE = ("vllm", "serve", "model")
     ],
 )
 def test_the_place_is_what_vllm_is_told(words: Sequence[str], wanted: Place | None) -> None:
-    assert ranks.place_of([*SERVE, *words]) == wanted
+    assert ranks.place_of(rank_facts.arguments_of([*SERVE, *words])) == wanted
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_place_is_what_vllm_is_told(words: Sequence[str], wanted: Place | No
 )
 def test_a_place_that_is_none_is_refused(words: Sequence[str]) -> None:
     with pytest.raises(ranks.Invalid):
-        ranks.place_of([*SERVE, *words])
+        ranks.place_of(rank_facts.arguments_of([*SERVE, *words]))
 
 
 def test_a_model_is_known_by_commit_or_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,18 +280,18 @@ def test_a_model_is_known_by_commit_or_by_its_files(tmp_path: Path, monkeypatch:
     refs.mkdir(parents=True)
     (refs / "main").write_text("e" * 40 + "\n")
     (refs / "odd").write_text("not a commit")
-    assert ranks.model_facts("owner/name", None) == "e" * 40
-    assert ranks.model_facts("owner/name", "f" * 40) == "f" * 40
-    assert [ranks.model_facts("owner/name", one) for one in ("odd", "absent")] == ["", ""]
+    assert rank_facts.model_facts("owner/name", None) == "e" * 40
+    assert rank_facts.model_facts("owner/name", "f" * 40) == "f" * 40
+    assert [rank_facts.model_facts("owner/name", one) for one in ("odd", "absent")] == ["", ""]
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"12")
-    before = ranks.model_facts(str(folder), None)
+    before = rank_facts.model_facts(str(folder), None)
     (folder / "README.md").write_text("anything")
-    assert ranks.model_facts(str(folder), None) == before
+    assert rank_facts.model_facts(str(folder), None) == before
     (folder / "config.json").write_text("[]")
-    assert ranks.model_facts(str(folder), None) != before
+    assert rank_facts.model_facts(str(folder), None) != before
 
 
 # The launcher
@@ -375,11 +375,11 @@ def test_a_file_is_compared_by_what_is_in_it_wherever_it_lies(tmp_path: Path) ->
     files = [tmp_path / name for name in ("a.jinja", "b.jinja")]
     for file in files:
         file.write_text("{{ messages }}")
-    assert ranks.by_content(str(files[0])) == ranks.by_content(str(files[1])) != str(files[0])
+    assert rank_facts.by_content(str(files[0])) == rank_facts.by_content(str(files[1])) != str(files[0])
     files[1].write_text("{{ other }}")
-    assert ranks.by_content(str(files[0])) != ranks.by_content(str(files[1]))
-    assert ranks.by_content(str(files[0].parent / "absent")) == str(files[0].parent / "absent")
-    assert ranks.by_content("owner/name") == "owner/name"
+    assert rank_facts.by_content(str(files[0])) != rank_facts.by_content(str(files[1]))
+    assert rank_facts.by_content(str(files[0].parent / "absent")) == str(files[0].parent / "absent")
+    assert rank_facts.by_content("owner/name") == "owner/name"
 
 
 def test_secrets_are_not_compared(machines: list[Environment], port: int) -> None:

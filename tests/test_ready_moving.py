@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from gemmaspec.deploy import stacks
 from gemmaspec.deploy import status as use_case
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.container import state_of
-from gemmaspec.engine.server import State
+from gemmaspec.engine.server import Node, State
 from gemmaspec.ready import moving
 from gemmaspec.ready.moving import hangs
 from tests.standin import StandIn, stand_in
@@ -72,6 +73,19 @@ def test_status_says_that_a_green_server_gives_no_token(
     assert found.word == "unknown"
     assert found.why.startswith("it runs and /health answers, but it")
     assert found.next == "gemmaspec restart stand-in"
+
+
+def test_status_says_which_rank_is_unhealthy(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
+    nodes = (Node(host="a", docker="tcp://127.0.0.1:1"), Node(host="b", docker="tcp://127.0.0.2:1"))
+    server = dataclasses.replace(fake.server(), nodes=nodes)
+    started = Started(engine="docker", server=server, profile="tiny-cpu", outcome="ready")
+    monkeypatch.setattr(stacks, "find", lambda _: started)
+    for host, said in (("a", "its health check gets no token"), ("b", "the health check of b does not reach rank 0")):
+        state = State(status="running", unhealthy=True, host=host)
+        monkeypatch.setattr(stacks, "look", lambda *_, state=state: state)
+        found = use_case._status("stand-in")
+        assert (found.word, found.why.endswith(said)) == ("unknown", True), found.why
 
 
 @pytest.mark.parametrize(("health", "unhealthy"), [("unhealthy", True), ("healthy", False), ("starting", False)])

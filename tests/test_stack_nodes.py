@@ -12,6 +12,7 @@ import yaml
 from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
+from gemmaspec.launcher.rank_facts import arguments_of
 from gemmaspec.launcher.ranks import place_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
@@ -92,7 +93,7 @@ def test_two_hosts_differ_only_in_what_is_theirs() -> None:
 
 
 def test_the_launcher_finds_its_place_in_the_command() -> None:
-    places = [place_of(one["command"]) for one in services()]
+    places = [place_of(arguments_of(one["command"])) for one in services()]
     assert [(one.rank, one.nodes, one.master, one.port) for one in places if one] == [
         (0, 2, "192.168.100.10", 29502),
         (1, 2, "192.168.100.10", 29502),
@@ -109,6 +110,7 @@ def test_every_host_expects_the_plan_that_was_rendered() -> None:
         assert words[words.index("--expect-plan") + 1] == plan
         assert words[words.index("--node") + 1] == host
         assert stack.files["ranks.py"] == data.RANKS.read_text()
+        assert stack.files["rank_facts.py"] == data.RANK_FACTS.read_text()
 
 
 def test_the_machines_network_devices_and_memory() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
+from gemmaspec.bench.cells import Arm
 from gemmaspec.cli.app import run
 from gemmaspec.cli.options import complete_hosts
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.errors import StartFailed
+from gemmaspec.profile.load import load_profile
 from tests.fake_engine import FakeMachine
 
 FLEET = """\
@@ -142,3 +146,36 @@ def test_fleet_yaml_is_no_profile_and_its_hosts_complete(
     assert run(["profile", "list", "--json"]) == 0
     assert '"name": "fleet"' not in capsys.readouterr().out
     assert complete_hosts("a,") == ["a,b", "a,c"]
+
+
+def test_bench_starts_its_server_on_the_hosts_of_the_last_start(machine: FakeMachine) -> None:
+    assert run(["up", "pair", "--hosts", "b,a"]) == 0
+    assert run(["down", "pair"]) == 0
+    servers = Servers(
+        "pair",
+        loaded=load_profile("pair"),
+        overrides=(),
+        engine=None,
+        running=False,
+        url=None,
+        any_text=True,
+        replace=False,
+        timeout_s=5,
+        progress=Mock(),
+    )
+    (arm,) = servers.arms([Arm(method="draft_model", k=4)])
+    servers._start(arm)
+    assert stacks.find("pair").options.hosts == ("b", "a")
+    assert servers.machine["gpu"] is None
+
+
+def test_gc_names_the_hosts_whose_volumes_it_could_not_ask_for(
+    machine: FakeMachine, profiles: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (profiles / "fleet.yaml").write_text(FLEET.replace("default", "tcp://127.0.0.3:1"))
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    assert run(["gc", "--volumes", "--json", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["garbage"] == []
+    unasked = [line for line in said.err.splitlines() if line.endswith("volumes were not checked")]
+    assert [line.partition(":")[0] for line in unasked] == ["docker is not answering", "a", "c"], "b is this daemon"

@@ -109,6 +109,10 @@ class Bed:
         host = self.two
         _run("ip", "-n", host.namespace, "link", "set", host.interface, "up" if plugged else "down")
 
+    def reachable(self, host: Machine, *, from_here: bool) -> None:
+        """Cut the way from this process to a machine, or restore it; the cable between the two stays."""
+        _run("ip", "-n", host.namespace, "link", "set", "gs0", "up" if from_here else "down")
+
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[Bed]:

@@ -39,7 +39,7 @@ def gc(
     """Free disk space. Lists what it would remove and asks first.
 
     Without options it covers runtimes, known good stacks and logs. Volumes hold downloaded models and are removed
-    only with --volumes. Nothing that runs is touched.
+    only with --volumes, on the machines of fleet.yaml too. Nothing that runs is touched.
     """
     from gemmaspec.deploy import gc as use_case
 
@@ -53,7 +53,7 @@ def gc(
             use_case.free(one)
         output.progress(f"freed {_size(sum(one.bytes or 0 for one in found))}")
     if json:
-        rows = [dataclasses.asdict(one) for one in found]
+        rows = [{key: value for key, value in dataclasses.asdict(one).items() if key != "node"} for one in found]
         output.json_data({"ok": True, "freed": bool(found) and not dry_run, "garbage": rows})
 
 
@@ -64,8 +64,12 @@ def _show(found: Sequence[Garbage]) -> None:
         output.progress("nothing to free")
         return
     columns = (table.Column("KIND"), table.Column("SIZE"), table.Column("WHAT"), table.Column("WHY", 1, wraps=True))
-    table.show(columns, [(one.kind, _size(one.bytes), one.name, one.why) for one in found])
+    table.show(columns, [(one.kind, _size(one.bytes), _what(one), one.why) for one in found])
     output.data(f"{_size(sum(one.bytes or 0 for one in found))} in all")
+
+
+def _what(one: Garbage) -> str:
+    return f"{one.name} on {one.host}" if one.host else one.name
 
 
 def _agreed(json: bool) -> bool:

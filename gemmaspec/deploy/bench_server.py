@@ -69,8 +69,8 @@ class Servers:
 
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
-        """The machine that is measured."""
-        found = () if self._url else nvidia.gpus()
+        """The machine that is measured; its GPUs are unknown if it may be another one."""
+        found = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
         return {
             "machine": self._loaded.profile.machine,
             "gpu": [one.name for one in found] or None,
@@ -199,6 +199,7 @@ class Servers:
             overrides=(*self._overrides, *arm.overrides),
             no_spec=arm.no_spec,
             engine=self._engine,
+            hosts=self._before.options.hosts or None if self._before else None,
             timeout_s=self._timeout_s,
             to_measure=True,
             any_text=self._any_text,

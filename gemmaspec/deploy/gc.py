@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import time
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gemmaspec.deploy import knowngood, stacks
+from gemmaspec.deploy.fleet import load_fleet, nodes_of
 from gemmaspec.deploy.prepare import runtime_spec
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.engine.server import Node
+from gemmaspec.engine.together import together
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError, UsageError
 from gemmaspec.files import UnreadableFile, state_dir
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
@@ -25,6 +29,8 @@ BY_DEFAULT: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log")
 """Volumes hold downloaded models, and stacks of another state folder have the same names: only on request."""
 _DAY_S: Final = 86_400
 _PREFIX: Final = "gemmaspec-"
+_HOSTS_S: Final = 45.0
+"""Seconds in which every machine must name its volumes, over ssh too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,10 @@ class Garbage:
     bytes: int | None
     """None if unknown."""
     why: str
+    host: str | None = None
+    """Of a volume on a machine of fleet.yaml: its name there."""
+    node: Node | None = None
+    """How that machine is reached."""
 
 
 def garbage(kinds: Iterable[Kind], *, days: float, note: Callable[[str], None]) -> Iterator[Garbage]:
@@ -56,7 +66,7 @@ def free(one: Garbage) -> None:
     path = Path(one.name)
     try:
         if one.kind == "volume":
-            _remove_volume(one.name)
+            _remove_volume(one)
         elif one.kind == "runtime":
             remove_folder(path)
         elif one.kind == "known-good":
@@ -112,24 +122,46 @@ def _logs(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
 
 
 def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
+    """Yield the unused volumes of the docker CLI's daemon, then those of each other machine that this state knows."""
     from gemmaspec.engine import volumes
 
-    try:
-        unused = volumes.unused(_PREFIX)
-    except EnvironmentMissing as error:
-        note(f"{error.message}; volumes were not checked")
-        return
-    for name, project in unused:
-        stack = project.removeprefix(_PREFIX)
-        if not stacks.stack_folder(stack).exists():
-            why = f"no container uses it, and no stack {stack} is in this state folder"
-            yield Garbage(kind="volume", name=name, bytes=None, why=why)
+    nodes = [node for node in _known_nodes(note) if not volumes.same_daemon(node)]
+    calls = {"": functools.partial(volumes.unused, _PREFIX)}
+    calls |= {node.host: functools.partial(volumes.unused, _PREFIX, node) for node in nodes}
+    done = together(calls, seconds=_HOSTS_S)
+    for node in (None, *nodes):
+        host = node.host if node else None
+        unused = done[host or ""]
+        if isinstance(unused, GemmaspecError):
+            where = f"{host}: " if host and not unused.message.startswith(f"{host}: ") else ""
+            note(f"{where}{unused.message}; {'its ' if host else ''}volumes were not checked")
+            continue
+        for name, project in unused:
+            stack = project.removeprefix(_PREFIX)
+            if not stacks.stack_folder(stack).exists():
+                why = f"no container uses it, and no stack {stack} is in this state folder"
+                yield Garbage(kind="volume", name=name, bytes=None, why=why, host=host, node=node)
 
 
-def _remove_volume(name: str) -> None:
+def _known_nodes(note: Callable[[str], None]) -> list[Node]:
+    """Return the machines of fleet.yaml, and those that stacks of this state folder were started on."""
+    found: dict[str, Node] = {}
+    with contextlib.suppress(UsageError):  # there is no fleet.yaml
+        try:
+            found |= {node.docker: node for node in nodes_of(load_fleet().hosts)}
+        except ProfileError as error:
+            note(f"{error.message}; the volumes of its hosts were not checked")
+    for record in _records():
+        with contextlib.suppress(UnreadableFile):
+            started = stacks.read_record(record)
+            found = {**{node.docker: node for node in (started.server.nodes if started else ())}, **found}
+    return list(found.values())
+
+
+def _remove_volume(one: Garbage) -> None:
     from gemmaspec.engine import volumes
 
-    volumes.remove(name)
+    volumes.remove(one.name, one.node)
 
 
 def _size(folder: Path) -> int:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.stacks import FAILED_LOG
 from gemmaspec.engine.process import LOG
-from gemmaspec.errors import UsageError
-from gemmaspec.files import UnreadableFile
+from gemmaspec.engine.server import Engine, Server
+from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.files import UnreadableFile, write_whole
+from gemmaspec.ready.logline import without_secrets
+
+_KEPT_LINES: Final = 20_000
 
 
 def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
@@ -30,6 +35,17 @@ def previous_log(name: str) -> Path:
     if not kept:
         raise UsageError(f"there is no log of an earlier start of {name}", hint=f"gemmaspec logs {name}")
     return max(kept, key=lambda file: file.stat().st_mtime)
+
+
+def keep_log(engine: Engine, server: Server) -> Path | None:
+    """Keep the log of a server that is about to be removed, for `logs --previous`. Return its file, None on failure."""
+    target = server.folder / FAILED_LOG
+    try:
+        lines = (without_secrets(line) for line in engine.logs(server, tail=_KEPT_LINES))
+        write_whole(target, "".join(f"{line}\n" for line in lines), mode=0o600)
+    except (GemmaspecError, OSError):
+        return None
+    return target
 
 
 def _lines(file: Path) -> Iterator[str]:

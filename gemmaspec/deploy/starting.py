@@ -14,15 +14,14 @@ from typing import Any, Protocol
 from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
+from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.models import ModelRef, check_access, check_folder, hub_answers
 from gemmaspec.deploy.owner import Owner
-from gemmaspec.deploy.stacks import FAILED_LOG, Outcome, Started
+from gemmaspec.deploy.stacks import Outcome, Started
 from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import write_whole
 from gemmaspec.ready.first_request import probe
-from gemmaspec.ready.logline import without_secrets
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
@@ -262,7 +261,7 @@ def undone_on_failure(
 
 def _end(start: Start, engine: Engine) -> tuple[Path | None, str]:
     """Stop a failed start, and return where its log was kept and why it may not be stopped everywhere."""
-    log = _keep_log(engine, start.server)
+    log = keep_log(engine, start.server)
     try:
         engine.stop(start.server)
     except GemmaspecError as error:
@@ -331,13 +330,3 @@ def _exported(name: str, value: str | None) -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
-
-
-def _keep_log(engine: Engine, server: Server) -> Path | None:
-    target = server.folder / FAILED_LOG
-    try:
-        lines = (without_secrets(line) for line in engine.logs(server, tail=20_000))
-        write_whole(target, "".join(f"{line}\n" for line in lines), mode=0o600)
-    except (GemmaspecError, OSError):
-        return None
-    return target

@@ -173,8 +173,11 @@ def _gone(started: Started, state: State) -> Status:
         return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
     if started.outcome == "stopped" and state.status == "absent":
         return Status(started=started, state=state, word="stopped", next=f"gemmaspec up {started.profile}")
+    logs = f"gemmaspec logs --previous {name}"
+    if started.server.nodes and state.status == "absent":  # `watch` stops all ranks after one has ended
+        why = "its start failed" if started.outcome == "failed" else "a rank has ended, and all were stopped"
+        return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
     if started.outcome == "failed" and state.status == "absent":
-        logs = f"gemmaspec logs --previous {name}"
         return Status(
             started=started, state=state, word="exited", why="its start failed", since=started.since, next=logs
         )
@@ -196,7 +199,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     elif not answers:
         word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec wait {name}"
     elif started.outcome == "ready" and _hangs(started, state):
-        word, why, follow = "unknown", _no_token(started), f"gemmaspec restart {name}"
+        word, why, follow = "unknown", _no_token(started, state), f"gemmaspec restart {name}"
     elif started.outcome != "ready":
         word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec wait {name}"
     return Status(
@@ -223,7 +226,10 @@ def _hangs(started: Started, state: State) -> bool:
     return hangs(started.server, started.server.run_dir / _LOOK)
 
 
-def _no_token(started: Started) -> str:
+def _no_token(started: Started, state: State) -> str:
+    nodes = started.server.nodes
+    if nodes and state.host != nodes[0].host:
+        return f"it runs and /health answers, but the health check of {state.host} does not reach rank 0"
     if started.engine == "docker":
         return "it runs and /health answers, but its health check gets no token"
     return "it runs and /health answers, but it gives no token"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.deploy import hooks, live_k, measurements, stacks
+from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.engine.server import Engine, State
@@ -169,7 +170,8 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     if one.failures >= _GONE_AFTER:
         yield _line(one, "answers")
     one.failures = 0
-    yield from _told(one, one.faults.add(sample, power_w=power_w), restart)
+    elsewhere = one.started.server.reached_at is not None  # and so are its GPUs
+    yield from _told(one, one.faults.add(sample, power_w=None if elsewhere else power_w), restart)
 
 
 def _read(one: Watched) -> Sample:
@@ -206,8 +208,11 @@ def _lost_rank(one: Watched) -> State | None:
 def _end_ranks(one: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
     """Stop what is left of a server that has lost a rank, which cannot join again; then do as for any that exited."""
     reason = f"{lost.detail}; the other ranks were stopped, because a rank cannot join again"
+    engine = one.engine or stacks.engine_of(one.started)
+    if FaultKind.GONE not in one.faults.active:  # what is stopped has no log any more
+        keep_log(engine, one.started.server)
     try:
-        (one.engine or stacks.engine_of(one.started)).stop(one.started.server)
+        engine.stop(one.started.server)
     except GemmaspecError as error:
         reason = f"{lost.detail}; {error.message}"
     yield from _told(one, one.faults.gone(reason), restart)

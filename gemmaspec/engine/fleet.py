@@ -135,7 +135,9 @@ class FleetEngine:
             raise _of_host(host, error)
         if absent:
             return State(status="absent")
-        return State(status="running", detail=", ".join(f"{host}: {state.detail}" for host, state in known.items()))
+        sick = next((host for host, state in known.items() if state.unhealthy), "")
+        detail = ", ".join(f"{host}: {state.detail}" for host, state in known.items())
+        return State(status="running", detail=detail, unhealthy=bool(sick), host=sick)
 
     def states(self, server: Server) -> dict[str, State | GemmaspecError]:
         """Return the state of each rank by host, or why it is unknown."""

@@ -99,7 +99,8 @@ class State:
     ended: float | None = None
     """Seconds since 1970 at which it exited; None while it runs, or if unknown."""
     host: str = ""
-    """Of a server on several machines: the host whose rank this state is about, such as the one that ended first."""
+    """Of a server on several machines: the host whose rank this state is about, such as the one that ended first, or
+    the first that is unhealthy."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.engine import endpoint
+from gemmaspec.engine.server import Node
 from gemmaspec.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -15,28 +16,37 @@ if TYPE_CHECKING:
 _PROJECT: Final = "com.docker.compose.project"
 
 
-def unused(prefix: str) -> list[tuple[str, str]]:
+def unused(prefix: str, node: Node | None = None) -> list[tuple[str, str]]:
     """Return name and Compose project of every unused volume whose project begins with `prefix`.
 
-    Raise EnvironmentMissing if no daemon answers.
+    `node` is a machine of fleet.yaml; None stands for the daemon that the docker CLI uses. Raise EnvironmentMissing if
+    it does not answer.
     """
-    with _client() as client:
+    with _client(node) as client:
         found = client.volumes.list(filters={"dangling": True, "label": _PROJECT})
         labelled = ((one.name, str((one.attrs.get("Labels") or {}).get(_PROJECT, ""))) for one in found)
         return sorted((name, project) for name, project in labelled if project.startswith(prefix))
 
 
-def remove(name: str) -> None:
+def remove(name: str, node: Node | None = None) -> None:
     """Remove a volume. Raise EnvironmentMissing if the daemon refuses, for example because a container uses it."""
-    with _client() as client:
+    with _client(node) as client:
         client.volumes.get(name).remove()
 
 
+def same_daemon(node: Node) -> bool:
+    """Return whether a machine of fleet.yaml is reached as the docker CLI reaches its own daemon."""
+    try:
+        return endpoint.of_host(node.host, node.docker).url == endpoint.find().url
+    except EnvironmentMissing:
+        return False
+
+
 @contextmanager
-def _client() -> Iterator[docker.DockerClient]:
+def _client(node: Node | None) -> Iterator[docker.DockerClient]:
     from docker.errors import APIError, DockerException
 
-    where = endpoint.find()
+    where = endpoint.of_host(node.host, node.docker) if node else endpoint.find()
     with endpoint.client(where) as client:
         try:
             yield client

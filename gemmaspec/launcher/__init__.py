@@ -42,6 +42,7 @@ from gemmaspec.launcher.launch import (
 from gemmaspec.launcher.launch import LIVE_K as LIVE_K_FILE
 from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
+from gemmaspec.launcher.launch import RANK_FACTS as RANK_FACTS_FILE
 from gemmaspec.launcher.launch import RANKS as RANKS_FILE
 from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
 from gemmaspec.launcher.launch import UNREADABLE as NOT_PYTHON
@@ -65,6 +66,7 @@ __all__ = [
     "OVERLAY_MARKER",
     "PUBLISHED_RELEASE",
     "RANKS_FILE",
+    "RANK_FACTS_FILE",
     "VERSION_NUMBER",
     "FileEdit",
     "Hunk",

@@ -7,7 +7,8 @@ The launcher never writes to vLLM's own files. It locates every hunk of the plan
 patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
 copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
-(--nnodes) the ranks compare what they are about to run, by ranks.py next to this file, and all start or none does.
+(--nnodes) the ranks compare what they are about to run, by ranks.py and rank_facts.py next to this file, and all
+start or none does.
 
 Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or the
 ranks differ · 6 already running, or another rank failed · 7 a rank did not come · 130 interrupted. Otherwise the
@@ -85,6 +86,7 @@ EDGE = "0" * 8  # the mark of the edge of a function or file
 UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, tokenize.TokenError)
 SECRETS = ("--api-key", "--hf-token")
 RANKS = "ranks.py"  # beside this file: the comparison with the ranks on other machines
+RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
 RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
 LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
 LIVE_K_MODULE = "gemmaspec_live_k"
@@ -1363,17 +1365,18 @@ class Ranks:
     """This rank among those on other machines; on one machine every call does nothing."""
 
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
-        """Read the place from the server's command. Raise LaunchError(2) if it is invalid, (4) without ranks.py."""
+        """Read the place from the server's command. Raise LaunchError(2) if it is invalid, (4) without its files."""
         self.node, self.wait_s = options.node[:200], options.ranks_wait
         self.compared = False  # or tried: a rank speaks once
         self.module: Any = None
+        self.facts: Any = None
         self.place: Any = None
         given = {word.partition("=")[0] for word in command}
         if not given & {"--nnodes", "-n"}:
             return
-        self.module = load_next_to_this(RANKS)
+        self.module, self.facts = load_next_to_this(RANKS), load_next_to_this(RANK_FACTS)
         try:
-            self.place = self.module.place_of(command)
+            self.place = self.module.place_of(self.facts.arguments_of(command))
         except self.module.Invalid as error:
             raise LaunchError(2, str(error)) from None
 
@@ -1431,15 +1434,15 @@ def facts_of(
         return {}
     spec = json.loads(command[command.index("--speculative-config") + 1]) if "--speculative-config" in command else {}
     target = command[2] if len(command) > 2 else ""
-    given = ranks.module.arguments_of([*map(ranks.module.by_content, without_secrets(command))])
-    found = {f"argument {name}": text for name, text in given.items() if name not in ranks.module.OF_RANKS}
+    given = ranks.facts.arguments_of([*map(ranks.facts.by_content, without_secrets(command))])
+    found = {f"argument {name}": text for name, text in given.items() if name not in ranks.facts.OF_RANKS}
     found.pop("argument --speculative-config", None)
-    parts = {name: ranks.module.by_content(part) if isinstance(part, str) else part for name, part in spec.items()}
+    parts = {name: ranks.facts.by_content(part) if isinstance(part, str) else part for name, part in spec.items()}
     for file in (file for result in results for file in result.files):
         data = file.before if file.after is None else file.after
         found[file.path] = "" if data is None else sha256(data)
     own = Path(__file__).absolute()
-    launcher = b"".join((own.parent / name).read_bytes() for name in (own.name, RANKS))
+    launcher = b"".join((own.parent / name).read_bytes() for name in (own.name, RANKS, RANK_FACTS))
     return {
         **found,
         "plan": plan.sha256,
@@ -1447,8 +1450,8 @@ def facts_of(
         "vllm": version,
         "transformers": installed_version("transformers", [*front, *sys.path]) or "",
         "speculative config": sha256(json.dumps(parts, sort_keys=True).encode()) if spec else "",
-        "target": ranks.module.model_facts(target, given.get("--revision")),
-        "draft": ranks.module.model_facts(spec.get("model"), spec.get("revision")),
+        "target": ranks.facts.model_facts(target, given.get("--revision")),
+        "draft": ranks.facts.model_facts(spec.get("model"), spec.get("revision")),
     }
 
 

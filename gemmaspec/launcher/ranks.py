@@ -6,23 +6,20 @@ with its own and sends every rank the same answer. A rank that fails before that
 Facts are versions, digests, revisions and arguments, no secrets. Nothing is authenticated: a peer can stop a start, and
 can make none run code. Everything that is read has a limit in bytes and in time.
 
-launch.py loads this file from its own folder when the command has --nnodes. Start at `meet`.
+launch.py loads this file from its own folder when the command has --nnodes; the facts are those of rank_facts.py. Start
+at `meet`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import re
 import selectors
 import socket
-import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 LINE_LIMIT = 256 * 1024  # bytes of a message; a plan's facts have some kilobytes
@@ -32,13 +29,9 @@ MOST_SPEAKING = 32  # connections that have not said who they are
 MOST_LINES = 20  # differences that are told
 TEXT_LIMIT = 400  # characters of a fact, a node or a line
 MOST_FACTS = 2000
-FILE_LIMIT = 4 * 1024 * 1024  # bytes of a file that an argument names; of a larger one the path is compared
 SHOWN_EVERY_S = 30.0
 CODES = {0: "same", 5: "different", 6: "failed", 7: "timeout"}
-OF_RANKS = frozenset({"--node-rank", "-r", "--headless", "--host", "--port"})  # arguments that ranks may differ in
 MAYBE_UNKNOWN = ("target", "draft")  # facts that a node without a local copy of the model lacks
-WEIGHTS = (".json", ".safetensors", ".model", ".jinja", ".bin", ".gguf")
-COMMIT = re.compile("[0-9a-f]{40}")
 DIGEST = re.compile("[0-9a-f]{64}")
 Say = Callable[[str], None]
 
@@ -94,9 +87,8 @@ class Answer:
         return CODES.get(self.code, "failed")
 
 
-def place_of(command: Sequence[str]) -> Place | None:
-    """Return the place that a `vllm serve` command names; None for a server on one machine. Raise Invalid."""
-    given = arguments_of(command)
+def place_of(given: Mapping[str, str]) -> Place | None:
+    """Return the place that a command's arguments name; None for a server on one machine. Raise Invalid."""
     nodes = _number(given, ("--nnodes", "-n"), 1)
     if nodes < 2:
         return None
@@ -109,56 +101,6 @@ def place_of(command: Sequence[str]) -> Place | None:
     if not master:
         raise Invalid("--master-addr is missing: the ranks would look for each other on 127.0.0.1")
     return Place(rank=rank, nodes=nodes, master=master, port=port + 1)
-
-
-def arguments_of(command: Sequence[str]) -> dict[str, str]:
-    """Return a command by flag; words before the first flag are under `command`, long values are digests."""
-    found: dict[str, list[str]] = {}
-    flag = "command"
-    for word in command:
-        if word.startswith("-"):
-            name, _, value = word.partition("=")
-            flag = name.replace("_", "-")
-            found.setdefault(flag, []).extend([value] if value else [])
-        else:
-            found.setdefault(flag, []).append(word)
-    return {name: _short(" ".join(words)) for name, words in found.items()}
-
-
-def by_content(value: str) -> str:
-    """Return a digest for the path of a file or a model's folder, which machines may keep elsewhere; else the text."""
-    if not value.startswith("/"):
-        return value
-    path = Path(value)
-    try:
-        if path.is_dir():
-            return "folder " + _folder_digest(path)
-        if path.is_file() and path.stat().st_size <= FILE_LIMIT:
-            return "file " + hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return value
-    return value
-
-
-def model_facts(model: str | None, revision: str | None) -> str:
-    """Return what identifies a model on this machine: a commit, or a digest of a folder's files; "" if unknown.
-
-    Weights count by name and size alone, because reading them takes minutes; small JSON files count by content.
-    """
-    if not model:
-        return ""
-    if Path(model).is_dir():
-        return _folder_digest(Path(model))
-    if revision and COMMIT.fullmatch(revision):
-        return revision
-    try:
-        home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-        hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-        with (hub / f"models--{model.replace('/', '--')}" / "refs" / (revision or "main")).open("rb") as file:
-            text = file.read(64).decode("ascii", "replace").strip()
-    except (OSError, ValueError, RuntimeError):
-        return ""
-    return text if COMMIT.fullmatch(text) else ""
 
 
 def meet(place: Place, card: Card, *, wait_s: float, say: Say) -> Answer:
@@ -451,25 +393,5 @@ def _number(given: Mapping[str, str], names: Sequence[str], default: int) -> int
     return default
 
 
-def _short(value: str) -> str:
-    return value if len(value) <= TEXT_LIMIT // 2 else "sha256:" + hashlib.sha256(value.encode()).hexdigest()
-
-
 def _shown(value: str) -> str:
     return value[:12] + "…" if DIGEST.fullmatch(value) else value or "not there"
-
-
-def _folder_digest(folder: Path) -> str:
-    """Return a digest of the names and sizes of a model's files, and of the content of small JSON files."""
-    found = []
-    try:
-        for entry in sorted(folder.iterdir()):
-            state = entry.stat()
-            if entry.suffix not in WEIGHTS or not stat.S_ISREG(state.st_mode):
-                continue
-            small = entry.suffix == ".json" and state.st_size <= 1024 * 1024
-            content = hashlib.sha256(entry.read_bytes()).hexdigest() if small else ""
-            found.append([entry.name, state.st_size, content])
-    except OSError:
-        return ""
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import uuid
@@ -77,7 +78,8 @@ def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, draft
     """
     warm_up(asking, cell.concurrency)
     before = reference_step(asking)
-    with GpuWatch() as watch:
+    here = asking.server.reached_at is None  # another machine's GPUs cannot be read from this one
+    with GpuWatch() if here else contextlib.nullcontext() as watch:
         parts = [_group(asking, cell, part, category=category) for category, part in _groups(prompts, cell)]
     after = reference_step(asking)
     samples: list[RequestSample] = []
@@ -94,7 +96,7 @@ def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, draft
         idle=sum(load.idle for _, load, _ in parts),
         reference_before=before,
         reference_after=after,
-        gpu=watch.summary(),
+        gpu=watch.summary() if watch else None,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher import LIVE_K_FILE, RANKS_FILE, Requirement
+from gemmaspec.launcher import LIVE_K_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -32,7 +32,7 @@ OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
 STACK_FILES: Final = (
-    *("compose.yaml", "plan.json", "launch.py", RANKS_FILE, PROBE_FILE, LIVE_K_FILE),
+    *("compose.yaml", "plan.json", "launch.py", RANKS_FILE, RANK_FACTS_FILE, PROBE_FILE, LIVE_K_FILE),
     *(SPECULATIVE_FILE, TEMPLATE_FILE),
     *WATCH_FILES,
 )
@@ -70,6 +70,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     }
     if profile.nodes > 1:
         files[RANKS_FILE] = data.RANKS.read_text(encoding="utf-8")
+        files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")
     if form != "process":
         files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
     if live_k(profile):

@@ -1,9 +1,10 @@
 """One stack for each machine of a server that spans several: `rank_stacks(loaded, ranks)` gives them by host.
 
 A caller names the machines as `Rank`s, in the order of their ranks, and gets a `Stack` for each host. Its compose.yaml
-is the host's own; the other files (plan.json, launch.py, ranks.py, speculative-config.json, chat template) are the same
-on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of those other files,
-then `docker compose start` brings them into the container's volume `stack`, on a local or remote daemon.
+is the host's own; the other files (plan.json, launch.py, ranks.py, rank_facts.py, speculative-config.json, chat
+template) are the same on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of
+those other files, then `docker compose start` brings them into the container's volume `stack`, on a local or remote
+daemon.
 
 With one host that is all: its container has its own network and a published port, as any other. With more, each uses
 the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
@@ -33,8 +34,10 @@ from gemmaspec.stack.serve import serve_command
 MASTER_PORT: Final = 29501
 """vLLM's default for --master-port; the launcher's comparison uses the next one."""
 HANG_S: Final = 180
-"""Seconds after which rank 0 gives up a step that does not return (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). vLLM's default
-is 300; a step also compiles kernels, so far less would end healthy starts."""
+"""Seconds after which rank 0 gives up a step that does not return (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS; vLLM's default
+is 300). It bounds each call that runs a step, samples or takes draft tokens (vllm/v1/executor/multiproc_executor.py,
+0.32.0), not loading, compiling or warming up. A long prompt is many steps of max_num_batched_tokens each. What can make
+a healthy step slow is a kernel that the first request compiles, which may take more than a minute."""
 START_S: Final = 600
 """Seconds that one rank waits for another between two steps of a start (--distributed-timeout-seconds): torch's default
 for NCCL, named so that it does not change with the release. It must bear that one disk is slower than the other."""
