@@ -42,7 +42,11 @@ class Planned:
 
 
 def has_replicas(request: UpRequest) -> bool:
-    """Return whether a request means a profile with replicas. Raises what load_profile raises."""
+    """Return whether a request means a profile with replicas.
+
+    Raises UsageError for the name of a replica, and what load_profile raises.
+    """
+    groups.need_profile(request.profile, "up")
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     return loaded.profile.replicas > 1
 
