@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gemmaspec.launcher.launch import plan_digest
 from gemmaspec.profile.find import profile_folders, profile_names
 from tests.fake_runtime import Done
 from tests.real import tiny_pair
@@ -169,7 +170,7 @@ def test_a_deployment_serves_is_changed_and_refuses_another_plan(operator: Opera
     said("the image is in both nodes", began)
     _make_volume(operator)
     first = _rolled_out(operator)
-    _answers_and_drafts(operator, accepted=True)
+    _answers_and_drafts(operator)
 
     operator.profile("speculative: {num_speculative_tokens: 2}\npatches: {optional: [nvfp4-nan-scales]}\n")
     second = _rolled_out(operator)
@@ -177,9 +178,10 @@ def test_a_deployment_serves_is_changed_and_refuses_another_plan(operator: Opera
     plans = [one["metadata"]["annotations"]["gemmaspec.dev/plan-sha256"] for one in (first, second)]
     assert plans[0] != plans[1]
     assert _config_map(first) != _config_map(second)
-    _answers_and_drafts(operator, accepted=True)
+    _answers_and_drafts(operator)
 
-    _refuses_a_changed_plan(operator, second)
+    _refuses_a_changed_plan(operator, second, right_sha256=False)
+    _refuses_a_changed_plan(operator, second, right_sha256=True)
 
 
 def _make_volume(operator: Operator) -> None:
@@ -215,7 +217,7 @@ def _config_map(pod: dict[str, Any]) -> str:
     return str(found)
 
 
-def _answers_and_drafts(operator: Operator, *, accepted: bool) -> None:
+def _answers_and_drafts(operator: Operator) -> None:
     """Ask through the Service: by the API server, and by the Service's address from the node without the pod."""
     cluster = operator.cluster
     through = f"/api/v1/namespaces/default/services/{NAME}:http/proxy"
@@ -227,8 +229,7 @@ def _answers_and_drafts(operator: Operator, *, accepted: bool) -> None:
         now - then for now, then in zip(_drafts(cluster.request(f"{through}/metrics")), before, strict=True)
     )
     said("answered through the Service", began, f"{drafts} drafts, {tokens} draft tokens, {taken} accepted: {text!r}")
-    assert drafts > 0
-    assert (taken > 0) is accepted
+    assert min(drafts, taken) > 0
 
     address = cluster.get("service", NAME)["spec"]["clusterIP"]
     (pod,) = operator.pods()
@@ -239,7 +240,7 @@ def _answers_and_drafts(operator: Operator, *, accepted: bool) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout)["choices"][0]["message"]["content"] == text
+    assert json.loads(asked.stdout)["choices"][0]["message"]["content"]
 
 
 def _drafts(metrics: str) -> tuple[int, int, int]:
@@ -250,24 +251,32 @@ def _drafts(metrics: str) -> tuple[int, int, int]:
     return drafts, tokens, taken
 
 
-def _refuses_a_changed_plan(operator: Operator, pod: dict[str, Any]) -> None:
-    """Give the Deployment a ConfigMap whose plan somebody has changed: with its old sha256, and with a right one."""
-    cluster, old = operator.cluster, _config_map(pod)
-    changed = cluster.get("configmap", old)
-    plan = json.loads(changed["data"]["plan.json"])
-    plan["patches"] = plan["patches"][:-1]
+def _refuses_a_changed_plan(operator: Operator, pod: dict[str, Any], *, right_sha256: bool) -> None:
+    """Give the Deployment a ConfigMap whose plan somebody has changed; its sha256 is as it was, or that of the change."""
+    cluster, name = operator.cluster, f"changed-{right_sha256}".lower()
+    changed = cluster.get("configmap", _config_map(pod))
+    plan = json.loads(changed["data"]["plan.json"]) | {"patches": []}
+    if right_sha256:
+        plan["sha256"] = plan_digest(plan)
     data = {**changed["data"], "plan.json": json.dumps(plan)}
-    text = yaml.safe_dump({**changed, "metadata": {"name": "changed"}, "data": data})
+    text = yaml.safe_dump({**changed, "metadata": {"name": name}, "data": data})
     assert cluster.kubectl("create", "-f", "-", stdin=text).returncode == 0
     began = time.monotonic()
-    spec = json.dumps([{"op": "replace", "path": "/spec/template/spec/volumes/0/configMap/name", "value": "changed"}])
+    spec = json.dumps([{"op": "replace", "path": "/spec/template/spec/volumes/0/configMap/name", "value": name}])
     done = cluster.kubectl("patch", "deployment", NAME, "--type=json", "--patch", spec)
     assert done.returncode == 0, done.stderr
-    until(lambda: "exit code" in json.dumps(operator.status()[1]), seconds=240, what="the launcher has refused")
-    code, (status,) = operator.status()
-    (now,) = operator.pods()
-    logged = cluster.kubectl("logs", now["metadata"]["name"])
-    said("a changed plan", began, f"{status['state']}: {status['reason']}\n{logged.stdout}{logged.stderr}")
-    assert now["metadata"]["name"] != pod["metadata"]["name"]
-    assert (status["state"], "exit code 5" in status["reason"]) == ("exited", True)
-    assert code != 0
+    ended: list[tuple[int, dict[str, Any]]] = []
+    until(lambda: _ended(operator, name, ended), seconds=240, what="the launcher has refused")
+    code, status = ended[0]
+    logged = cluster.kubectl("logs", status["name"])
+    said(f"a changed plan, {name}", began, f"{status['state']}: {status['reason']}\n{logged.stdout}{logged.stderr}")
+    assert f"exit code {5 if right_sha256 else 2}" in status["reason"]
+    assert code == 1
+
+
+def _ended(operator: Operator, config_map: str, ended: list[tuple[int, dict[str, Any]]]) -> bool:
+    """Collect the pods with a ConfigMap that have ended, each with the exit code of `status`."""
+    named = {one["metadata"]["name"] for one in operator.pods() if _config_map(one) == config_map}
+    code, found = operator.status()
+    ended += [(code, one) for one in found if one["state"] == "exited" and one["name"] in named]
+    return bool(ended)

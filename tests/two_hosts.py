@@ -238,6 +238,7 @@ def fake_layer(mark: str = "") -> bytes:
         for library in sorted({one for file in objects for one in _libraries(file)}):
             tar.add(library, arcname=library.lstrip("/"))
         with tempfile.TemporaryDirectory() as made:
+            Path(made).chmod(0o755)
             _fake_vllm(Path(made), mark)
             tar.add(made, arcname=f"{home}/site-packages")
         _file(tar, "opt/python/bin/vllm", f"#!{PYTHON}\n{WORKER}{PROGRAM}", 0o755)

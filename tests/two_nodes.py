@@ -48,6 +48,11 @@ if "create" in words:
 os.execvp("runc", ["runc", *words])
 """
 """runc for a root that may not make a process less likely to be killed, as the kubelet asks for pause processes."""
+_OWN_LOGS = [
+    "sh", "-c", 'for one in pods containers; do mkdir -p /var/log/$one; mount -t tmpfs none /var/log/$one; done; exec "$@"',
+    "sh",
+]  # fmt: skip
+"""Where a kubelet links the logs of its pods, and removes those of pods that it does not know."""
 _KUBECONFIG = """\
 apiVersion: v1
 kind: Config
@@ -222,6 +227,8 @@ def _node(undo: contextlib.ExitStack, cluster: Cluster, host: Machine) -> None:
         "kubeconfig": folder / f"{host.name}.conf", "hostname-override": host.name, "node-ip": host.address,
         "root-dir": root, "cert-dir": root / "pki", "volume-plugin-dir": root / "plugins",
         "container-runtime": "docker", "docker-endpoint": host.socket, "pod-infra-container-image": PAUSE,
+        # The two machines share their files: by the usual socket, one kubelet would use the other's daemon.
+        "container-runtime-endpoint": f"unix://{root}/dockershim.sock",
         "experimental-dockershim-root-directory": root / "dockershim", "network-plugin": "cni", "cni-bin-dir": BIN,
         "cni-conf-dir": folder / f"cni-{host.name}", "cni-cache-dir": root / "cni", "resolv-conf": "",
         "cgroup-driver": "cgroupfs", "cgroups-per-qos": "false", "enforce-node-allocatable": "", "eviction-hard": "",
@@ -239,7 +246,14 @@ def _node(undo: contextlib.ExitStack, cluster: Cluster, host: Machine) -> None:
 def _begin(undo: contextlib.ExitStack, cluster: Cluster, host: Machine, name: str, options: dict[str, Any]) -> None:
     """Begin a program on a machine, among its daemon's mounts; it ends with the cluster."""
     words = [BIN / name, *(f"--{option}={value}" for option, value in options.items())]
-    inside = ["nsenter", "--target", str(host.daemon.pid), "--net", "--mount"]
+    inside = [
+        "nsenter",
+        "--target",
+        str(host.daemon.pid),
+        "--net",
+        "--mount",
+        *(_OWN_LOGS if name == "kubelet" else []),
+    ]
     with (cluster.folder / f"{name}-{host.name}.log").open("wb") as log:
         process = subprocess.Popen(
             [*inside, *map(str, words)], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
