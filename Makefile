@@ -15,7 +15,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast test-two-machines lint reference docs golden facts oracle release-day bench load-test clean
+.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-replicas lint reference docs golden facts oracle release-day bench load-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,15 @@ test-fast: setup ## only tests that start no real server and need no package ind
 
 test-two-machines: setup ## run vLLM on two docker daemons in network namespaces of their own; needs root and `make image`
 	GEMMASPEC_TWO_MACHINES=1 $(BIN)/pytest tests/test_two_machines.py -s
+
+test-kubernetes: setup ## build Kubernetes 1.20 once, and run rendered pods on two nodes; needs root and `make image`
+	tools/build-kubernetes.sh
+	@$(BIN)/python tools/runtime.py
+	GEMMASPEC_KUBERNETES=1 $(BIN)/pytest tests/test_kubernetes.py -s
+
+test-replicas: setup ## change a patch of two replicas of vLLM in Docker under load, and count what failed; needs `make image`
+	@$(BIN)/python tools/runtime.py
+	GEMMASPEC_REPLICAS=1 $(BIN)/pytest tests/test_replicas_real.py -s
 
 lint: setup ## run ruff and mypy
 	$(BIN)/ruff check

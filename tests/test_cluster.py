@@ -219,6 +219,8 @@ def test_the_pods_annotation_is_the_plan_that_they_carry() -> None:
     plan = json.loads(made.files and made.objects["configmap.yaml"]["data"]["plan.json"])
     metadata = made.objects["deployment.yaml"]["spec"]["template"]["metadata"]
     assert metadata["annotations"] == {"gemmaspec.dev/plan-sha256": plan["sha256"]}
+    command = pod_of(made)["containers"][0]["command"]
+    assert command[command.index("--expect-plan") + 1] == plan["sha256"]
 
 
 def test_a_stack_too_large_for_a_config_map_is_refused_with_its_largest_file(tmp_path: Path) -> None:

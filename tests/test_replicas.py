@@ -74,6 +74,7 @@ def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fa
     address = f"http://127.0.0.1:{PORTS[kind]}/v1"
     first = pair.run("up", "pair")
     assert (first.code, address in first.out) == (0, True), first.err
+    _commands_for_the_whole(pair)
     with load(address, "model-pair", clients=4, tokens=12) as found:
         changed = pair.run("up", "pair", "--set", "env.A=1")
         failed = pair.run("up", "pair", "--set", "env.FAKE_VLLM_EXIT=3")
@@ -95,9 +96,32 @@ def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fa
     assert found.fates["refused"] == 0, f"{found} {found.reasons}"
     assert found.fates["cut"] <= 4
 
-    assert "name one: pair-1, pair-2" in pair.run("logs", "pair").err
+    assert "name one: pair-1, pair-2" in pair.run("logs", "--previous", "pair").err
     assert json.loads(pair.run("down", "pair", "--json").out)["was_running"] is True
     assert {one["state"] for one in _status(pair).values()} == {"stopped"}
+
+
+def _commands_for_the_whole(pair: Fake) -> None:
+    """The name of a profile means all of its replicas, or the error says what to type."""
+    waited = json.loads(pair.run("wait", "pair", "--json").out)
+    assert waited["unchanged"] == ["pair-1", "pair-2"]
+    lines = pair.run("logs", "pair").out.splitlines()
+    assert {line.partition(" | ")[0] for line in lines} == {"pair-1", "pair-2"}
+    folder = pair.profiles / "prometheus"
+    assert pair.run("export", "prometheus", "pair", "--out", str(folder), "--force").code == 0
+    assert [name in (folder / "prometheus.yml").read_text() for name in ("pair-1", "pair-2")] == [True, True]
+    top = json.loads(pair.run("top", "pair", "--once", "--json").out)
+    assert [one["name"] for one in top["stacks"]] == ["pair-1", "pair-2"]
+    one = json.loads(pair.run("wait", "pair-1", "--json").out)["address"]
+    for words, said in (
+        (("bench", "pair"), "bench works on one server"),
+        (("bench", "pair", "--running"), f"bench pair --url {one} "),
+        (("bench", "pair-1"), "pair-1 is a replica of pair, and bench takes a profile"),
+        (("up", "pair-1"), "pair-1 is a replica of pair, and up takes a profile"),
+        (("tune", "pair", "--dry-run"), "tune pair --set replicas=1 --set router="),
+    ):
+        done = pair.run(*words)
+        assert (done.code, said in done.err) == (2, True), done.err
 
 
 def _steps() -> list[str]:

@@ -115,19 +115,22 @@ class Bed:
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[Bed]:
-    """Make two hosts. Raises NoTwoHosts where that is not possible, with the reason."""
+def two_hosts(*, prefix: str = "gs", net: str = "10.77", flags: Sequence[str] = ()) -> Iterator[Bed]:
+    """Make two hosts, with `flags` for their daemons. Raises NoTwoHosts where that is not possible, with the reason.
+
+    Beds with other prefixes and nets can stand beside each other.
+    """
     missing = [program for program in NEEDED if not shutil.which(program)]
     if os.geteuid() != 0 or missing:
         raise NoTwoHosts(f"missing: {', '.join(missing)}" if missing else "network namespaces need root")
-    lock = filelock.FileLock(Path(tempfile.gettempdir()) / "gemmaspec-two-hosts.lock")
-    folder = Path(tempfile.mkdtemp(prefix="gs2"))
+    lock = filelock.FileLock(Path(tempfile.gettempdir()) / f"gemmaspec-two-hosts-{prefix}.lock")
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}2"))
     with lock.acquire(timeout=300), contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
-            _network(undo)
-            one = _machine(undo, folder, "one", "gs-one", "10.77.5.1", "gsa", "10.77.6.2")
-            two = _machine(undo, folder, "two", "gs-two", "10.77.5.2", "gsb", "10.77.7.2")
+            _network(undo, prefix, net)
+            one = _machine(undo, folder, flags, "one", f"{prefix}-one", f"{net}.5.1", f"{prefix}a", f"{net}.6.2")
+            two = _machine(undo, folder, flags, "two", f"{prefix}-two", f"{net}.5.2", f"{prefix}b", f"{net}.7.2")
             for host in (one, two):
                 _until_it_answers(host)
         except subprocess.CalledProcessError as error:
@@ -135,20 +138,21 @@ def two_hosts() -> Iterator[Bed]:
         yield Bed(one=one, two=two)
 
 
-def _network(undo: contextlib.ExitStack) -> None:
-    for namespace in ("gs-one", "gs-two"):
+def _network(undo: contextlib.ExitStack, prefix: str, net: str) -> None:
+    one, two, cable = f"{prefix}-one", f"{prefix}-two", (f"{prefix}a", f"{prefix}b")
+    for namespace in (one, two):
         subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
         _run("ip", "netns", "add", namespace)
         undo.callback(subprocess.run, ["ip", "netns", "del", namespace], capture_output=True, check=False)
         _run("ip", "-n", namespace, "link", "set", "lo", "up")
-    _run("ip", "-n", "gs-one", "link", "add", "gsa", "type", "veth", "peer", "name", "gsb", "netns", "gs-two")
-    _address("gs-one", "gsa", "10.77.5.1/24")
-    _address("gs-two", "gsb", "10.77.5.2/24")
-    for namespace, near, net in (("gs-one", "gs0a", "10.77.6"), ("gs-two", "gs0b", "10.77.7")):
-        _run("ip", "link", "add", near, "type", "veth", "peer", "name", "gs0", "netns", namespace)
-        _run("ip", "addr", "add", f"{net}.1/24", "dev", near)
+    _run("ip", "-n", one, "link", "add", cable[0], "type", "veth", "peer", "name", cable[1], "netns", two)
+    _address(one, cable[0], f"{net}.5.1/24")
+    _address(two, cable[1], f"{net}.5.2/24")
+    for namespace, near, outside in ((one, f"{prefix}0a", f"{net}.6"), (two, f"{prefix}0b", f"{net}.7")):
+        _run("ip", "link", "add", near, "type", "veth", "peer", "name", f"{prefix}0", "netns", namespace)
+        _run("ip", "addr", "add", f"{outside}.1/24", "dev", near)
         _run("ip", "link", "set", near, "up")
-        _address(namespace, "gs0", f"{net}.2/24")
+        _address(namespace, f"{prefix}0", f"{outside}.2/24")
 
 
 def _address(namespace: str, interface: str, address: str) -> None:
@@ -157,8 +161,9 @@ def _address(namespace: str, interface: str, address: str) -> None:
 
 
 def _machine(
-    undo: contextlib.ExitStack, root: Path, name: str, namespace: str, address: str, interface: str, reached_at: str
-) -> Machine:
+    undo: contextlib.ExitStack, root: Path, flags: Sequence[str], name: str, namespace: str, address: str,
+    interface: str, reached_at: str,
+) -> Machine:  # fmt: skip
     folder = root / name
     folder.mkdir()
     private = (
@@ -166,7 +171,7 @@ def _machine(
     )
     words = ["dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
     words += ["-H", f"unix://{folder}/sock", "-H", f"tcp://{reached_at}:{PORT}", "--tls=false", "--bridge=none"]
-    words += ["--iptables=false", "--ip-masq=false"]
+    words += ["--iptables=false", "--ip-masq=false", *flags]
     inside = ["nsenter", f"--net=/run/netns/{namespace}", "unshare", "-m", "sh", "-c", f'{private}; exec "$@"', "sh"]
     with (folder / "log").open("wb") as log:
         daemon = subprocess.Popen(
@@ -237,6 +242,7 @@ def fake_layer(mark: str = "") -> bytes:
         for library in sorted({one for file in objects for one in _libraries(file)}):
             tar.add(library, arcname=library.lstrip("/"))
         with tempfile.TemporaryDirectory() as made:
+            Path(made).chmod(0o755)
             _fake_vllm(Path(made), mark)
             tar.add(made, arcname=f"{home}/site-packages")
         _file(tar, "opt/python/bin/vllm", f"#!{PYTHON}\n{WORKER}{PROGRAM}", 0o755)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.interrupt import told_on_interrupt
+from gemmaspec.cli.interrupt import told_of_replicas, told_on_interrupt
 from gemmaspec.errors import UsageError
 
 
@@ -28,11 +28,12 @@ def logs(
         int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines.")
     ] = None,
 ) -> None:
-    """Print the log of a started profile since its last start."""
+    """Print the log of a started profile since its last start; with replicas, of each after its name."""
     from gemmaspec.deploy import logs as use_case
+    from gemmaspec.deploy.group_status import is_group
 
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
-    with told_on_interrupt(name):
+    with told_of_replicas(name) if is_group(name) else told_on_interrupt(name):
         for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
             output.data(line)

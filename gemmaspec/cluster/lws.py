@@ -75,7 +75,7 @@ def _template(server: PodServer, *, leader: bool) -> Object:
     spec = pod_spec(server)
     (one,) = spec["containers"]
     flags = rank_flags(server.profile, rank=_RANK, master=_LEADER, headless=not leader)
-    one["command"] = [*one["command"][:-1], "--expect-plan", server.plan_sha256, "--node", "$(POD_NAME)", "--"]
+    one["command"] = [*one["command"][:-1], "--node", "$(POD_NAME)", "--"]
     one["args"] = [*one["args"], *flags]
     one["env"] = [*_own_names(), *_environment(server, one["env"], leader=leader)]
     if not leader:

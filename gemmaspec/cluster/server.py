@@ -79,8 +79,8 @@ class PodServer:
 
     @property
     def command(self) -> list[str]:
-        """The launcher's words."""
-        return launcher_command(self.profile)
+        """The launcher's words. They name the plan: whoever changes the ConfigMap in the cluster gets no server."""
+        return launcher_command(self.profile, plan=self.plan_sha256)
 
     @property
     def arguments(self) -> list[str]:

@@ -15,7 +15,7 @@ from gemmaspec.bench.page import page
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
 from gemmaspec.bench.settings import Settings, arms_of, as_json
 from gemmaspec.bench.stored import RESULT, read_result
-from gemmaspec.deploy import measurements
+from gemmaspec.deploy import groups, measurements
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.neighbours import warn_of_neighbours
@@ -70,7 +70,10 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
 
     Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
     """
+    groups.need_profile(request.profile, "bench")
     loaded = load_profile(request.profile, overrides=request.overrides)
+    if not request.url:
+        groups.need_one_server(request.profile, loaded, "bench", url=True)
     prompts = prompt_set(request.prompts, progress.note)
     settings = _settings(request, loaded, prompts)
     run = _Run(request, settings, loaded, chosen(prompts, categories=settings.categories, each=settings.each), progress)

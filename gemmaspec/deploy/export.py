@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.group_status import each_of
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules
@@ -21,9 +22,10 @@ CONFIGURATION: Final = "prometheus.yml"
 def prometheus_files(names: Sequence[str]) -> Mapping[str, str]:
     """Return Prometheus' configuration and rule file for these stacks, or for all that were started here.
 
+    The name of a profile with replicas means all of them.
     Raises UsageError if a name was not started on this machine.
     """
-    started = [stacks.find(name) for name in names] if names else stacks.started_stacks()
+    started = [stacks.find(name) for name in each_of(names)] if names else stacks.started_stacks()
     targets = [ScrapeTarget(name=one.server.name, address=urlsplit(one.server.base_url).netloc) for one in started]
     return {
         CONFIGURATION: _yaml(configuration(targets, rule_file=RULES)),

@@ -73,6 +73,11 @@ def router_status(name: str) -> RouterStatus:
     return RouterStatus(group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines)
 
 
+def each_of(names: Sequence[str]) -> list[str]:
+    """Return the stacks that these names mean: a profile with replicas means all of them."""
+    return [one for name in names for one in (stacks.replicas_of(name) if is_group(name) else [name])]
+
+
 def replicas_status(name: str) -> list[Status]:
     """Return the status of each replica that was started."""
     return [one for member in stacks.replicas_of(name) for one in status(member)]

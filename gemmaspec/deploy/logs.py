@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.group_status import is_group
 from gemmaspec.deploy.stacks import FAILED_LOG
+from gemmaspec.engine.lines import host_line
+from gemmaspec.engine.merged import merged
 from gemmaspec.engine.process import LOG
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, UsageError
@@ -19,7 +23,14 @@ _KEPT_LINES: Final = 20_000
 
 
 def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
-    """Yield the lines. Raises UsageError if no stack of that name was started here, or there is no earlier log."""
+    """Yield the lines; those of a profile with replicas are of all of them, each line after its replica's name.
+
+    Raises UsageError if no stack of that name was started here, or there is no earlier log.
+    """
+    if is_group(name) and not previous:
+        each = [functools.partial(_of_replica, one, follow=follow, tail=tail) for one in stacks.replicas_of(name)]
+        yield from merged(each, follow=follow)
+        return
     started = stacks.find(name)
     if not previous:
         yield from stacks.engine_of(started).logs(started.server, follow=follow, tail=tail)
@@ -46,6 +57,15 @@ def keep_log(engine: Engine, server: Server) -> Path | None:
     except (GemmaspecError, OSError):
         return None
     return target
+
+
+def _of_replica(name: str, *, follow: bool, tail: int | None) -> Iterator[str]:
+    """Yield a replica's lines after its name; one that says so if its log cannot be read."""
+    try:
+        for line in logs(name, follow=follow, tail=tail, previous=False):
+            yield host_line(name, line)
+    except GemmaspecError as error:
+        yield host_line(name, f"(its log cannot be read: {error.message})")
 
 
 def _lines(file: Path) -> Iterator[str]:

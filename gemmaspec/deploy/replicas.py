@@ -1,8 +1,9 @@
-"""`up`, `restart`, `rollback` and `down` of a profile with replicas."""
+"""`up`, `restart`, `rollback`, `wait` and `down` of a profile with replicas."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,17 +18,17 @@ from gemmaspec.deploy.roll import Rolled, Rolling
 from gemmaspec.deploy.rollback import current, restore
 from gemmaspec.deploy.stacks import Options, stack_folder
 from gemmaspec.deploy.starting import Running, StartProgress, Told
-from gemmaspec.deploy.wait import wait
+from gemmaspec.deploy.wait import until_nobody_starts_it, wait
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.router import Router
 from gemmaspec.engine.server import EngineName
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, UsageError
 from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.replica import devices_of, policy_of, replica_name, router_of
-from gemmaspec.rolling.plan import Found, Roll, RouterFound, steps
+from gemmaspec.rolling.plan import End, Found, Roll, RouterFound, steps
 from gemmaspec.runtime.router import ensure_router, router_program
 
 
@@ -41,7 +42,11 @@ class Planned:
 
 
 def has_replicas(request: UpRequest) -> bool:
-    """Return whether a request means a profile with replicas. Raises what load_profile raises."""
+    """Return whether a request means a profile with replicas.
+
+    Raises UsageError for the name of a replica, and what load_profile raises.
+    """
+    groups.need_profile(request.profile, "up")
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     return loaded.profile.replicas > 1
 
@@ -126,6 +131,25 @@ def rollback(name: str, progress: StartProgress, *, timeout_s: float) -> Rolled:
 
         rolling = Rolling(group=group, roll=roll, before=before, command="rollback", told=told, serve=serve)
         return _completed(rolling)
+
+
+def wait_for_all(name: str, progress: StartProgress, *, timeout_s: float) -> Rolled:
+    """Wait until every replica of a profile has drafted, verified and answered. Changes nothing.
+
+    Raises StartFailed for a replica or a router that does not run, else as `wait` of one server.
+    """
+    ends = time.monotonic() + timeout_s
+    until_nobody_starts_it(name, progress, timeout_s=timeout_s)
+    group = groups.find(name)
+    hint = f"gemmaspec up {group.options.profile}"
+    running = {}
+    for one in group.members:
+        if stacks.read_stack(one) is None:
+            raise StartFailed(f"{one} has not been started", hint=hint)
+        running[one] = wait(one, progress, timeout_s=max(1.0, ends - time.monotonic()))
+    if routers.state(group.router).status != "running":
+        raise StartFailed(f"the router of {name} is not running", hint=hint)
+    return Rolled(group=group, running=running, end=End(untouched=group.members))
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from gemmaspec.deploy import live_k, stacks
+from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
@@ -37,8 +38,7 @@ class Top:
 
         Raises UsageError if a name was not started on this machine.
         """
-        each = [one for name in names for one in (stacks.replicas_of(name) or [name])]
-        found = [stacks.find(name) for name in each] if names else stacks.started_stacks()
+        found = [stacks.find(name) for name in each_of(names)] if names else stacks.started_stacks()
         self._watched = [_Watched(started=one) for one in found]
         self._gpus = _gpu_names()
 

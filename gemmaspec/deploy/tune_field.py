@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gemmaspec import data
+from gemmaspec.deploy.groups import need_one_server, need_profile
 from gemmaspec.deploy.models import hub_cache, models_of
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.models.hub_cache import cached_snapshot
@@ -53,10 +54,12 @@ class Compared:
         """Return what is compared.
 
         Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, for a
-        server on several machines, and where there is nothing to choose from.
+        server on several machines, for replicas, and where there is nothing to choose from.
         """
+        need_profile(profile, "tune")
         base = load_profile(profile, overrides=asked.overrides)
         need_one_machine(base.profile, "tune")
+        need_one_server(profile, base, "tune")
         loads = _loads(base.profile, asked.loads)
         found = {base.profile.name: (profile, base)}
         for name in asked.arms:

@@ -25,7 +25,7 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     TimedOut, EnvironmentMissing if it is unknown whether it runs.
     """
     began = time.monotonic()
-    _until_nobody_starts_it(name, progress, timeout_s=timeout_s)
+    until_nobody_starts_it(name, progress, timeout_s=timeout_s)
     started = stacks.find(name)
     engine = stacks.engine_of(started)
     state = stacks.look(started, engine)
@@ -42,7 +42,7 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     return _remembered(running, progress) if started.outcome == "starting" else running
 
 
-def _until_nobody_starts_it(name: str, progress: StartProgress, *, timeout_s: float) -> None:
+def until_nobody_starts_it(name: str, progress: StartProgress, *, timeout_s: float) -> None:
     """Follow the command that starts it, if there is one, until it ends."""
     began, told = time.monotonic(), ""
     while (other := owner.holder(name)) and other.command in owner.STARTS:

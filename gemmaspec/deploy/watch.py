@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.deploy import hooks, live_k, measurements, stacks
+from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
@@ -84,10 +85,12 @@ class Watched:
 def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
     """Return the stacks of these names, or all that were started here, with what their profiles allow.
 
+    The name of a profile with replicas means all of them.
+
     `window_s` and `hang_s`, in seconds, go before those of the profiles.
     Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
-    found = [stacks.find(name) for name in names] if names else list(stacks.started_stacks())
+    found = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
     return [_watched(one, window_s, hang_s) for one in found]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.lines import host_line
+from gemmaspec.engine.merged import merged
 from gemmaspec.engine.server import EngineName, Node, Runs, Server, State
 from gemmaspec.engine.together import together
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
@@ -175,27 +174,8 @@ class FleetEngine:
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield the lines of all ranks, each with its host; with `follow`, as they come."""
-        members = self.members(server)
-        if not follow:
-            for one in members:
-                yield from _lines(one, follow=False, tail=tail)
-            return
-        lines: queue.Queue[str | None] = queue.Queue(1000)
-
-        def pump(one: Member) -> None:
-            for line in _lines(one, follow=True, tail=tail):
-                lines.put(line)
-            lines.put(None)
-
-        for one in members:
-            threading.Thread(target=pump, args=(one,), name=f"gemmaspec-log-{one.host}", daemon=True).start()
-        left = len(members)
-        while left:
-            line = lines.get()
-            if line is None:
-                left -= 1
-            else:
-                yield line
+        ranks = [functools.partial(_lines, one, follow=follow, tail=tail) for one in self.members(server)]
+        yield from merged(ranks, follow=follow)
 
     def report(self, server: Server) -> dict[str, Any] | None:
         """Return the report of rank 0."""

@@ -1,0 +1,100 @@
+"""Replicas of vLLM itself in Docker, with a key, changed one at a time under constant load.
+
+`make test-replicas` runs it: four starts take minutes. It prints what became of the requests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fake_runtime import Done
+from tests.real import RUN, tiny_pair
+from tests.stream_load import load
+
+pytestmark = pytest.mark.skipif(os.environ.get("GEMMASPEC_REPLICAS") != "1", reason="takes minutes: make test-replicas")
+
+NAME = f"roll-{RUN}"
+PORT = 8440
+ADDRESS = f"http://127.0.0.1:{PORT}/v1"
+KEY = "not-a-real-key"
+PATCH = "nvfp4-nan-scales"
+PROFILE = f"""\
+extends: tiny-cpu
+name: {NAME}
+serve: {{port: {PORT}}}
+pass_env: [VLLM_API_KEY]
+replicas: 2
+router: {{kind: vllm-router, drain_seconds: 120}}
+"""
+
+
+class Owner:
+    """Who runs the replicas."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "profiles").mkdir()
+        (folder / "state").mkdir()
+        (folder / "state" / "tiny").symlink_to(tiny_pair().resolve())
+        self.profile()
+
+    def profile(self, text: str = "") -> None:
+        """Write the profile."""
+        (self.folder / "profiles" / f"{NAME}.yaml").write_text(PROFILE + text)
+
+    def run(self, *arguments: str) -> Done:
+        """Run `gemmaspec …` to its end."""
+        own = {"GEMMASPEC_PROFILES": f"{self.folder}/profiles", "GEMMASPEC_STATE": f"{self.folder}/state"}
+        done = subprocess.run(
+            [sys.executable, "-m", "gemmaspec", *arguments], capture_output=True, text=True, check=False,
+            env={**os.environ, **own, "VLLM_API_KEY": KEY},
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def patches(self, replica: int) -> set[str]:
+        """The patches that a replica reports."""
+        done = self.run("wait", f"{NAME}-{replica}", "--json")
+        return {one["id"] for one in done.json["report"]["patches"] if one["state"] == "applied"}
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    made = Owner(tmp_path)
+    yield made
+    made.run("down", NAME)
+
+
+def said(what: str, began: float, text: str) -> None:
+    sys.stdout.write(f"\n== {what}, after {time.monotonic() - began:.1f} s\n{text}\n")
+    sys.stdout.flush()
+
+
+def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owner: Owner) -> None:
+    began = time.monotonic()
+    up = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
+    assert up.code == 0, up.err
+    said("up", began, up.err + up.out)
+    assert httpx.get(f"{ADDRESS}/models", trust_env=False).status_code == 401
+
+    owner.profile(f"patches: {{optional: [{PATCH}]}}\n")
+    began = time.monotonic()
+    with load(ADDRESS, "tiny", clients=3, tokens=64, key=KEY) as found:
+        changed = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
+        seconds = time.monotonic() - began
+    said("another patch", began, f"{changed.err}{changed.out}{found}\n{dict(found.reasons)}\n{seconds:.0f} s")
+    assert changed.code == 0, changed.err
+    assert [PATCH in owner.patches(replica) for replica in (1, 2)] == [True, True]
+    assert set(found.fates) == {"whole"}, f"{found} {found.reasons}"
+    began = time.monotonic()
+    status = owner.run("status", NAME)
+    said("status", began, status.out)
+    assert json.loads(owner.run("wait", NAME, "--json").out)["unchanged"] == [f"{NAME}-1", f"{NAME}-2"]
