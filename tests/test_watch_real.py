@@ -9,26 +9,29 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from gemmaspec.engine import record
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack import watching
-from tests.real import PORT, PROFILE, environment, gemmaspec, up
+from tests.real import PORT, PROFILE, STATE, environment, gemmaspec, up
 from tests.test_live_k_real import QUESTIONS, TOKENS, Streamed, stream
 
 pytestmark = pytest.mark.real_process
 
 CLIENTS = 16
-WINDOW_S = 8
+WINDOW_S, HANG_S = 8, 3
 PATIENCE_S = 240
 """For each fault: nothing of this is quick where other tests use the same cores."""
 NOTICED: dict[str, float] = {}
@@ -116,7 +119,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(place: Path) -> Iterator[None]:
     settings = {
         "speculative.live_k": "true", "serve.max_num_seqs": CLIENTS, "watch.on_dead_draft": "off", "watch.window_seconds": WINDOW_S,
-        "env.PYTHONPATH": place, "env.GEMMASPEC_TEST_SPOIL": place / "spoil",
+        "watch.hang_seconds": HANG_S, "env.PYTHONPATH": place, "env.GEMMASPEC_TEST_SPOIL": place / "spoil",
         f"env.{watching.CONTROL_VARIABLE}": place / "k.json",
     }  # fmt: skip
     done = up("process", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")))
@@ -156,6 +159,15 @@ def clients(count: int) -> Iterator[list[tuple[str, Streamed]]]:
 def live_k() -> int:
     found: int = gemmaspec("k", PROFILE, "--json").json["k"]
     return found
+
+
+def core() -> psutil.Process:
+    """The process in which vLLM's engine runs."""
+    found = record.read(STATE / "stacks" / PROFILE / "run")
+    assert found
+    assert found.pid
+    children = psutil.Process(found.pid).children(recursive=True)
+    return next(one for one in children if "EngineCore" in " ".join([one.name(), *one.cmdline()]))
 
 
 def whole(answers: list[tuple[str, Streamed]], alone: dict[str, Streamed]) -> None:
@@ -204,3 +216,45 @@ def test_the_watch_of_a_container_sets_k_of_the_same_server(place: Path, watch: 
         assert "tokens without drafts" in line["reason"]
         assert live_k() == 0
     assert {(one.tokens, one.finish) for _, one in answers} == {(TOKENS, "length")}
+
+
+def asked(count: int, then: Callable[[list[Future[Streamed]]], None]) -> None:
+    """Send requests, wait until they run, and go on."""
+    with ThreadPoolExecutor(count) as pool:
+        requests = [pool.submit(stream, QUESTIONS[turn % len(QUESTIONS)]) for turn in range(count)]
+        time.sleep(0.5)
+        then(requests)
+
+
+def test_an_engine_that_hangs_and_one_that_is_killed_are_named() -> None:
+    watch = Watching([sys.executable, "-m", "gemmaspec", "watch", PROFILE, "--interval", "0.5", "--json"])
+    time.sleep(3)  # it has read the counters
+
+    def stopped(requests: list[Future[Streamed]]) -> None:
+        core().send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            at, _ = watch.until("begins", "hangs")
+            NOTICED["hangs"] = at - began
+            found = gemmaspec("status", PROFILE, "--json").json["stacks"][0]
+        finally:
+            core().send_signal(signal.SIGCONT)
+        assert (found["state"], found["why"]) == (
+            "unknown", "it runs and /health answers, but it gives no token",
+        )  # fmt: skip
+        watch.until("ends", "hangs")
+        assert {one.result().tokens for one in requests} == {TOKENS}, "a server that goes on loses nothing"
+
+    asked(CLIENTS, stopped)
+
+    def killed(requests: list[Future[Streamed]]) -> None:
+        core().kill()
+        began = time.monotonic()
+        silent, _ = watch.until("unreachable")
+        at, line = watch.until("begins", "gone")
+        NOTICED["unreachable"], NOTICED["gone"] = silent - began, at - began
+        assert "the server has exited" in line["reason"]
+        assert all(one.exception() for one in requests), "they cannot be answered any more"
+
+    asked(CLIENTS, killed)
+    watch.end()
