@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tools import load_test
-from tools.load_test import TOKENS, Counts, Kept, kinds, load
+from tools.load_test import TOKENS, Block, Counts, Kept, cost, kinds, load
 
 
 class Fake(ThreadingHTTPServer):
@@ -117,3 +117,15 @@ def test_growth_is_a_leak_and_a_warm_up_is_not() -> None:
     assert not Kept(rss=[1, 2], descriptors=[1, 9]).leaks()
     assert load_test.quantile([], 0.99) == 0
     assert load_test.quantile([1, 2, 3, 4], 0.5) == 3
+
+
+def blocks(*rates: float) -> list[Block]:
+    return [Block(checked=turn % 2 == 0, began=0, seconds=10, tokens=10 * rate) for turn, rate in enumerate(rates)]
+
+
+def test_the_cost_of_checks_is_a_share_of_the_throughput_without_them_and_a_drift_cancels_out() -> None:
+    share, error, compared = cost(blocks(90, 100, 90, 100, 90))
+    assert (round(share, 6), round(error, 6), compared) == (0.1, 0.0, 3)
+    drifting, _, _ = cost(blocks(100, 101, 102, 103, 104, 105))
+    assert drifting == pytest.approx(0, abs=1e-6)
+    assert cost(blocks(1, 2))[2] == 0

@@ -141,7 +141,7 @@ def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: StandIn, tmp_pa
 def test_status_shows_what_it_knows(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = beside(fake, tmp_path, "watch.container=true")
     looked(one, fake, times=4)
-    monkeypatch.setattr(FakeEngine, "read", lambda *_: (tmp_path / "watch.json").read_bytes())
+    monkeypatch.setattr(FakeEngine, "read", lambda *_, service: (tmp_path / f"{service}.json").read_bytes())
     server = dataclasses.replace(fake.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
     last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
@@ -150,8 +150,11 @@ def test_status_shows_what_it_knows(fake: StandIn, tmp_path: Path, monkeypatch: 
     assert "; not judged: slower than off" in line
     assert text.document(last)["watch_container"]["watches"] is True
     assert verdicts.last_verdicts(started).beside is None
-    monkeypatch.setattr(FakeEngine, "read", lambda *_: b'{"at": []}')
-    assert verdicts.last_verdicts(started, FakeMachine().engine("docker")).beside is None
+    monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
+    silent = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    (line,) = text.lines(silent)
+    assert line.endswith(f"written nothing; next: docker compose -p {server.project} logs watch")
+    assert text.document(silent)["watch_container"]["watches"] is False
 
 
 def test_a_folder_that_cannot_be_written_is_a_line(fake: StandIn, tmp_path: Path) -> None:
