@@ -129,3 +129,9 @@ def test_the_cost_of_checks_is_a_share_of_the_throughput_without_them_and_a_drif
     drifting, _, _ = cost(blocks(100, 101, 102, 103, 104, 105))
     assert drifting == pytest.approx(0, abs=1e-6)
     assert cost(blocks(1, 2))[2] == 0
+
+
+def test_no_request_is_sent_after_the_time_is_up() -> None:
+    counts = Counts()
+    asyncio.run(load("http://127.0.0.1:9", "tiny", total=60, together=8, counts=counts, seconds=0))
+    assert counts.total == counts.kinds.total() == 0

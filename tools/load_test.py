@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import itertools
 import json
 import math
 import resource
@@ -194,9 +195,19 @@ async def ask(client: httpx.AsyncClient, kind: str, body: dict[str, object], cou
         counts.lost.append(f"{kind}: ended with {finish} after {tokens} tokens")
 
 
-async def load(address: str, model: str, *, total: int, together: int, counts: Counts, tokens: int = TOKENS) -> None:
-    """Send all requests, so many at a time."""
-    queue = iter(enumerate(kinds(total)))
+async def load(
+    address: str,
+    model: str,
+    *,
+    total: int,
+    together: int,
+    counts: Counts,
+    tokens: int = TOKENS,
+    seconds: float = math.inf,
+) -> None:
+    """Send all requests, so many at a time, and none after so many seconds."""
+    ends = time.monotonic() + seconds
+    queue = enumerate(itertools.takewhile(lambda _: time.monotonic() < ends, kinds(total)))
     limits = httpx.Limits(max_connections=together, max_keepalive_connections=together)
     async with httpx.AsyncClient(base_url=address, timeout=REQUEST_S, limits=limits, trust_env=False) as client:
 
@@ -302,8 +313,9 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
         began, cpu = time.monotonic(), cpu_of_children()
         try:
             await load(
-                address, model, total=options.requests, together=options.together, counts=counts, tokens=options.tokens
-            )
+                address, model, total=options.requests, together=options.together, counts=counts,
+                tokens=options.tokens, seconds=options.seconds,
+            )  # fmt: skip
             took, cpu = time.monotonic() - began, cpu_of_children() - cpu
             empty = await settled(address)
         finally:
@@ -320,7 +332,7 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     print(f"  watch said: {[(one['what'], one['fault']) for one in events]}")
     print(f"  requests left in the server: {'none' if empty else 'SOME'}; ended by themselves: {died or 'none'}")
     leaks = [name for name, one in kept.items() if one.leaks()]
-    return int(bool(counts.lost or leaks or died) or not empty or counts.total != options.requests)
+    return int(bool(counts.lost or leaks or died) or not empty or counts.total != counts.kinds.total())
 
 
 def cpu_of_children() -> float:
@@ -372,6 +384,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--together", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each answer")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="send none after so long")
     parser.add_argument("--check-every", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--block", type=float, default=20.0, metavar="SECONDS", help="with the checks, then without")
     parser.add_argument("--pid", type=int, action="append", default=[], help="another process to look at; repeatable")
