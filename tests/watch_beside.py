@@ -76,7 +76,7 @@ def watches_and_has_nothing_that_it_does_not_need() -> None:
 @contextlib.contextmanager
 def followed() -> Any:
     """Its log as it is written."""
-    found = Watching([*COMPOSE, "logs", "--follow", "--no-log-prefix", "--no-color", "watch"])
+    found = Watching(["docker", "logs", "--follow", container("watch")["Id"]])
     try:
         yield found
     finally:
