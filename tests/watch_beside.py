@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from gemmaspec.sidecar.watcher import NO_PROCESS
@@ -74,7 +76,7 @@ def watches_and_has_nothing_that_it_does_not_need() -> None:
 
 
 @contextlib.contextmanager
-def followed() -> Any:
+def followed() -> Iterator[Watching]:
     """Its log as it is written."""
     found = Watching(["docker", "logs", "--follow", container("watch")["Id"]])
     try:
@@ -90,9 +92,11 @@ def switches_a_dead_draft_off() -> None:
         log.until("watches")
         time.sleep(2 * WINDOW_S)  # the first window is not judged
         (HOOK / "spoil").touch()
-        log.until("begins", "dead draft")
+        began = time.monotonic()
+        named, _ = log.until("begins", "dead draft")
         log.until("asked")
-        _, line = log.until("off")
+        off, line = log.until("off")
+        noticed(dead_draft=named - began, k_is_0=off - began)
         assert "tokens without drafts" in line["reason"]
         assert k_in_use() == 0
         time.sleep(2)
@@ -105,16 +109,25 @@ def names_a_hang_and_a_server_that_is_stopped() -> None:
     with followed() as log:
         with clients(CLIENTS) as answers:
             to_the_engine("STOP")
+            began = time.monotonic()
             try:
-                _, line = log.until("begins", "hangs")
+                at, line = log.until("begins", "hangs")
             finally:
                 to_the_engine("CONT")
             log.until("ends", "hangs")
+        noticed(hangs=at - began)
         assert line["reason"].endswith("not restarted: a container cannot restart its server")
         assert {(one.tokens, one.finish) for _, one in answers} == {(TOKENS, "length")}
         subprocess.run([*COMPOSE, "stop", "--timeout", "1", "vllm"], capture_output=True, check=True)
-        log.until("begins", "unreachable")
+        began = time.monotonic()
+        at, _ = log.until("begins", "unreachable")
+        noticed(unreachable=at - began)
     wait_until_said("unreachable since ")
+
+
+def noticed(**seconds: float) -> None:
+    """Show how long after a fault the watch said something (pytest -s)."""
+    sys.stderr.write(f"{ ({what: round(took, 1) for what, took in seconds.items()}) }\n")
 
 
 def to_the_engine(signal: str) -> None:
