@@ -19,7 +19,6 @@ import collections
 import itertools
 import json
 import math
-import resource
 import statistics
 import subprocess
 import sys
@@ -28,11 +27,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
-ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tools.health_cost import Checking, gauge, quantile
+
 CANCELLED, BAD = 0.05, 0.01
 TOKENS = 32
 REQUEST_S = 600.0
@@ -41,8 +44,6 @@ GROWTH_DESCRIPTORS = 8
 SAMPLE_S = 2.0
 SETTLED = 10
 """Samples after which a process that has just begun has imported what it needs."""
-SHIPPED_S = 30.0
-"""How often compose.yaml has the health check run."""
 
 
 @dataclass
@@ -93,38 +94,6 @@ class Kept:
         """Return whether it grew by more than the bounds."""
         memory, descriptors = self.growth()
         return memory > GROWTH_BYTES or descriptors > GROWTH_DESCRIPTORS
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of the run, with the health checks or without."""
-
-    checked: bool
-    began: float
-    """By the monotonic clock."""
-    seconds: float
-    tokens: float
-
-    @property
-    def rate(self) -> float:
-        """Return tokens per second."""
-        return self.tokens / self.seconds
-
-
-def cost(blocks: Sequence[Block]) -> tuple[float, float, int]:
-    """Return by what share the checks lower the throughput, the standard error of that, and the number of comparisons.
-
-    Each block is compared with the mean of its two neighbours, of the other kind, so that a slow drift cancels out.
-    """
-    shares = []
-    for before, block, after in zip(blocks, blocks[1:], blocks[2:], strict=False):
-        around = (before.rate + after.rate) / 2
-        if around and block.rate:
-            shares.append(1 - block.rate / around if block.checked else 1 - around / block.rate)
-    if len(shares) < 2:
-        return math.nan, math.nan, len(shares)
-    # Two comparisons that are next to each other share blocks, so only every second one counts as independent.
-    return statistics.mean(shares), statistics.stdev(shares) / math.sqrt(len(shares) / 2), len(shares)
 
 
 def kinds(total: int) -> Iterator[str]:
@@ -228,52 +197,6 @@ async def keep_sampling(processes: dict[str, psutil.Process], kept: dict[str, Ke
         await asyncio.sleep(SAMPLE_S)
 
 
-async def check(words: Sequence[str], checks: list[tuple[float, int]]) -> None:
-    """Run the health check of a container once; note seconds and exit code."""
-    probe = ROOT / "gemmaspec" / "launcher" / "probe.py"
-    began = time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-IS", str(probe), *words, stdout=asyncio.subprocess.DEVNULL
-    )
-    code = await process.wait()
-    checks.append((time.monotonic() - began, code))
-
-
-async def keep_checking(
-    address: str,
-    words: Sequence[str],
-    *,
-    every_s: float,
-    block_s: float,
-    blocks: list[Block],
-    checks: list[tuple[float, int]],
-) -> None:
-    """Run the health check for a block, rest for a block, and note what the server made in each, until cancelled."""
-    checked = True
-    while True:
-        began, tokens = time.monotonic(), await made(address)
-        while (left := began + block_s - time.monotonic()) > 0:
-            if checked:
-                await check(words, checks)
-            await asyncio.sleep(min(every_s, max(0.0, left)) if checked else left)
-        seconds, now = time.monotonic() - began, await made(address)
-        blocks.append(Block(checked=checked, began=began, seconds=seconds, tokens=now - tokens))
-        checked = not checked
-
-
-async def made(address: str) -> float:
-    """Return the tokens that the server has generated so far."""
-    return await asyncio.to_thread(gauge, address, "vllm:generation_tokens_total")
-
-
-def gauge(address: str, name: str) -> float:
-    """Return the sum of a metric's samples."""
-    page = httpx.get(f"{address}/metrics", trust_env=False, timeout=10).text
-    return sum(
-        float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} "))
-    )
-
-
 async def settled(address: str, *, seconds: float = 60) -> bool:
     """Return whether the server has no request left, waiting for the last cancelled ones."""
     ends = time.monotonic() + seconds
@@ -284,11 +207,6 @@ async def settled(address: str, *, seconds: float = 60) -> bool:
     return False
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile of measured values; 0 without any."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
-
-
 async def run(options: argparse.Namespace, folder: Path) -> int:
     """Load the stack, print what happened, and return the exit code."""
     cli = [sys.executable, "-m", "gemmaspec"]
@@ -296,7 +214,8 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     stack = status["stacks"][0]
     address, model = stack["address"].removesuffix("/v1"), stack["model"]
     words = ["answers", f"--port={stack['port']}", f"--model={model}", f"--state={folder / 'health'}", "--deadline=15"]
-    counts, checks, blocks = Counts(), list[tuple[float, int]](), list[Block]()
+    counts = Counts()
+    server, beside = processes(stack)
     commands = {"watch": ["watch", options.name, "--json"], "top": ["top", options.name, "--json"]}
     with (folder / "watch").open("w") as told, (folder / "top").open("w") as shown:
         started = {
@@ -304,19 +223,17 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
             for (name, words), out in zip(commands.items(), (told, shown), strict=True)
         }
         seen = {name: psutil.Process(one.pid) for name, one in started.items()}
-        seen |= {f"process {pid}": psutil.Process(pid) for pid in options.pid}
+        seen |= {f"watch in its container, {one.pid}": one for one in beside}
         kept = {name: Kept() for name in seen}
-        checking = keep_checking(
-            address, words, every_s=options.check_every, block_s=options.block, blocks=blocks, checks=checks
-        )
-        around = [asyncio.create_task(keep_sampling(seen, kept)), asyncio.create_task(checking)]
-        began, cpu = time.monotonic(), cpu_of_children()
+        checking = Checking(address, words, options.check_every, options.block, server)
+        around = [asyncio.create_task(keep_sampling(seen, kept)), asyncio.create_task(checking.run())]
+        began = time.monotonic()
         try:
             await load(
                 address, model, total=options.requests, together=options.together, counts=counts,
                 tokens=options.tokens, seconds=options.seconds,
             )  # fmt: skip
-            took, cpu = time.monotonic() - began, cpu_of_children() - cpu
+            took = time.monotonic() - began
             empty = await settled(address)
         finally:
             died = [name for name, one in started.items() if one.poll() is not None]
@@ -328,17 +245,34 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     print(f"{counts.total} of {options.requests} requests of {options.tokens} tokens in {took:.0f} s, ", end="")
     print(f"{options.together} at a time:")
     tell(counts, kept)
-    tell_checks(counts, checks, blocks, cpu_s=cpu, every_s=options.check_every)
+    checking.tell(counts.whole_s)
     print(f"  watch said: {[(one['what'], one['fault']) for one in events]}")
     print(f"  requests left in the server: {'none' if empty else 'SOME'}; ended by themselves: {died or 'none'}")
     leaks = [name for name, one in kept.items() if one.leaks()]
     return int(bool(counts.lost or leaks or died) or not empty or counts.total != counts.kinds.total())
 
 
-def cpu_of_children() -> float:
-    """Return the seconds of processor time of the children that have ended: the health checks."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def processes(stack: Mapping[str, Any]) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Return the processes of a server on this machine, and the one of the watch in its container, if there is one."""
+    if stack["engine"] == "docker":
+        found = {service: of_container(f"gemmaspec-{stack['name']}", service) for service in ("vllm", "watch")}
+        return found["vllm"], found["watch"][-1:]
+    listens = next(
+        one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == stack["port"]
+    )
+    return [psutil.Process(listens), *psutil.Process(listens).children(recursive=True)], []
+
+
+def of_container(project: str, service: str) -> list[psutil.Process]:
+    """Return the processes of a service's container, from its first on; none where there is no such container."""
+    ids = subprocess.run(
+        ["docker", "compose", "-p", project, "ps", "-q", service], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.split()
+    if not ids:
+        return []
+    asked = ["docker", "inspect", "--format", "{{.State.Pid}}", *ids]
+    first = psutil.Process(int(subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout))
+    return [first, *first.children(recursive=True)]
 
 
 def tell(counts: Counts, kept: Mapping[str, Kept]) -> None:
@@ -355,28 +289,6 @@ def tell(counts: Counts, kept: Mapping[str, Kept]) -> None:
         print(f"  {name}: {one.held()}; growth {memory / 1e6:+.1f} MB, {descriptors:+.0f} descriptors")
 
 
-def tell_checks(
-    counts: Counts, checks: Sequence[tuple[float, int]], blocks: Sequence[Block], *, cpu_s: float, every_s: float
-) -> None:
-    """Print how the health checks ended, and what the blocks with them differ in from those without."""
-    failed = sum(code != 0 for _, code in checks)
-    took = [seconds for seconds, _ in checks]
-    print(f"  health check: {len(checks)} times, p99 {quantile(took, 0.99):.2f} s, {failed} failed, ", end="")
-    print(f"{1000 * cpu_s / max(1, len(checks)):.0f} ms of processor time each")
-    for checked in (True, False):
-        spans = [(one.began, one.began + one.seconds) for one in blocks if one.checked is checked]
-        inside = [took for at, took in counts.whole_s if any(began <= at < ended for began, ended in spans)]
-        rates = [one.rate for one in blocks if one.checked is checked]
-        word = f"with a check every {every_s:g} s" if checked else "without"
-        if rates:
-            print(f"    {word}: {statistics.mean(rates):.1f} tokens/s in {len(rates)} blocks; whole answer: ", end="")
-            print(f"median {quantile(inside, 0.5):.3f} s, p99 {quantile(inside, 0.99):.3f} s of {len(inside)}")
-    share, error, compared = cost(blocks)
-    scale = every_s / SHIPPED_S
-    print(f"    cost: {share:+.2%} of the throughput, standard error {error:.2%} ({compared} comparisons); ", end="")
-    print(f"for a check every {SHIPPED_S:g} s that is {share * scale:+.3%}, standard error {error * scale:.3%}")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -387,7 +299,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="send none after so long")
     parser.add_argument("--check-every", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--block", type=float, default=20.0, metavar="SECONDS", help="with the checks, then without")
-    parser.add_argument("--pid", type=int, action="append", default=[], help="another process to look at; repeatable")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(options, Path(folder)))
