@@ -1,4 +1,4 @@
-"""What the docker engine's tests need: an image made on the spot, stacks, a relay, a stand-in registry."""
+"""What the docker engine's tests need: an image made on the spot, stacks, a relay, a fake registry."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def relay(unix_socket: str) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 @contextlib.contextmanager
-def stand_in_registry(layer: bytes) -> Iterator[str]:
-    """A stand-in registry: has good/image:1, refuses private/*, knows nothing else. Yields host:port."""
+def fake_registry(layer: bytes) -> Iterator[str]:
+    """A fake registry: has good/image:1, refuses private/*, knows nothing else. Yields host:port."""
     blobs, manifest = _image(layer)
 
     class Handler(BaseHTTPRequestHandler):

@@ -115,5 +115,5 @@ class FakeEngine:
     def report(self, server: Server) -> dict[str, Any] | None:
         return None
 
-    def read(self, server: Server, path: str) -> bytes | None:
+    def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         return None

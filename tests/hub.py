@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face Hub, which cannot be reached from where the tests run.
+"""A fake of the Hugging Face Hub, which cannot be reached from where the tests run.
 
 It answers huggingface_hub as the Hub does, as far as reading models goes: information, file trees, files by redirect
 to a storage host that must not see a token, ranges, revisions, gated and private models. On demand it is slow, breaks
@@ -143,7 +143,7 @@ class Request:
 
 
 class Hub(ThreadingHTTPServer):
-    """The stand-in; its attributes are its contents and its moods."""
+    """The fake; its attributes are its contents and its moods."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -217,7 +217,7 @@ class Hub(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection to the stand-in."""
+    """One connection to the fake."""
 
     server: Hub
     protocol_version = "HTTP/1.1"
@@ -441,7 +441,7 @@ def _sibling(file: File, *, blobs: bool) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serve() -> Iterator[Hub]:
-    """A running stand-in for the Hub."""
+    """A running fake of the Hub."""
     server = Hub()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:

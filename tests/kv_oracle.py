@@ -4,7 +4,7 @@
 
 A job has the layers (name, sliding window or none, KV heads, head size) and the flags; an answer has what vLLM would
 allocate and log, or the error that ends the start. The real functions run, and the real backend classes; only the
-configuration objects are stand-ins, since the real ones want a checkpoint and a device.
+configuration objects are fakes, since the real ones want a checkpoint and a device.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def plan(job: dict[str, Any]) -> dict[str, Any]:
     """The same, without errors."""
     from vllm.v1.core import kv_cache_utils as utils
 
-    config = stand_in(job)
+    config = fake_config(job)
     specs = {layer["name"]: spec_of(layer, job, config) for layer in job["layers"]}
     planning: Any = utils
     if not hasattr(utils, "get_kv_cache_configs"):  # 0.33
@@ -132,7 +132,7 @@ def spec_of(layer: dict[str, Any], job: dict[str, Any], config: Any) -> Any:
     return spec
 
 
-def stand_in(job: dict[str, Any]) -> Any:
+def fake_config(job: dict[str, Any]) -> Any:
     """What the planning reads of a VllmConfig."""
     import torch
 

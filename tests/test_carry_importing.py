@@ -1,4 +1,4 @@
-"""Importing a diff: from a file, and from a stand-in of a server on this machine."""
+"""Importing a diff: from a file, and from a fake of a server on this machine."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_file_that_is_none_or_too_large_is_refused(folder: Path, tmp_path: Pat
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server that is a STAND-IN for a public one."""
+    """A fake of a public server."""
     root = tmp_path / "served"
     root.mkdir()
     (root / "41752.diff").write_text(PULL)

@@ -1,4 +1,4 @@
-"""The doctor: pure judgements over readings, and the command with a stand-in nvidia-smi, as there is no GPU here."""
+"""The doctor: pure judgements over readings, and the command with a fake nvidia-smi, as there is no GPU here."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.once import SharedFolder, run_once
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from tests.docker_support import IMAGE, free_port, make_image, relay, shell_layer, stack, stand_in_registry, wait_for
+from tests.docker_support import IMAGE, fake_registry, free_port, make_image, relay, shell_layer, stack, wait_for
 
 pytestmark = [
     pytest.mark.real_docker,
@@ -396,7 +396,7 @@ def test_a_missing_image_is_pulled_with_its_progress_on_stderr(
     client: docker.DockerClient,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with stand_in_registry(shell_layer()) as registry:
+    with fake_registry(shell_layer()) as registry:
         image = f"{registry}/good/image:1"
         engine.preflight(with_image(make(), image))
         assert client.images.get(image)
@@ -408,7 +408,7 @@ def test_a_missing_image_is_pulled_with_its_progress_on_stderr(
 
 def test_an_image_that_no_registry_has_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
     with (
-        stand_in_registry(b"") as registry,
+        fake_registry(b"") as registry,
         pytest.raises(EnvironmentMissing, match="is not in its registry") as caught,
     ):
         engine.preflight(with_image(make(), f"{registry}/good/image:2"))
@@ -417,7 +417,7 @@ def test_an_image_that_no_registry_has_is_told(engine: DockerEngine, make: Calla
 
 def test_an_image_one_may_not_have_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
     with (
-        stand_in_registry(b"") as registry,
+        fake_registry(b"") as registry,
         pytest.raises(EnvironmentMissing, match="denied access") as caught,
     ):
         engine.preflight(with_image(make(), f"{registry}/private/image:1"))

@@ -64,7 +64,7 @@ def test_the_reason_is_told_apart(image: str, said: str, why: str, hint: str) ->
 
 def test_an_image_that_is_built_here_is_not_looked_for_in_a_registry() -> None:
     class Empty:
-        """A stand-in for the SDK's client of a daemon without images."""
+        """A fake of the SDK's client of a daemon without images."""
 
         @property
         def images(self) -> Empty:

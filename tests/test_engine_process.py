@@ -1,4 +1,4 @@
-"""The process engine with a stand-in launcher and a stand-in server; both are real processes."""
+"""The process engine with a fake launcher and a fake server; both are real processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import UnreadableFile
 from tests.real import RUN
 
-STAND_IN_LAUNCHER = """
+FAKE_LAUNCHER = """
 import fcntl, json, os, sys
 args = sys.argv[1:sys.argv.index("--")]
 command = sys.argv[sys.argv.index("--") + 1:]
@@ -44,7 +44,7 @@ os.execv(command[0], command)
 """
 
 # Says what it was told, then waits; `children` live in its session, as vLLM's engine and workers do.
-STAND_IN_SERVER = """
+FAKE_SERVER = """
 import os, signal, subprocess, sys, time
 wait = [sys.executable, "-c", "import time; print('child ready', flush=True); time.sleep(999)"]
 stubborn = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN);"
@@ -82,9 +82,9 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     def _make(*arguments: str, name: str = "demo", **fields: Any) -> Server:
         folder = tmp_path / "state" / "stacks" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "launch.py").write_text(STAND_IN_LAUNCHER)
+        (folder / "launch.py").write_text(FAKE_LAUNCHER)
         (folder / "plan.json").write_text("{}")
-        (folder / "server.py").write_text(STAND_IN_SERVER)
+        (folder / "server.py").write_text(FAKE_SERVER)
         command = (sys.executable, str(folder / "server.py"), *(arguments or ("wait",)))
         given = {"port": free_port(), "stop_grace_s": 5.0, "python": Path(sys.executable), "command": command}
         made.append(Server(name=name, folder=folder, model="m", **{"speculates": True, **given, **fields}))

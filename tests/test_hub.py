@@ -1,4 +1,4 @@
-"""The stand-in for the Hub, held against huggingface_hub itself: what it gets wrong, every other test would too."""
+"""The fake of the Hub, held against huggingface_hub itself: what it gets wrong, every other test would too."""
 
 from __future__ import annotations
 

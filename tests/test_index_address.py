@@ -1,4 +1,4 @@
-"""Reading an address; the server is a stand-in on this machine, which behaves as badly as it is asked to."""
+"""Reading an address; the server is a fake on this machine, which behaves as badly as it is asked to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.index.address import MOST_REDIRECTS, fetch
 
 
-class StandIn(BaseHTTPRequestHandler):
+class Misbehaving(BaseHTTPRequestHandler):
     """What a path does is its name."""
 
     def do_GET(self) -> None:
@@ -83,10 +83,10 @@ class StandIn(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as standing:
-        threading.Thread(target=standing.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{standing.server_port}"
-        standing.shutdown()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Misbehaving) as fake:
+        threading.Thread(target=fake.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{fake.server_port}"
+        fake.shutdown()
 
 
 def test_what_is_there_is_read_over_a_redirect_too(server: str) -> None:

@@ -1,4 +1,4 @@
-"""`gemmaspec inspect`, on a stand-in for the Hub and on folders of the published shapes."""
+"""`gemmaspec inspect`, on a fake of the Hub and on folders of the published shapes."""
 
 from __future__ import annotations
 

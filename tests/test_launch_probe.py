@@ -14,26 +14,26 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.launcher import probe
-from tests.standin import StandIn, stand_in
+from tests.fake_server import FakeServer, fake_server
 
 
 @pytest.fixture
-def server() -> Iterator[StandIn]:
-    with stand_in() as running:
+def server() -> Iterator[FakeServer]:
+    with fake_server() as running:
         yield running
 
 
-def ask(server: StandIn, state: Path, proof: str, *more: str, deadline: float = 5) -> int:
+def ask(server: FakeServer, state: Path, proof: str, *more: str, deadline: float = 5) -> int:
     port = server.server_address[1]
     words = [proof, f"--port={port}", "--model=tiny", f"--state={state}", f"--deadline={deadline}", *more]
     return probe.main(words)
 
 
-def moved(server: StandIn, tokens: int) -> None:
+def moved(server: FakeServer, tokens: int) -> None:
     server.metrics = f'vllm:generation_tokens_total{{engine="0"}} {tokens}.0\nvllm:request_success_total 3\n'.encode()
 
 
-def asked(server: StandIn) -> list[Any]:
+def asked(server: FakeServer) -> list[Any]:
     return [body for path, _, body in server.requests if path == "/v1/chat/completions"]
 
 
@@ -42,7 +42,7 @@ def aged(state: Path, seconds: float) -> None:
     state.write_text(json.dumps({**seen, "at": seen["at"] - seconds}))
 
 
-def test_it_runs_alone_in_an_isolated_python(server: StandIn, tmp_path: Path) -> None:
+def test_it_runs_alone_in_an_isolated_python(server: FakeServer, tmp_path: Path) -> None:
     copy = tmp_path / "probe.py"
     copy.write_text(data.PROBE.read_text())
     port = server.server_address[1]
@@ -52,7 +52,7 @@ def test_it_runs_alone_in_an_isolated_python(server: StandIn, tmp_path: Path) ->
 
 
 def test_drafted_asks_a_whole_question_with_the_key(
-    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "k")
     assert ask(server, tmp_path / "s", "drafted", "--speculates") == 0
@@ -62,7 +62,7 @@ def test_drafted_asks_a_whole_question_with_the_key(
 
 
 def test_a_server_that_answers_and_does_not_draft_has_not_started(
-    server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(probe, "SETTLE_S", 0.001)
     server.drafts_per_answer = 0
@@ -85,7 +85,7 @@ def test_a_server_that_answers_and_does_not_draft_has_not_started(
     ],
 )
 def test_any_other_answer_is_a_failure_in_one_line(
-    server: StandIn, tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    server: FakeServer, tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in change.items():
         setattr(server, name, value)
@@ -94,12 +94,12 @@ def test_any_other_answer_is_a_failure_in_one_line(
 
 
 def test_a_server_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    with stand_in() as gone:
+    with fake_server() as gone:
         pass
     assert ask(gone, tmp_path / "s", "answers") == 1
 
 
-def test_an_engine_that_moves_is_not_asked(server: StandIn, tmp_path: Path) -> None:
+def test_an_engine_that_moves_is_not_asked(server: FakeServer, tmp_path: Path) -> None:
     state = tmp_path / "s"
     for tokens in (1, 2, 3):
         moved(server, tokens)
@@ -108,7 +108,7 @@ def test_an_engine_that_moves_is_not_asked(server: StandIn, tmp_path: Path) -> N
     assert len(asked(server)) == 1, "the first look has nothing to compare with"
 
 
-def test_one_that_stands_still_is_asked_once_a_minute(server: StandIn, tmp_path: Path) -> None:
+def test_one_that_stands_still_is_asked_once_a_minute(server: FakeServer, tmp_path: Path) -> None:
     state = tmp_path / "s"
     moved(server, 1)
     assert ask(server, state, "answers") == 0
@@ -121,7 +121,7 @@ def test_one_that_stands_still_is_asked_once_a_minute(server: StandIn, tmp_path:
     assert len(asked(server)) == 2
 
 
-def test_one_that_hangs_fails_by_its_deadline_and_each_time_again(server: StandIn, tmp_path: Path) -> None:
+def test_one_that_hangs_fails_by_its_deadline_and_each_time_again(server: FakeServer, tmp_path: Path) -> None:
     state = tmp_path / "s"
     moved(server, 1)
     assert ask(server, state, "answers") == 0
@@ -134,7 +134,7 @@ def test_one_that_hangs_fails_by_its_deadline_and_each_time_again(server: StandI
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"at": "x"}', '{"at": 9e99, "moves": "m"}', "{" * 100_000])
-def test_a_damaged_state_file_counts_as_none(server: StandIn, tmp_path: Path, content: str) -> None:
+def test_a_damaged_state_file_counts_as_none(server: FakeServer, tmp_path: Path, content: str) -> None:
     (tmp_path / "s").write_text(content)
     moved(server, 1)
     assert ask(server, tmp_path / "s", "answers") == 0

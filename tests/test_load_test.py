@@ -9,10 +9,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import psutil
 import pytest
 
-from tools import load_test
+from tests.fake_server import fake_server
+from tools.health_cost import Block, Checking, cost, quantile
 from tools.load_test import TOKENS, Counts, Kept, kinds, load
 
 
@@ -115,5 +118,42 @@ def test_growth_is_a_leak_and_a_warm_up_is_not() -> None:
     assert growing.leaks()
     assert Kept(rss=[1] * 40, descriptors=list(range(40))).leaks()
     assert not Kept(rss=[1, 2], descriptors=[1, 9]).leaks()
-    assert load_test.quantile([], 0.99) == 0
-    assert load_test.quantile([1, 2, 3, 4], 0.5) == 3
+    assert quantile([], 0.99) == 0
+    assert quantile([1, 2, 3, 4], 0.5) == 3
+
+
+def blocks(*seconds: float) -> list[Block]:
+    return [Block(checked=turn % 2 == 0, began=0, seconds=one, tokens=100) for turn, one in enumerate(seconds)]
+
+
+def test_the_cost_of_checks_is_a_share_of_the_time_without_them_and_a_drift_cancels_out() -> None:
+    share, error, compared = cost(blocks(11, 10, 11, 10, 11), lambda block: block.seconds)
+    assert (round(share, 6), round(error, 6), compared) == (0.1, 0.0, 3)
+    drifting, _, _ = cost(blocks(100, 101, 102, 103, 104, 105), lambda block: block.seconds)
+    assert drifting == pytest.approx(0, abs=1e-6)
+    assert cost(blocks(1, 2), lambda block: block.seconds)[2] == 0
+
+
+def test_the_checks_run_in_every_second_block_and_are_counted(tmp_path: Path) -> None:
+    with fake_server() as fake:
+        fake.metrics = b"vllm:generation_tokens_total 5\n"
+        port = fake.server_address[1]
+        words = ["answers", f"--port={port}", "--model=tiny", f"--state={tmp_path / 'state'}", "--deadline=5"]
+        checking = Checking(f"http://127.0.0.1:{port}", words, 0.01, 0.05, [psutil.Process()])
+
+        async def until_three() -> None:
+            running = asyncio.create_task(checking.run())
+            while len(checking.blocks) < 3:
+                await asyncio.sleep(0.01)
+            running.cancel()
+
+        asyncio.run(until_three())
+    assert [one.checked for one in checking.blocks[:3]] == [True, False, True]
+    assert {code for _, code in checking.checks} == {0}
+    assert checking.spent_s > 0
+
+
+def test_no_request_is_sent_after_the_time_is_up() -> None:
+    counts = Counts()
+    asyncio.run(load("http://127.0.0.1:9", "tiny", total=60, together=8, counts=counts, seconds=0))
+    assert counts.total == counts.kinds.total() == 0

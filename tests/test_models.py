@@ -1,4 +1,4 @@
-"""Are the models there: folders for real, and a stand-in for the Hugging Face Hub, which is not reachable here."""
+"""Are the models there: folders for real, and a fake of the Hugging Face Hub, which is not reachable here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a server is told not to use the Hub: with a stand-in for the Hub, there and gone."""
+"""When a server is told not to use the Hub: with a fake of the Hub, there and gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening checkpoints: folders, the cache, and a stand-in for the Hub, which is not reachable here."""
+"""Opening checkpoints: folders, the cache, and a fake of the Hub, which is not reachable here."""
 
 from __future__ import annotations
 

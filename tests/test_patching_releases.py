@@ -108,7 +108,7 @@ def test_a_release_before_the_first_range_does_not_need_them(version: str) -> No
 
 
 def function(version: str, scope: str, names: dict[str, Any], *, fixed: bool) -> Callable[..., Any]:
-    """A function of the release (stock or patched), compiled alone, with stand-ins for what it names."""
+    """A function of the release (stock or patched), compiled alone, with fakes of what it names."""
     files = stock(version) | (patched(version) if fixed else {})
     for data in files.values():
         for node in launch.definitions(ast.parse(data), scope):
@@ -122,7 +122,7 @@ def function(version: str, scope: str, names: dict[str, Any], *, fixed: bool) ->
 
 
 class Spec:
-    """A stand-in for a KV cache spec; the message is vLLM's own (v1/kv_cache_interface.py, 0.19.0 to 0.33.0)."""
+    """A fake of a KV cache spec; the message is vLLM's own (v1/kv_cache_interface.py, 0.19.0 to 0.33.0)."""
 
     def __init__(self, window: int) -> None:
         self.window = window

@@ -1,4 +1,4 @@
-"""Pinning and going back with real servers: a container, and a process whose models came from the stand-in Hub."""
+"""Pinning and going back with real servers: a container, and a process whose models came from the fake Hub."""
 
 from __future__ import annotations
 

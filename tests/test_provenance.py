@@ -39,7 +39,7 @@ class DiskEngine:
         yield from ()
 
     def state(self, server: Server) -> State:
-        return State(status="running", detail="stand-in")
+        return State(status="running", detail="fake")
 
     def report(self, server: Server) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads((self.place.run_dir / "report.json").read_text())

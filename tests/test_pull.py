@@ -1,4 +1,4 @@
-"""`gemmaspec pull` against the stand-in Hub: which files, from where they go on, and what is said."""
+"""`gemmaspec pull` against the fake Hub: which files, from where they go on, and what is said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images by digest, with a real docker daemon and a stand-in registry: pulled, locked, and run with the registry gone."""
+"""Images by digest, with a real docker daemon and a fake registry: pulled, locked, and run with the registry gone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def layer(vllm: str) -> bytes:
 @pytest.fixture
 def registry() -> Iterator[str]:
     """A registry with good/image:1; what was pulled from it is removed again."""
-    with docker_support.stand_in_registry(layer("0.33.0")) as host:
+    with docker_support.fake_registry(layer("0.33.0")) as host:
         yield host
     found = subprocess.run(
         ["docker", "images", "-q", "--no-trunc", f"{host}/good/image"], capture_output=True, text=True, check=True

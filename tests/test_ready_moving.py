@@ -17,20 +17,20 @@ from gemmaspec.engine.container import state_of
 from gemmaspec.engine.server import Node, State
 from gemmaspec.ready import moving
 from gemmaspec.ready.moving import hangs
-from tests.standin import StandIn, stand_in
+from tests.fake_server import FakeServer, fake_server
 
 
 @pytest.fixture
-def fake() -> Iterator[StandIn]:
-    with stand_in() as server:
+def fake() -> Iterator[FakeServer]:
+    with fake_server() as server:
         yield server
 
 
-def asked(fake: StandIn) -> int:
+def asked(fake: FakeServer) -> int:
     return sum(path == "/v1/chat/completions" for path, _, _ in fake.requests)
 
 
-def test_an_idle_server_is_asked_for_one_token_a_minute(fake: StandIn, tmp_path: Path) -> None:
+def test_an_idle_server_is_asked_for_one_token_a_minute(fake: FakeServer, tmp_path: Path) -> None:
     fake.drafts_per_answer = 0
     file = tmp_path / "health.json"
     assert [hangs(fake.server(), file) for _ in range(3)] == [False] * 3
@@ -41,7 +41,7 @@ def test_an_idle_server_is_asked_for_one_token_a_minute(fake: StandIn, tmp_path:
     assert asked(fake) == 2
 
 
-def test_one_that_gives_no_token_hangs_and_one_that_refuses_does_not(fake: StandIn, tmp_path: Path) -> None:
+def test_one_that_gives_no_token_hangs_and_one_that_refuses_does_not(fake: FakeServer, tmp_path: Path) -> None:
     fake.status = 400
     assert not hangs(fake.server(), tmp_path / "s")
     fake.status, fake.seconds_per_byte = 200, 0.5
@@ -51,7 +51,7 @@ def test_one_that_gives_no_token_hangs_and_one_that_refuses_does_not(fake: Stand
     assert not (tmp_path / "s").exists()
 
 
-def test_one_that_moves_is_not_asked(fake: StandIn, tmp_path: Path) -> None:
+def test_one_that_moves_is_not_asked(fake: FakeServer, tmp_path: Path) -> None:
     for tokens in range(4):
         fake.metrics = f"vllm:generation_tokens_total {tokens}.0\n".encode()
         assert not hangs(fake.server(), tmp_path / "s")
@@ -60,7 +60,7 @@ def test_one_that_moves_is_not_asked(fake: StandIn, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["process", "docker"])
 def test_status_says_that_a_green_server_gives_no_token(
-    engine: str, fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
     monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1))
@@ -69,10 +69,10 @@ def test_status_says_that_a_green_server_gives_no_token(
     state = State(status="running", unhealthy=engine == "docker")
     monkeypatch.setattr(stacks, "look", lambda *_: state)
     fake.seconds_per_byte = 0.5
-    (found,) = use_case.status("stand-in")
+    (found,) = use_case.status("fake")
     assert found.word == "unknown"
     assert found.why.startswith("it runs and /health answers, but it")
-    assert found.next == "gemmaspec restart stand-in"
+    assert found.next == "gemmaspec restart fake"
 
 
 def test_status_says_which_rank_is_unhealthy(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The first question, asked of a stand-in for vLLM that misbehaves in every way known."""
+"""The first question, asked of a fake of vLLM that misbehaves in every way known."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gemmaspec.ready import http
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.first_request import ask, healthy, probe, read_counters, user_message
 from gemmaspec.ready.http import NoAnswer, Reply
-from tests.standin import StandIn, stand_in
+from tests.fake_server import FakeServer, fake_server
 
 
 @pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """A stand-in for vLLM; nobody waits for its counters."""
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """A fake of vLLM; nobody waits for its counters."""
     monkeypatch.setattr(probing, "SETTLE_S", 0.0)
-    with stand_in() as server:
+    with fake_server() as server:
         yield server
 
 
@@ -40,7 +40,7 @@ def refusal(server: Server, *, timeout_s: float = 10) -> GemmaspecError:
     return caught.value
 
 
-def test_a_server_that_answers_and_drafts_is_measured(vllm: StandIn) -> None:
+def test_a_server_that_answers_and_drafts_is_measured(vllm: FakeServer) -> None:
     vllm.drafted = 100
     answer = probe(vllm.server(), timeout_s=10)
     assert (answer.text, answer.finish_reason) == ("one two three", "stop")
@@ -54,7 +54,7 @@ def test_a_server_that_answers_and_drafts_is_measured(vllm: StandIn) -> None:
     assert body["max_tokens"] == probing.MAX_TOKENS
 
 
-def test_a_server_without_a_draft_needs_no_counters(vllm: StandIn) -> None:
+def test_a_server_without_a_draft_needs_no_counters(vllm: FakeServer) -> None:
     vllm.metrics = b"garbage"
     answer = probe(vllm.server(speculates=False), timeout_s=10)
     assert answer.acceptance_length is None
@@ -62,14 +62,14 @@ def test_a_server_without_a_draft_needs_no_counters(vllm: StandIn) -> None:
     assert [path for path, _, _ in vllm.requests] == ["/v1/chat/completions"]
 
 
-def test_a_server_that_answers_but_does_not_draft_is_not_ready(vllm: StandIn) -> None:
+def test_a_server_that_answers_but_does_not_draft_is_not_ready(vllm: FakeServer) -> None:
     vllm.drafts_per_answer = 0
     error = refusal(vllm.server())
     assert "the server answers but does not draft" in error.message
     assert error.exit_code == 6
 
 
-def test_a_server_that_looks_drafts_up_may_find_none(vllm: StandIn) -> None:
+def test_a_server_that_looks_drafts_up_may_find_none(vllm: FakeServer) -> None:
     vllm.drafts_per_answer = 0
     answer = probe(vllm.server(looks_up=True), timeout_s=10)
     assert (answer.draft_tokens, answer.acceptance_length) == (0, None)
@@ -88,17 +88,17 @@ def test_a_profile_s_method_says_whether_drafts_are_looked_up(method: str | None
     assert (server.speculates, server.looks_up) == (method is not None, method in ("ngram", "suffix"))
 
 
-def test_a_page_without_counters_is_an_error(vllm: StandIn) -> None:
+def test_a_page_without_counters_is_an_error(vllm: FakeServer) -> None:
     vllm.metrics = b"<html>garbage\xff\x00"
     assert "the counters of /metrics cannot be read" in refusal(vllm.server()).message
 
 
-def test_counters_that_cannot_be_read_are_an_error(vllm: StandIn) -> None:
+def test_counters_that_cannot_be_read_are_an_error(vllm: FakeServer) -> None:
     vllm.metrics = b"vllm:spec_decode_num_drafts_total{ lots\n"
     assert "cannot be read" in refusal(vllm.server()).message
 
 
-def test_counters_that_come_late_are_waited_for(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_that_come_late_are_waited_for(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = iter([0, 0, 0, 2, 5, 5])
     monkeypatch.setattr(
         probing,
@@ -118,44 +118,44 @@ def test_counters_that_come_late_are_waited_for(vllm: StandIn, monkeypatch: pyte
         ("thought\nI count.One.", "reasoning parser"),
     ],
 )
-def test_a_marker_in_the_text_is_told_with_its_culprit(vllm: StandIn, text: str, culprit: str) -> None:
+def test_a_marker_in_the_text_is_told_with_its_culprit(vllm: FakeServer, text: str, culprit: str) -> None:
     vllm.message["content"] = text
     assert culprit in refusal(vllm.server()).message
 
 
 @pytest.mark.parametrize("content", ["", None, 7, ["text"]])
-def test_an_empty_answer_is_not_one(vllm: StandIn, content: Any) -> None:
+def test_an_empty_answer_is_not_one(vllm: FakeServer, content: Any) -> None:
     vllm.message["content"] = content
     assert "empty" in refusal(vllm.server()).message
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
-def test_an_answer_that_is_still_thinking_is_one(vllm: StandIn, field: str) -> None:
+def test_an_answer_that_is_still_thinking_is_one(vllm: FakeServer, field: str) -> None:
     vllm.message = {"role": "assistant", "content": None, field: "I count."}
     assert probe(vllm.server(), timeout_s=10).reasoning == "I count."
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", None, 3, "x" * 1000])
-def test_an_answer_that_ended_otherwise_is_not_ready(vllm: StandIn, reason: Any) -> None:
+def test_an_answer_that_ended_otherwise_is_not_ready(vllm: FakeServer, reason: Any) -> None:
     vllm.finish_reason = reason
     assert len(refusal(vllm.server()).message) < 200
 
 
-def test_a_connection_that_breaks_is_no_answer(vllm: StandIn) -> None:
+def test_a_connection_that_breaks_is_no_answer(vllm: FakeServer) -> None:
     vllm.hang_up = True
     error = refusal(vllm.server())
     assert isinstance(error, NoAnswer)
     assert "closed the connection" in error.message
 
 
-def test_a_dead_port_is_no_answer(vllm: StandIn) -> None:
+def test_a_dead_port_is_no_answer(vllm: FakeServer) -> None:
     server = vllm.server()
     vllm.server_close()
     assert isinstance(refusal(server), NoAnswer)
     assert not healthy(server)
 
 
-def test_an_error_inside_the_server_is_no_answer_and_is_quoted(vllm: StandIn) -> None:
+def test_an_error_inside_the_server_is_no_answer_and_is_quoted(vllm: FakeServer) -> None:
     vllm.status = 500
     vllm.body = json.dumps({"error": {"message": "EngineCore encountered an issue.\x1b[2J", "code": 500}}).encode()
     error = refusal(vllm.server())
@@ -165,7 +165,7 @@ def test_an_error_inside_the_server_is_no_answer_and_is_quoted(vllm: StandIn) ->
     assert "\x1b" not in error.message
 
 
-def test_a_refused_request_is_quoted(vllm: StandIn) -> None:
+def test_a_refused_request_is_quoted(vllm: FakeServer) -> None:
     vllm.status, vllm.body = 404, b'{"object": "error", "message": "The model `tiny` does not exist."}'
     error = refusal(vllm.server())
     assert not isinstance(error, NoAnswer)
@@ -173,7 +173,7 @@ def test_a_refused_request_is_quoted(vllm: StandIn) -> None:
 
 
 def test_a_refused_key_says_which_variable_to_set_and_shows_no_key(
-    vllm: StandIn, monkeypatch: pytest.MonkeyPatch
+    vllm: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "correct-horse")
     vllm.status, vllm.body = 401, b'{"error": "Unauthorized"}'
@@ -182,7 +182,7 @@ def test_a_refused_key_says_which_variable_to_set_and_shows_no_key(
     assert "horse" not in f"{error.message}{error.hint}"
 
 
-def test_the_key_is_sent_only_to_a_server_that_needs_one(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_sent_only_to_a_server_that_needs_one(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "correct-horse")
     probe(vllm.server(needs_api_key=True), timeout_s=10)
     assert {headers.get("Authorization") for _, headers, _ in vllm.requests} == {"Bearer correct-horse"}
@@ -192,7 +192,7 @@ def test_the_key_is_sent_only_to_a_server_that_needs_one(vllm: StandIn, monkeypa
 
 
 @pytest.mark.parametrize("key", ["käse", "two\nlines", "\x00"])
-def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(vllm: StandIn, key: str) -> None:
+def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(vllm: FakeServer, key: str) -> None:
     with pytest.raises(StartFailed) as caught:
         ask(vllm.server(), [user_message("hello")], api_key=key)
     assert key not in caught.value.message
@@ -202,12 +202,12 @@ def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(vllm: StandIn
     "body",
     [b"", b"null", b"[]", b"{}", b'{"choices": []}', b'{"choices": [7]}', b"\xff", b"[" * 100_000, b"NaN"],
 )
-def test_a_body_that_is_no_completion_is_an_error(vllm: StandIn, body: bytes) -> None:
+def test_a_body_that_is_no_completion_is_an_error(vllm: FakeServer, body: bytes) -> None:
     vllm.body = body
     assert refusal(vllm.server()).exit_code == 6
 
 
-def test_a_huge_body_is_not_read(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_body_is_not_read(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_BODY", 100_000)
     vllm.body = b" " * 50_000_000
     began = time.perf_counter()
@@ -215,15 +215,15 @@ def test_a_huge_body_is_not_read(vllm: StandIn, monkeypatch: pytest.MonkeyPatch)
     assert time.perf_counter() - began < 5
 
 
-def test_a_server_that_is_slow_for_ever_times_out(vllm: StandIn) -> None:
+def test_a_server_that_is_slow_for_ever_times_out(vllm: FakeServer) -> None:
     vllm.seconds_per_byte = 0.05
     began = time.perf_counter()
     assert isinstance(refusal(vllm.server(), timeout_s=0.5), TimedOut)
     assert time.perf_counter() - began < 3
 
 
-def test_no_redirect_is_followed_and_no_proxy_used(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    with stand_in() as elsewhere:
+def test_no_redirect_is_followed_and_no_proxy_used(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server() as elsewhere:
         monkeypatch.setenv("HTTP_PROXY", elsewhere.server().base_url)
         monkeypatch.setenv("ALL_PROXY", elsewhere.server().base_url)
         vllm.status, vllm.location = 307, f"{elsewhere.server().base_url}/v1/chat/completions"
@@ -231,18 +231,18 @@ def test_no_redirect_is_followed_and_no_proxy_used(vllm: StandIn, monkeypatch: p
         assert not elsewhere.requests
 
 
-def test_health_is_a_status_of_200(vllm: StandIn) -> None:
+def test_health_is_a_status_of_200(vllm: FakeServer) -> None:
     assert healthy(vllm.server())
     vllm.health = 503
     assert not healthy(vllm.server())
 
 
-def test_counters_are_read_by_themselves(vllm: StandIn) -> None:
+def test_counters_are_read_by_themselves(vllm: FakeServer) -> None:
     vllm.drafted = 7
     assert read_counters(vllm.server(), timeout_s=3) == SpecCounters(drafts=7, draft_tokens=28, accepted_tokens=14)
 
 
-def test_anything_can_be_asked(vllm: StandIn) -> None:
+def test_anything_can_be_asked(vllm: FakeServer) -> None:
     message = user_message("What is this?", image_url="data:image/png;base64,AA==")
     ask(vllm.server(), [message], max_tokens=7, extra={"chat_template_kwargs": {"enable_thinking": True}})
     (body,) = [body for _, _, body in vllm.requests if body]

@@ -16,7 +16,7 @@ from gemmaspec.ready.first_request import Answer
 from gemmaspec.ready.http import NoAnswer
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
-from tests.standin import stand_in
+from tests.fake_server import fake_server
 
 LOGS = Path(__file__).parent / "logs"
 SERVER = Server(name="pair", folder=Path("/nonexistent"), port=1, model="tiny", speculates=True)
@@ -423,7 +423,7 @@ def test_no_thread_is_left_once_the_log_goes_on(wait: Wait) -> None:
 
 
 def test_the_real_checks_ask_over_http() -> None:
-    with stand_in() as vllm:
+    with fake_server() as vllm:
         phases: list[Phase] = []
         ready = wait_ready(
             FakeEngine(LAUNCHER, RUNNING),

@@ -31,7 +31,7 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-def stand_in(programs: Path, name: str, script: str) -> None:
+def fake_program(programs: Path, name: str, script: str) -> None:
     """Put a shell script in the place of a program that cannot be had in the wanted state."""
     (programs / name).unlink(missing_ok=True)
     (programs / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -58,8 +58,8 @@ def test_without_docker_and_without_debian_it_says_so(programs: Path) -> None:
 
 
 def test_without_docker_and_without_root_it_says_what_to_run(programs: Path) -> None:
-    stand_in(programs, "apt-get", "echo called >&2; exit 1")
-    stand_in(programs, "id", "echo 1000")
+    fake_program(programs, "apt-get", "echo called >&2; exit 1")
+    fake_program(programs, "id", "echo 1000")
     done = setup(PATH=str(programs))
     assert done.returncode == 4
     assert "run this once as root: tools/setup-docker.sh" in done.stderr
@@ -67,8 +67,8 @@ def test_without_docker_and_without_root_it_says_what_to_run(programs: Path) -> 
 
 
 def test_an_installation_that_fails_shows_the_last_lines(programs: Path) -> None:
-    stand_in(programs, "apt-get", "echo 'E: no such mirror' >&2; exit 100")
-    stand_in(programs, "id", "echo 0")
+    fake_program(programs, "apt-get", "echo 'E: no such mirror' >&2; exit 100")
+    fake_program(programs, "id", "echo 0")
     done = setup(PATH=str(programs))
     assert done.returncode == 4
     assert "apt-get update failed" in done.stderr
@@ -76,17 +76,17 @@ def test_an_installation_that_fails_shows_the_last_lines(programs: Path) -> None
 
 
 def test_a_client_without_a_daemon_gets_the_daemon_installed(programs: Path) -> None:
-    stand_in(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || exit 1')
-    stand_in(programs, "apt-get", 'echo "E: asked for $*" >&2; [ "$1" = update ]')
-    stand_in(programs, "id", "echo 0")
+    fake_program(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || exit 1')
+    fake_program(programs, "apt-get", 'echo "E: asked for $*" >&2; [ "$1" = update ]')
+    fake_program(programs, "id", "echo 0")
     done = setup(PATH=str(programs))
     assert done.returncode == 4
     assert "asked for install -y --no-install-recommends docker.io" in done.stderr
 
 
 def test_a_daemon_of_another_machine_is_not_replaced_by_one_of_this(programs: Path) -> None:
-    stand_in(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || { echo "cannot connect" >&2; exit 1; }')
-    stand_in(programs, "dockerd", "echo started >&2")
+    fake_program(programs, "docker", '[ "$1" = compose ] && echo v2.26.1 || { echo "cannot connect" >&2; exit 1; }')
+    fake_program(programs, "dockerd", "echo started >&2")
     done = setup(PATH=str(programs), DOCKER_HOST="tcp://192.0.2.1:2375")
     assert done.returncode == 4
     assert "DOCKER_HOST=tcp://192.0.2.1:2375 does not answer: cannot connect" in done.stderr
@@ -94,7 +94,7 @@ def test_a_daemon_of_another_machine_is_not_replaced_by_one_of_this(programs: Pa
 
 
 def test_compose_of_version_1_is_not_enough(programs: Path) -> None:
-    stand_in(programs, "docker", '[ "$1" = compose ] && echo 1.29.2 || exit 0')
+    fake_program(programs, "docker", '[ "$1" = compose ] && echo 1.29.2 || exit 0')
     done = setup(PATH=str(programs))
     assert done.returncode == 4
     assert "the Compose v2 plugin of docker is not installed" in done.stderr
@@ -114,7 +114,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     """
     folder = Path("/run") / f"gemmaspec-test-{os.getpid()}"
     folder.mkdir()
-    stand_in(folder, "dockerd", f'exec unshare --net -- {shutil.which("dockerd")} "$@"')
+    fake_program(folder, "dockerd", f'exec unshare --net -- {shutil.which("dockerd")} "$@"')
     flags = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
     yield {
         "PATH": f"{folder}:{os.environ['PATH']}",

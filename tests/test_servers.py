@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import json
 import signal
 import struct
 import subprocess
@@ -21,7 +20,7 @@ import pytest
 
 from gemmaspec.engine.record import MARKER
 from gemmaspec.live.sample import read_sample
-from tests import real
+from tests import real, watch_beside
 from tests.real import H1, H2, H3A, PORT, PROFILE, gemmaspec, patches, up
 
 OVERLAID = "vllm/v1/worker/utils.py"
@@ -246,13 +245,26 @@ def test_a_killed_launcher_leaves_vllm_untouched_and_the_next_start_works(engine
     assert killed.code == 6, killed.err
     assert before is None or package_digest() == before
     # As somebody who is not root, on a root that cannot be written: the patches have nowhere to go but the overlay.
-    user = ("--set", "container.user=1234:1234") if engine == "docker" else ()
-    done = up(engine, *user)
+    done = up(engine, *(watch_beside.settings() if engine == "docker" else ()))
     assert done.code == 0, done.err
     assert set(states(done.json["report"]).values()) == {"applies"}
     if engine == "docker":
-        assert container_facts() == {"user": "1234:1234", "read_only": True}
-    assert gemmaspec("down", PROFILE).code == 0
+        assert watch_beside.runs_as("vllm") == {"user": "1234:1234", "read_only": True, "without": None}
+    else:
+        assert gemmaspec("down", PROFILE).code == 0
+
+
+@pytest.mark.parametrize("engine", real.ENGINES[1:], indirect=True)
+def test_the_watch_in_its_container_switches_a_dead_draft_off_and_says_what_it_cannot_do(engine: str) -> None:
+    """The server of the test before, which this one starts where it runs alone."""
+    done = up(engine, *watch_beside.settings())
+    assert done.code == 0, done.err
+    try:
+        watch_beside.watches_and_has_nothing_that_it_does_not_need()
+        watch_beside.switches_a_dead_draft_off()
+        watch_beside.names_a_hang_and_a_server_that_is_stopped()
+    finally:
+        assert gemmaspec("down", PROFILE).code == 0
 
 
 @pytest.mark.real_docker
@@ -358,10 +370,3 @@ def is_launcher(process: psutil.Process) -> bool:
             f"/{PROFILE}{end}" in " ".join([*line, mounts]) for end in "/ "
         )  # a file of its folder, or the folder
     return False
-
-
-def container_facts() -> dict[str, Any]:
-    """How the container really runs."""
-    inspected = subprocess.run(["docker", "inspect", *real.containers()], capture_output=True, text=True, check=True)
-    (container,) = json.loads(inspected.stdout)
-    return {"user": container["Config"]["User"], "read_only": container["HostConfig"]["ReadonlyRootfs"]}

@@ -28,7 +28,7 @@ from gemmaspec.stack import watching
 from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.folder import difference, write
 from tests.fake_engine import FakeEngine, FakeMachine
-from tests.standin import StandIn, stand_in
+from tests.fake_server import FakeServer, fake_server
 from tests.test_render import compose_config, needs_compose
 from tests.test_watch import Receiver, closing, counters, running
 
@@ -36,8 +36,8 @@ LIVE = ("watch.container=true", "speculative.live_k=true", "watch.on_dead_draft=
 
 
 @pytest.fixture
-def fake() -> Iterator[StandIn]:
-    with stand_in() as server:
+def fake() -> Iterator[FakeServer]:
+    with fake_server() as server:
         yield server
 
 
@@ -47,7 +47,7 @@ def rendered(*overrides: str) -> Settings:
     return settings_from(stack.files[watching.SETTINGS])
 
 
-def beside(fake: StandIn, tmp_path: Path, *overrides: str) -> Watcher:
+def beside(fake: FakeServer, tmp_path: Path, *overrides: str) -> Watcher:
     settings = rendered(*(overrides or LIVE))
     address = f"http://127.0.0.1:{fake.server_address[1]}"
     one = sidecar.watcher(dataclasses.replace(settings, address=address), {})
@@ -55,7 +55,7 @@ def beside(fake: StandIn, tmp_path: Path, *overrides: str) -> Watcher:
     return one
 
 
-def looked(one: Watcher, fake: StandIn, *, times: int, accepted: int = 0) -> list[dict[str, Any]]:
+def looked(one: Watcher, fake: FakeServer, *, times: int, accepted: int = 0) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for turn in range(1, times + 1):
         fake.metrics = counters(1000 * turn, accepted * turn)
@@ -75,7 +75,7 @@ def test_the_settings_of_a_stack_are_the_profile_s() -> None:
     assert not rendered("watch.container=true").live_k
 
 
-def test_a_dead_draft_is_asked_off_and_the_server_s_counters_confirm_it(fake: StandIn, tmp_path: Path) -> None:
+def test_a_dead_draft_is_asked_off_and_the_server_s_counters_confirm_it(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path)
     assert whats(looked(one, fake, times=4)) == [("begins", "dead draft"), ("asked", None)]
     assert parse_control((tmp_path / "k.json").read_bytes(), most=4)[0] == 0
@@ -86,7 +86,7 @@ def test_a_dead_draft_is_asked_off_and_the_server_s_counters_confirm_it(fake: St
     assert one.last == "dead draft: k is 0"
 
 
-def test_a_server_that_drafts_on_is_said(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_drafts_on_is_said(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sidecar, "_CONFIRM_S", -1)
     one = beside(fake, tmp_path)
     looked(one, fake, times=4)
@@ -95,14 +95,14 @@ def test_a_server_that_drafts_on_is_said(fake: StandIn, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("wish", ["restart", "off"])
-def test_what_needs_a_restart_is_only_reported_with_the_reason(fake: StandIn, tmp_path: Path, wish: str) -> None:
+def test_what_needs_a_restart_is_only_reported_with_the_reason(fake: FakeServer, tmp_path: Path, wish: str) -> None:
     one = beside(fake, tmp_path, "watch.container=true", f"watch.on_dead_draft={wish}")
     (line,) = looked(one, fake, times=4)
     assert "not restarted: a container cannot restart its server" in line["reason"]
     assert not (tmp_path / "k.json").exists()
 
 
-def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: StandIn, tmp_path: Path) -> None:
+def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: FakeServer, tmp_path: Path) -> None:
     receiver = Receiver()
     one = beside(fake, tmp_path)
     one.webhook = f"http://127.0.0.1:{receiver.server_address[1]}/secret"
@@ -123,13 +123,13 @@ def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: Stan
     assert lines[-1]["reason"] == "webhook at 127.0.0.1: cannot be reached"
 
 
-def test_a_server_that_still_starts_is_not_called_unreachable(fake: StandIn, tmp_path: Path) -> None:
+def test_a_server_that_still_starts_is_not_called_unreachable(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path)
     fake.metrics = b"\xff"
     assert [line for _ in range(9) for line in one.look()] == []
 
 
-def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: StandIn, tmp_path: Path) -> None:
+def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path, "watch.container=true")
     looked(one, fake, times=4)
     found = verdicts.parse_watch((tmp_path / "watch.json").read_bytes())
@@ -138,10 +138,10 @@ def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: StandIn, tmp_pa
     assert len(found.unknown) == 2
 
 
-def test_status_shows_what_it_knows(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = beside(fake, tmp_path, "watch.container=true")
     looked(one, fake, times=4)
-    monkeypatch.setattr(FakeEngine, "read", lambda *_: (tmp_path / "watch.json").read_bytes())
+    monkeypatch.setattr(FakeEngine, "read", lambda *_, service: (tmp_path / f"{service}.json").read_bytes())
     server = dataclasses.replace(fake.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
     last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
@@ -150,11 +150,14 @@ def test_status_shows_what_it_knows(fake: StandIn, tmp_path: Path, monkeypatch: 
     assert "; not judged: slower than off" in line
     assert text.document(last)["watch_container"]["watches"] is True
     assert verdicts.last_verdicts(started).beside is None
-    monkeypatch.setattr(FakeEngine, "read", lambda *_: b'{"at": []}')
-    assert verdicts.last_verdicts(started, FakeMachine().engine("docker")).beside is None
+    monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
+    silent = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    (line,) = text.lines(silent)
+    assert line.endswith(f"written nothing; next: docker compose -p {server.project} logs watch")
+    assert text.document(silent)["watch_container"]["watches"] is False
 
 
-def test_a_folder_that_cannot_be_written_is_a_line(fake: StandIn, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_line(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path)
     one.shared = tmp_path / "missing"
     assert {line["what"] for line in looked(one, fake, times=4)} == {"begins", "failed"}
@@ -168,14 +171,14 @@ def test_a_webhook_of_the_environment_is_checked_as_that_of_the_profile(url: str
     assert (found.webhook, found.key) == ("https://example.org/x", "k")
 
 
-def test_the_key_goes_with_each_reading(fake: StandIn, tmp_path: Path) -> None:
+def test_the_key_goes_with_each_reading(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path)
     one.key = "k"
     looked(one, fake, times=1)
     assert fake.requests[-1][1]["Authorization"] == "Bearer k"
 
 
-def test_its_files_run_alone_in_an_isolated_python(fake: StandIn, tmp_path: Path) -> None:
+def test_its_files_run_alone_in_an_isolated_python(fake: FakeServer, tmp_path: Path) -> None:
     """With nothing of gemmaspec on the path but the stack's own folder."""
     stack = build_stack(load_profile("tiny-cpu", overrides=LIVE), form="folder")
     assert set(write(stack, tmp_path)) == set(stack.files)

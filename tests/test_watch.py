@@ -32,7 +32,7 @@ from gemmaspec.live.reaction import Policy, reaction
 from gemmaspec.live.sample import Sample
 from gemmaspec.profile.load import load_profile
 from tests.fake_engine import FakeMachine
-from tests.standin import StandIn, stand_in
+from tests.fake_server import FakeServer, fake_server
 
 DEAD = Event(kind=FaultKind.DEAD_DRAFT, begins=True, reason="")
 HANGS = Event(kind=FaultKind.HANGS, begins=True, reason="")
@@ -85,13 +85,13 @@ class Restarts:
 
 
 @pytest.fixture
-def fake() -> Iterator[StandIn]:
-    with stand_in() as server:
+def fake() -> Iterator[FakeServer]:
+    with fake_server() as server:
         yield server
 
 
 @pytest.fixture
-def one(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def one(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """The fake server as a stack, with windows of no length so that every reading closes one."""
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
     started = Started(engine="process", server=fake.server(), profile="tiny-cpu")
@@ -113,7 +113,7 @@ def counters(drafts: int, accepted: int) -> bytes:
     ).encode()
 
 
-def read(one: Watched, fake: StandIn, restart: Restarts, *, times: int, accepted: int = 0) -> list[WatchLine]:
+def read(one: Watched, fake: FakeServer, restart: Restarts, *, times: int, accepted: int = 0) -> list[WatchLine]:
     lines: list[WatchLine] = []
     for turn in range(1, times + 1):
         fake.metrics = counters(1000 * turn, accepted * turn)
@@ -121,7 +121,7 @@ def read(one: Watched, fake: StandIn, restart: Restarts, *, times: int, accepted
     return lines
 
 
-def test_a_dead_draft_is_switched_off_once(one: Watched, fake: StandIn) -> None:
+def test_a_dead_draft_is_switched_off_once(one: Watched, fake: FakeServer) -> None:
     restart = Restarts()
     found = read(one, fake, restart, times=4)
     assert [(line.what, line.fault) for line in found] == [
@@ -135,7 +135,7 @@ def test_a_dead_draft_is_switched_off_once(one: Watched, fake: StandIn) -> None:
 
 
 def test_with_live_k_a_dead_draft_is_switched_off_without_a_restart(
-    one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
 
@@ -155,16 +155,16 @@ def test_with_live_k_a_dead_draft_is_switched_off_without_a_restart(
     assert restart.calls == []
 
 
-def test_a_draft_that_works_is_left_alone(one: Watched, fake: StandIn) -> None:
+def test_a_draft_that_works_is_left_alone(one: Watched, fake: FakeServer) -> None:
     assert read(one, fake, Restarts(), times=6, accepted=1500) == []
 
 
-def test_a_restart_that_fails_is_a_line(one: Watched, fake: StandIn) -> None:
+def test_a_restart_that_fails_is_a_line(one: Watched, fake: FakeServer) -> None:
     found = read(one, fake, Restarts(StartFailed("no memory")), times=4)
     assert [(line.what, line.reason) for line in found[2:]] == [("failed", "no memory")]
 
 
-def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Watched, fake: StandIn) -> None:
+def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Watched, fake: FakeServer) -> None:
     fake.metrics = b"\xff not metrics {"
     restart = Restarts()
     lines = [line for _ in range(5) for line in look(one, power_w=None, restart=restart)]
@@ -173,7 +173,7 @@ def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Wat
     assert [line.what for line in look(one, power_w=None, restart=restart)] == ["answers"]
 
 
-def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: StandIn, tmp_path: Path) -> None:
+def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: FakeServer, tmp_path: Path) -> None:
     target = tmp_path / "event.json"
     script = f"import sys; open({str(target)!r}, 'w').write(sys.stdin.read()); sys.exit(3)"
     one.hook, one.policy = (sys.executable, "-c", script), Policy()
@@ -211,7 +211,7 @@ class _Post(BaseHTTPRequestHandler):
         pass
 
 
-def test_an_event_is_posted_and_a_failure_names_the_host_alone(one: Watched, fake: StandIn) -> None:
+def test_an_event_is_posted_and_a_failure_names_the_host_alone(one: Watched, fake: FakeServer) -> None:
     receiver = Receiver()
     one.webhook = f"http://127.0.0.1:{receiver.server_address[1]}/secret-path"
     one.policy = Policy()
@@ -251,7 +251,9 @@ def running(requests: int, drafts: int) -> bytes:
     return counters(drafts, 0) + f"vllm:num_requests_running {requests}\n".encode()
 
 
-def test_requests_are_waited_for_before_a_restart(one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_waited_for_before_a_restart(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "_DRAIN_POLL_S", 0.0)
     left = iter([3, 2, 0])
     monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=next(left)))
@@ -261,7 +263,7 @@ def test_requests_are_waited_for_before_a_restart(one: Watched, fake: StandIn, m
     assert watch._drain(one) == "2 requests still ran after 0 s, and are aborted"
 
 
-def test_a_hung_server_is_not_waited_for(one: Watched, fake: StandIn) -> None:
+def test_a_hung_server_is_not_waited_for(one: Watched, fake: FakeServer) -> None:
     one.policy = Policy(on_hang="restart")
     one.faults = Faults(limits=Limits(hang_without_power_s=0.0))
     fake.metrics = running(1, 0)
@@ -273,7 +275,7 @@ def test_a_hung_server_is_not_waited_for(one: Watched, fake: StandIn) -> None:
 
 @pytest.mark.parametrize("on_exit", ["report", "restart"])
 def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
-    one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]
 ) -> None:
     one.policy = Policy(on_exit=on_exit, most_restarts_per_hour=1)
     one.started = dataclasses.replace(one.started, outcome="ready")
@@ -297,7 +299,7 @@ def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
 
 @pytest.mark.parametrize(("outcome", "status"), [("stopped", "absent"), ("ready", "running"), ("failed", "exited")])
 def test_a_server_that_was_stopped_or_still_lives_has_not_exited(
-    one: Watched, fake: StandIn, monkeypatch: pytest.MonkeyPatch, outcome: Any, status: Any
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, outcome: Any, status: Any
 ) -> None:
     one.started = dataclasses.replace(one.started, outcome=outcome)
     monkeypatch.setattr(stacks, "find", lambda _: one.started)
@@ -306,7 +308,7 @@ def test_a_server_that_was_stopped_or_still_lives_has_not_exited(
     assert [line.what for _ in range(5) for line in look(one, power_w=None, restart=Restarts())] == ["unreachable"]
 
 
-def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, fake: StandIn) -> None:
+def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, fake: FakeServer) -> None:
     name = one.started.server.name
     read(one, fake, Restarts(), times=4)
     kept = verdicts.last_watch(name)
@@ -361,7 +363,7 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     assert memory.available() > 0
 
 
-def test_status_shows_what_watch_knows(one: Watched, fake: StandIn) -> None:
+def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:
     now = stacks.now()
     name = one.started.server.name
     looking = Watching(at=now, active={"hangs": now - 180}, unknown=("a rule (no data)",), last="hangs: restarted")

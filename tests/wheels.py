@@ -1,4 +1,4 @@
-"""Small wheels written on the spot: stand-ins for releases of hundreds of megabytes, for the real uv."""
+"""Small wheels written on the spot: fakes of releases of hundreds of megabytes, for the real uv."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_wheel(
     metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
     content: dict[str, str | bytes] = {
         **(files or {}),
-        f"{info}/METADATA": "\n".join(metadata) + "\n\nA stand-in.\n",
+        f"{info}/METADATA": "\n".join(metadata) + "\n\nA fake.\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": "[console_scripts]\nvllm = vllm.entrypoints.cli.main:main\n",
     }

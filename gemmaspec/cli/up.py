@@ -84,11 +84,12 @@ def up(
         return
     name = Path(profile).stem if is_path(profile) else profile
     if detach:
+        from gemmaspec.deploy import stacks
         from gemmaspec.deploy.verdicts import last_verdicts
 
         with told_on_interrupt(name), stack.start_progress() as progress:
             started = use_case.up_detached(request, progress)
-        stack.detached(started, as_json=json, last=last_verdicts(started))
+        stack.detached(started, as_json=json, last=last_verdicts(started, stacks.engine_of(started)))
         return
     with told_on_interrupt(name), stack.start_progress() as progress:
         running = use_case.up(request, progress)

@@ -95,7 +95,8 @@ def status(name: str | None) -> list[Status]:
 
 
 def _with_verdicts(found: Status) -> Status:
-    engine = stacks.engine_of(found.started) if found.running else None
+    down = found.state.status in ("absent", "unknown")
+    engine = None if down else stacks.engine_of(found.started)
     return dataclasses.replace(found, last=last_verdicts(found.started, engine), nodes=_nodes(found.started))
 
 

@@ -13,7 +13,7 @@ from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile, read_regular, write_whole
 from gemmaspec.smoke.row import Verdict, verdict_from, verdict_text
-from gemmaspec.stack.watching import VERDICT
+from gemmaspec.stack.watching import SERVICE, VERDICT
 
 SMOKE: Final = "smoke.json"
 WATCH: Final = "watch.json"
@@ -46,23 +46,28 @@ class Last:
     """Whether the server has not been started anew since."""
     watch: Watching | None = None
     beside: Watching | None = None
-    """What the watch in a container next to the server knows; None where there is none, or the server does not run."""
+    """What the watch in a container next to the server knows; None where there is none, or its verdict is missing."""
+    beside_log: tuple[str, ...] = ()
+    """The command that shows the log of that container, where it should run and has no verdict."""
 
 
 def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
-    """Return what is kept; what cannot be read counts as missing. `engine` is that of a server that runs."""
+    """Return what is kept; what cannot be read counts as missing. `engine` is that of a server that was not stopped."""
     smoke = last_smoke(started.server.name)
+    asks = engine if started.server.watched else None
+    beside = _beside(started, asks) if asks else None
     return Last(
         smoke=smoke,
         smoke_is_of_this_start=bool(smoke and smoke.since is not None and smoke.since == started.since),
         watch=last_watch(started.server.name),
-        beside=_beside(started, engine) if engine and started.server.watched else None,
+        beside=beside,
+        beside_log=("docker", "compose", "-p", started.server.project, "logs", SERVICE) if asks and not beside else (),
     )
 
 
 def _beside(started: Started, engine: Engine) -> Watching | None:
     try:
-        return parse_watch(engine.read(started.server, VERDICT))
+        return parse_watch(engine.read(started.server, VERDICT, service=SERVICE))
     except GemmaspecError:
         return None
 

@@ -18,7 +18,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import state_dir
 
 SERVICE: Final = "vllm"
-"""The one service of a stack."""
+"""The service that answers requests."""
 
 NOWHERE: Final[Mapping[str, str]] = {}
 """No variables: the environment of this process chooses the daemon."""

@@ -196,10 +196,10 @@ class DockerEngine:
         text = self.read(server, REPORT)
         return parse_report(text) if text else None
 
-    def read(self, server: Server, path: str) -> bytes | None:
-        """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""
+    def read(self, server: Server, path: str, *, service: str = compose.SERVICE) -> bytes | None:
+        """Return a file as a running container sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""
         with _answering(self.endpoint):
-            container = self._container(server)
+            container = self._container(server, service)
             if container is None or container.status != "running":
                 return None
             try:
@@ -239,11 +239,11 @@ class DockerEngine:
                 hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",
             )
 
-    def _container(self, server: Server) -> Container | None:
-        """Return the service's newest container."""
+    def _container(self, server: Server, service: str = compose.SERVICE) -> Container | None:
+        """Return a service's newest container."""
         labels = [
             f"com.docker.compose.project={server.project}",
-            f"com.docker.compose.service={compose.SERVICE}",
+            f"com.docker.compose.service={service}",
             "com.docker.compose.oneoff=False",
         ]
         found = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)

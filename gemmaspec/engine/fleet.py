@@ -182,10 +182,10 @@ class FleetEngine:
         head = self.members(server)[0]
         return head.engine.report(head.server)
 
-    def read(self, server: Server, path: str) -> bytes | None:
+    def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         """Return a file as rank 0 sees it."""
         head = self.members(server)[0]
-        return head.engine.read(head.server, path)
+        return head.engine.read(head.server, path, service=service)
 
     def _when(self, ended: tuple[Member, State]) -> float:
         """Return when a rank ended by this machine's clock; a rank without a container ended before all others."""

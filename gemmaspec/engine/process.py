@@ -152,9 +152,9 @@ class ProcessEngine:
             raise UnreadableFile(file, error.message) from None
         return found if found.get("pid") == last.pid else None
 
-    def read(self, server: Server, path: str) -> bytes | None:
+    def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""
-        if not self._alive(server):
+        if service != "vllm" or not self._alive(server):
             return None
         try:
             return read_regular(Path(path), limit=MAX_REPORT, follow=True)

@@ -152,8 +152,9 @@ class Engine(Protocol):
     def report(self, server: Server) -> dict[str, Any] | None:
         """Return the launcher's report of the running server; None if it does not exist."""
 
-    def read(self, server: Server, path: str) -> bytes | None:
+    def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         """Return a file as the running server sees it, by its absolute path there; None if it is missing.
 
-        Only the first engine.report.MAX_REPORT + 1 bytes are read.
+        Only the first engine.report.MAX_REPORT + 1 bytes are read. `service` names another container of the stack,
+        which may run while the server does not.
         """

@@ -159,8 +159,8 @@ class Container(Section):
     read_only: StrictBool = False
     """Make the container's root file system read-only."""
     restarts: Annotated[Int, Field(ge=0, le=10)] = 2
-    """How often Docker may restart a server that died; bounded because a crash loop on unified memory takes the
-    whole machine down."""
+    """How often Docker may restart a server that ended with an error; bounded because a crash loop on unified memory
+    takes the whole machine down. vLLM whose engine dies while it serves ends without one: see `watch.on_exit`."""
     stop_grace_seconds: Positive = 60
     """How long the server may take to stop before Docker kills it."""
 

@@ -131,6 +131,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
 def detached(started: Started, *, as_json: bool, last: Last) -> None:
     """Print what `up --detach` has started, and the verdicts of its last start."""
     server = started.server
+    last = dataclasses.replace(last, beside_log=())  # a watch that has just been started has written nothing yet
     if as_json:
         facts = {
             "name": server.name,

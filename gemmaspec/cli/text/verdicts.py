@@ -34,6 +34,8 @@ def lines(last: Last | None) -> Iterator[str]:
         yield f"  watch     {_watching(last.watch)}"
     if last and last.beside:
         yield f"  watch     in its container: {_watching(last.beside)}"
+    if last and last.beside_log:
+        yield f"  watch     in its container: does not run, or has written nothing; next: {' '.join(last.beside_log)}"
 
 
 def _watching(found: Watching) -> str:
@@ -54,10 +56,11 @@ def document(last: Last | None) -> dict[str, Any]:
     smoke = last.smoke if last else None
     watch = last.watch if last else None
     beside = last.beside if last else None
+    silent = {"watches": False, "log": list(last.beside_log)} if last and last.beside_log else None
     return {
         "smoke": {
             **dataclasses.asdict(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start
         } if smoke and last else None,
         "watch": {**dataclasses.asdict(watch), "watches": watches(watch)} if watch else None,
-        "watch_container": {**dataclasses.asdict(beside), "watches": watches(beside)} if beside else None,
+        "watch_container": {**dataclasses.asdict(beside), "watches": watches(beside)} if beside else silent,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's HTTP server, for misbehaviour that a real one cannot be made to show on demand."""
+"""A fake of vLLM's HTTP server, for misbehaviour that a real one cannot be made to show on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from gemmaspec.engine.server import Server
 
 
-class StandIn(ThreadingHTTPServer):
+class FakeServer(ThreadingHTTPServer):
     """Answers like vLLM; its attributes say how it misbehaves."""
 
     daemon_threads = True
@@ -39,7 +39,7 @@ class StandIn(ThreadingHTTPServer):
     def server(self, *, speculates: bool = True, looks_up: bool = False, needs_api_key: bool = False) -> Server:
         """The stack that this is the server of."""
         return Server(
-            name="stand-in",
+            name="fake",
             folder=Path("/nonexistent"),
             port=self.server_address[1],
             model="tiny",
@@ -64,9 +64,9 @@ class StandIn(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request to the stand-in."""
+    """One request to the fake."""
 
-    server: StandIn
+    server: FakeServer
 
     def do_GET(self) -> None:
         self._note(None)
@@ -108,9 +108,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def stand_in() -> Iterator[StandIn]:
-    """A running stand-in."""
-    with StandIn() as server:
+def fake_server() -> Iterator[FakeServer]:
+    """A running fake."""
+    with FakeServer() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield server

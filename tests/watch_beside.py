@@ -1,0 +1,135 @@
+"""What the watch in a container does under a real daemon: a draft dies, the engine hangs, the server is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from gemmaspec.sidecar.watcher import NO_PROCESS
+from tests.real import PROFILE, PROJECT, STATE, gemmaspec
+from tests.test_live_k_real import TOKENS
+from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients, k_in_use
+
+HOOK = STATE / "hook"
+"""Where the server keeps its caches: a folder of this machine, in which a test can leave a file for it."""
+COMPOSE = ("docker", "compose", "-p", PROJECT)
+SIGNAL = 'for one in /proc/[0-9]*; do grep -qs EngineCor $one/comm && kill -{} "${{one#/proc/}}"; done; true'
+
+
+def settings() -> tuple[str, ...]:
+    """The words of `up`: a server that is not root, its watch beside it, and a draft that dies once HOOK/spoil exists."""
+    HOOK.mkdir(exist_ok=True)
+    HOOK.chmod(0o777)
+    (HOOK / "sitecustomize.py").write_text(SPOILER)
+    wanted = {
+        "container.user": "1234:1234", "caches.compile": HOOK, "env.PYTHONPATH": "/var/tmp",
+        "env.GEMMASPEC_TEST_SPOIL": "/var/tmp/spoil", "serve.max_num_seqs": CLIENTS, "speculative.live_k": "true",
+        "watch.container": "true", "watch.on_dead_draft": "off", "watch.on_hang": "restart",
+        "watch.window_seconds": WINDOW_S, "watch.hang_seconds": HANG_S,
+    }  # fmt: skip
+    return tuple(word for key, value in wanted.items() for word in ("--set", f"{key}={value}"))
+
+
+def container(service: str) -> dict[str, Any]:
+    """What docker says about the container of a service."""
+    listed = subprocess.run([*COMPOSE, "ps", "-aq", service], capture_output=True, text=True, check=True).stdout
+    inspected = subprocess.run(["docker", "inspect", *listed.split()], capture_output=True, text=True, check=True)
+    (found,) = json.loads(inspected.stdout)
+    return dict(found)
+
+
+def runs_as(service: str) -> dict[str, Any]:
+    """How a container really runs."""
+    found = container(service)
+    host = found["HostConfig"]
+    return {"user": found["Config"]["User"], "read_only": host["ReadonlyRootfs"], "without": host["CapDrop"]}
+
+
+def said() -> str:
+    """The line of `status` about the watch in its container."""
+    return next(line for line in gemmaspec("status", PROFILE).out.splitlines() if "in its container" in line)
+
+
+def wait_until_said(part: str) -> None:
+    """Wait until `status` says so; the watch writes down what it knows a moment after it has logged it."""
+    ends = time.monotonic() + PATIENCE_S
+    while part not in (line := said()):
+        assert time.monotonic() < ends, line
+        time.sleep(0.5)
+
+
+def watches_and_has_nothing_that_it_does_not_need() -> None:
+    assert runs_as("watch") == {"user": "65534:65534", "read_only": True, "without": ["ALL"]}
+    assert container("watch")["State"]["Running"]
+    assert {mount["Destination"]: mount["RW"] for mount in container("watch")["Mounts"]} == {
+        "/watch": False, "/run/gemmaspec-watch": True
+    }  # fmt: skip
+    wait_until_said("no fault, looked ")
+    assert (
+        f"not judged: slower than off (needs step times, which gemmaspec watch on the host has), {NO_PROCESS}" in said()
+    )
+
+
+@contextlib.contextmanager
+def followed() -> Iterator[Watching]:
+    """Its log as it is written."""
+    found = Watching(["docker", "logs", "--follow", container("watch")["Id"]])
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def switches_a_dead_draft_off() -> None:
+    """k=0 goes through the volume that both containers have, and no request is lost."""
+    assert k_in_use() == 4
+    with followed() as log, clients(CLIENTS) as answers:
+        log.until("watches")
+        time.sleep(2 * WINDOW_S)  # the first window is not judged
+        (HOOK / "spoil").touch()
+        began = time.monotonic()
+        named, _ = log.until("begins", "dead draft")
+        log.until("asked")
+        off, line = log.until("off")
+        noticed(dead_draft=named - began, k_is_0=off - began)
+        assert "tokens without drafts" in line["reason"]
+        assert k_in_use() == 0
+        time.sleep(2)
+    assert {(one.tokens, one.finish) for _, one in answers} == {(TOKENS, "length")}
+    wait_until_said("dead draft: k is 0")
+
+
+def names_a_hang_and_a_server_that_is_stopped() -> None:
+    """The profile wants a restart of an engine that hangs; the watch says that it cannot do that."""
+    with followed() as log:
+        with clients(CLIENTS) as answers:
+            to_the_engine("STOP")
+            began = time.monotonic()
+            try:
+                at, line = log.until("begins", "hangs")
+            finally:
+                to_the_engine("CONT")
+            log.until("ends", "hangs")
+        noticed(hangs=at - began)
+        assert line["reason"].endswith("not restarted: a container cannot restart its server")
+        assert {(one.tokens, one.finish) for _, one in answers} == {(TOKENS, "length")}
+        subprocess.run([*COMPOSE, "stop", "--timeout", "1", "vllm"], capture_output=True, check=True)
+        began = time.monotonic()
+        at, _ = log.until("begins", "unreachable")
+        noticed(unreachable=at - began)
+    wait_until_said("unreachable since ")
+
+
+def noticed(**seconds: float) -> None:
+    """Show how long after a fault the watch said something (pytest -s)."""
+    sys.stderr.write(f"{ ({what: round(took, 1) for what, took in seconds.items()}) }\n")
+
+
+def to_the_engine(signal: str) -> None:
+    """Send a signal to the engine core, as the server's own user."""
+    subprocess.run([*COMPOSE, "exec", "-T", "vllm", "sh", "-c", SIGNAL.format(signal)], check=True)
