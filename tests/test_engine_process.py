@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gemmaspec.engine import proc, record
 from gemmaspec.engine import process as process_module
-from gemmaspec.engine import record
 from gemmaspec.engine.process import ProcessEngine, environment, launch_args
 from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Server
@@ -374,7 +374,7 @@ def test_a_record_of_another_boot_is_not_trusted(engine: ProcessEngine, make: Ca
 
 
 def blank() -> record.Record:
-    return record.Record(stack="s", nonce=RUN, boot_id=record.boot_id(), since_ticks=record.now_ticks(), command=())
+    return record.Record(stack="s", nonce=RUN, boot_id=proc.boot_id(), since_ticks=proc.now_ticks(), command=())
 
 
 def marked() -> subprocess.Popen[bytes]:
@@ -387,7 +387,7 @@ def test_what_is_older_than_the_start_never_belongs_to_it_even_with_its_marker()
     process = marked()
     try:
         wait_for(lambda: [found.pid for found in record.members(before)] == [process.pid])
-        born = record.start_ticks(process.pid)
+        born = proc.start_ticks(process.pid)
         assert born
         assert record.members(dataclasses.replace(before, since_ticks=born + 1)) == []
     finally:
@@ -411,8 +411,8 @@ def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> Non
     script = tmp_path / "asks.py"
     script.write_text(
         "import os, subprocess, sys\n"
-        "from gemmaspec.engine import record\n"
-        "made = record.Record(stack='s', nonce=os.environ['NONCE'], boot_id=record.boot_id(), since_ticks=0, command=())\n"
+        "from gemmaspec.engine import proc, record\n"
+        "made = record.Record(stack='s', nonce=os.environ['NONCE'], boot_id=proc.boot_id(), since_ticks=0, command=())\n"
         "if sys.argv[1] == '2':\n"
         "    child = subprocess.Popen(['sleep', '99'])\n"
         "    print([process.pid for process in record.members(made)] == [child.pid], flush=True)\n"
