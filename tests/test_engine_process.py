@@ -62,7 +62,7 @@ if mode == "orderly":
                       "print('child ready', flush=True); time.sleep(999)"])
     signal.signal(signal.SIGTERM, leave)
 if mode == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 print("ready", flush=True)
 if mode == "say":
     sys.stdout.buffer.write(eval(sys.argv[2])); sys.stdout.flush(); sys.exit(0)
@@ -112,7 +112,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = 20) -> Any:
+def wait_for(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
@@ -522,7 +522,7 @@ def test_what_ignores_the_request_is_killed_after_the_grace_time(
     sid = leader(server)
     began = time.monotonic()
     assert engine.stop(server) is True
-    assert 1.0 <= time.monotonic() - began < 5
+    assert 1.0 <= time.monotonic() - began < 30
     assert session(sid) == []
 
 
@@ -603,15 +603,19 @@ def test_a_second_stop_waits_for_the_first_and_a_hanging_one_is_told(
     engine: ProcessEngine, make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "_LOCK_WAIT_S", 0.2)
-    server = make("stubborn", stop_grace_s=2.0)
+    server = make("stubborn", stop_grace_s=60.0)
     engine.start(server)
+    said(engine, server, "child ready", times=2)
     said(engine, server, "ready")
+    sid = leader(server)
     first = threading.Thread(target=engine.stop, args=(server,))
     first.start()
-    time.sleep(0.3)
+    said(engine, server, "asked")  # so the first has the lock, and keeps it until the server ends
     with pytest.raises(GemmaspecError, match="is starting or stopping demo"):
         ProcessEngine().stop(server)
+    os.killpg(sid, signal.SIGKILL)
     first.join()
+    assert engine.state(server).status == "absent"
 
 
 # --- what it says ---
@@ -623,10 +627,10 @@ def test_logs_follow_until_the_server_ends(engine: ProcessEngine, make: Callable
     seen: list[str] = []
     follower = threading.Thread(target=lambda: seen.extend(engine.logs(server, follow=True)))
     follower.start()
-    said(engine, server, "ready")
+    wait_for(lambda: seen == ["ready"])
     assert follower.is_alive()
     engine.stop(server)
-    follower.join(timeout=10)
+    follower.join(timeout=60)
     assert not follower.is_alive()
     assert seen == ["ready"]
 
