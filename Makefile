@@ -10,6 +10,8 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 BIN := .venv/bin
 SETUP := .venv/.complete
 DOCS := .venv/.docs
+# without bytecode every command and every test compiles its modules again
+unexport PYTHONDONTWRITEBYTECODE
 export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 # exit code 4: not available on this machine; the script printed the reason, and the tests that need it are skipped
 OPTIONAL := || [ $$? -eq 4 ]

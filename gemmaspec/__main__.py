@@ -9,9 +9,8 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    gc.set_threshold(
-        50_000
-    )  # a start allocates much and frees nothing; with the default of 700, the collector takes a tenth of the time
+    # A start allocates much and frees nothing; with the default of 700 the collector takes a tenth of the time.
+    gc.set_threshold(200_000)
     # Otherwise pydantic reads the metadata of every installed package at every start to find plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from gemmaspec.cli.app import run
@@ -20,6 +19,8 @@ def main() -> None:
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:  # a second Ctrl-C during the message about the first
         sys.exit(130)
+    finally:
+        gc.freeze()  # the interpreter ends: nothing that is left needs to be searched for cycles
 
 
 if __name__ == "__main__":

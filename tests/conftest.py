@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from tests import real
 # child processes alone, out of sight of os.environ.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
+
+# Without bytecode every command that a test runs compiles its hundreds of modules again, and every worker the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; children inherit both, and some
 # tests are about them.

@@ -85,8 +85,13 @@ Server((host, int(port)), Handler).serve_forever()
 
 HARNESS = """\
 import contextlib, json, os, sys, tempfile
+import jinja2, typer._adapters
 import gemmaspec.cli.up, gemmaspec.deploy.up, gemmaspec.deploy.down, gemmaspec.deploy.status, gemmaspec.cli.text.stack
+import gemmaspec.deploy.dry_run, gemmaspec.engine.process
 from gemmaspec.cli.app import run
+from gemmaspec.profile.load import load_profile
+
+load_profile("tiny-cpu")  # builds the checks of a profile, which each child would build again
 
 for line in sys.stdin:
     asked = json.loads(line)
@@ -121,7 +126,7 @@ for line in sys.stdin:
         done.append([code, out.read(), err.read()])
     print(json.dumps(done), flush=True)
 """
-"""Runs commands, several at the same moment, in children of a process that has imported everything."""
+"""Runs commands, several at the same moment, in children of a process that has imported everything that they use."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gemmaspec.engine import proc, record
 from gemmaspec.engine import process as process_module
-from gemmaspec.engine import record
 from gemmaspec.engine.process import ProcessEngine, environment, launch_args
 from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Server
@@ -62,7 +62,7 @@ if mode == "orderly":
                       "print('child ready', flush=True); time.sleep(999)"])
     signal.signal(signal.SIGTERM, leave)
 if mode == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 print("ready", flush=True)
 if mode == "say":
     sys.stdout.buffer.write(eval(sys.argv[2])); sys.stdout.flush(); sys.exit(0)
@@ -112,7 +112,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = 20) -> Any:
+def wait_for(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
@@ -374,7 +374,7 @@ def test_a_record_of_another_boot_is_not_trusted(engine: ProcessEngine, make: Ca
 
 
 def blank() -> record.Record:
-    return record.Record(stack="s", nonce=RUN, boot_id=record.boot_id(), since_ticks=record.now_ticks(), command=())
+    return record.Record(stack="s", nonce=RUN, boot_id=proc.boot_id(), since_ticks=proc.now_ticks(), command=())
 
 
 def marked() -> subprocess.Popen[bytes]:
@@ -387,7 +387,7 @@ def test_what_is_older_than_the_start_never_belongs_to_it_even_with_its_marker()
     process = marked()
     try:
         wait_for(lambda: [found.pid for found in record.members(before)] == [process.pid])
-        born = record.start_ticks(process.pid)
+        born = proc.start_ticks(process.pid)
         assert born
         assert record.members(dataclasses.replace(before, since_ticks=born + 1)) == []
     finally:
@@ -411,8 +411,8 @@ def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> Non
     script = tmp_path / "asks.py"
     script.write_text(
         "import os, subprocess, sys\n"
-        "from gemmaspec.engine import record\n"
-        "made = record.Record(stack='s', nonce=os.environ['NONCE'], boot_id=record.boot_id(), since_ticks=0, command=())\n"
+        "from gemmaspec.engine import proc, record\n"
+        "made = record.Record(stack='s', nonce=os.environ['NONCE'], boot_id=proc.boot_id(), since_ticks=0, command=())\n"
         "if sys.argv[1] == '2':\n"
         "    child = subprocess.Popen(['sleep', '99'])\n"
         "    print([process.pid for process in record.members(made)] == [child.pid], flush=True)\n"
@@ -522,7 +522,7 @@ def test_what_ignores_the_request_is_killed_after_the_grace_time(
     sid = leader(server)
     began = time.monotonic()
     assert engine.stop(server) is True
-    assert 1.0 <= time.monotonic() - began < 5
+    assert 1.0 <= time.monotonic() - began < 30
     assert session(sid) == []
 
 
@@ -603,15 +603,19 @@ def test_a_second_stop_waits_for_the_first_and_a_hanging_one_is_told(
     engine: ProcessEngine, make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "_LOCK_WAIT_S", 0.2)
-    server = make("stubborn", stop_grace_s=2.0)
+    server = make("stubborn", stop_grace_s=60.0)
     engine.start(server)
+    said(engine, server, "child ready", times=2)
     said(engine, server, "ready")
+    sid = leader(server)
     first = threading.Thread(target=engine.stop, args=(server,))
     first.start()
-    time.sleep(0.3)
+    said(engine, server, "asked")  # so the first has the lock, and keeps it until the server ends
     with pytest.raises(GemmaspecError, match="is starting or stopping demo"):
         ProcessEngine().stop(server)
+    os.killpg(sid, signal.SIGKILL)
     first.join()
+    assert engine.state(server).status == "absent"
 
 
 # --- what it says ---
@@ -623,10 +627,10 @@ def test_logs_follow_until_the_server_ends(engine: ProcessEngine, make: Callable
     seen: list[str] = []
     follower = threading.Thread(target=lambda: seen.extend(engine.logs(server, follow=True)))
     follower.start()
-    said(engine, server, "ready")
+    wait_for(lambda: seen == ["ready"])
     assert follower.is_alive()
     engine.stop(server)
-    follower.join(timeout=10)
+    follower.join(timeout=60)
     assert not follower.is_alive()
     assert seen == ["ready"]
 

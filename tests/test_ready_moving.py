@@ -75,7 +75,7 @@ def test_status_says_that_a_green_server_gives_no_token(
     assert found.next == "gemmaspec restart fake"
 
 
-def test_status_says_which_rank_is_unhealthy(fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_which_rank_is_unhealthy(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
     nodes = (Node(host="a", docker="tcp://127.0.0.1:1"), Node(host="b", docker="tcp://127.0.0.2:1"))
     server = dataclasses.replace(fake.server(), nodes=nodes)
@@ -84,7 +84,7 @@ def test_status_says_which_rank_is_unhealthy(fake: StandIn, tmp_path: Path, monk
     for host, said in (("a", "its health check gets no token"), ("b", "the health check of b does not reach rank 0")):
         state = State(status="running", unhealthy=True, host=host)
         monkeypatch.setattr(stacks, "look", lambda *_, state=state: state)
-        found = use_case._status("stand-in")
+        found = use_case._status("fake")
         assert (found.word, found.why.endswith(said)) == ("unknown", True), found.why
 
 

@@ -62,9 +62,8 @@ def up(
     deploys.
     """
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import replicas
-    from gemmaspec.deploy import up as use_case
     from gemmaspec.deploy.decide import UpRequest
+    from gemmaspec.deploy.observe import has_replicas
 
     request = UpRequest(
         profile=profile,
@@ -76,12 +75,16 @@ def up(
         rollback_on_failure=rollback_on_failure,
         hosts=options.host_names(hosts),
     )
-    if replicas.has_replicas(request):
+    if has_replicas(request):
         _up_replicas(request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
-        stack.dry_run(use_case.dry_run(request, output.progress), as_json=json)
+        from gemmaspec.deploy.dry_run import dry_run as planned
+
+        stack.dry_run(planned(request, output.progress), as_json=json)
         return
+    from gemmaspec.deploy import up as use_case
+
     name = Path(profile).stem if is_path(profile) else profile
     if detach:
         from gemmaspec.deploy import stacks

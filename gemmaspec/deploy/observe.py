@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gemmaspec.deploy import knowngood, lock, stacks
+from gemmaspec.deploy import stacks
 from gemmaspec.deploy.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
 from gemmaspec.deploy.fleet import hosts_of, nodes_of
 from gemmaspec.deploy.lint import stop_on_errors
@@ -26,6 +26,21 @@ from gemmaspec.profile.replica import replica_of
 from gemmaspec.runtime.managed import describe
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack import folder as stack_files
+
+
+def has_replicas(request: UpRequest) -> bool:
+    """Return whether a request means a profile with replicas.
+
+    Raises UsageError for the name of a replica, and what load_profile raises.
+    """
+    try:
+        loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    except GemmaspecError:
+        from gemmaspec.deploy.groups import need_profile  # a dry run stays quick without it
+
+        need_profile(request.profile, "up")
+        raise
+    return loaded.profile.replicas > 1
 
 
 def load_request(request: UpRequest) -> Loaded:
@@ -62,6 +77,8 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     else:
         engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if request.locked:
+        from gemmaspec.deploy import lock
+
         loaded = lock.as_locked(loaded, engine.name)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
     cache = None if hosts else server_cache(loaded.profile, docker=engine.name == "docker")
@@ -100,6 +117,8 @@ def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
         return None
     if started is None:
         return None
+    from gemmaspec.deploy import knowngood
+
     return FoundStack(started=started, state=stacks.look(started), good=knowngood.find(started))
 
 

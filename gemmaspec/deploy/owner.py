@@ -16,7 +16,7 @@ from typing import Final
 
 import filelock
 
-from gemmaspec.engine.record import boot_id, start_ticks
+from gemmaspec.engine.proc import boot_id, start_ticks
 from gemmaspec.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
 

@@ -41,16 +41,6 @@ class Planned:
     steps: tuple[str, ...]
 
 
-def has_replicas(request: UpRequest) -> bool:
-    """Return whether a request means a profile with replicas.
-
-    Raises UsageError for the name of a replica, and what load_profile raises.
-    """
-    groups.need_profile(request.profile, "up")
-    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    return loaded.profile.replicas > 1
-
-
 def up(request: UpRequest, progress: StartProgress, *, command: str = "up") -> Rolled:
     """Start all replicas of a profile and their router, or change those that run, one at a time.
 

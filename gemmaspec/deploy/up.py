@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gemmaspec.deploy import stacks, tuned
 from gemmaspec.deploy.decide import Start, UpRequest, decide
@@ -15,31 +13,7 @@ from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out, carry_out_detached
-from gemmaspec.engine.server import EngineName
 from gemmaspec.profile.load import Loaded
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """What `up` would do, for people."""
-
-    engine: EngineName
-    why: str
-    joins: bool
-    """It already runs unchanged, so only the probe would be sent."""
-    stops: str | None
-    """What runs now and would be stopped first."""
-    fetches: tuple[str, ...]
-    """Image, runtime and models that are not on this machine."""
-    files: tuple[str, ...]
-    command: str
-    environment: tuple[str, ...]
-    """Names of variables, never their values."""
-    hosts: tuple[str, ...]
-    """The machines of a server that spans several, by rank."""
-    offline: str
-    """Whether the server is told not to use the Hugging Face Hub."""
-    expects: str
 
 
 def up(request: UpRequest, progress: StartProgress) -> Running:
@@ -96,25 +70,6 @@ def restart(
         return _start(request, load_request(request), Told(progress=progress, owner=owner), gate=gate)
 
 
-def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
-    """Return what `up` would do. Changes nothing, and asks only the engine."""
-    observed, _ = observe(request, load_request(request), note)
-    start = decide(request, observed)
-    return DryRun(
-        engine=start.engine,
-        why=start.why,
-        joins=start.joins,
-        stops=_stops(start),
-        fetches=tuple(_fetches(start)),
-        files=tuple(str(start.server.folder / name) for name in sorted(start.files)),
-        command=shlex.join(start.command),
-        environment=start.environment,
-        hosts=start.started.options.hosts,
-        offline=start.offline,
-        expects=start.expects,
-    )
-
-
 def again(name: str, *, timeout_s: float) -> UpRequest:
     """Return the request of the last successful start."""
     options = stacks.find(name).last_good_options
@@ -152,17 +107,3 @@ def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
     """Return the request that restarts a replaced stack, without the timeout that the new server may have exceeded."""
     return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s))
-
-
-def _stops(start: Start) -> str | None:
-    if not start.replaces:
-        return None
-    before = start.replaces.started
-    return f"{before.server.name} ({before.engine}, port {before.server.port})"
-
-
-def _fetches(start: Start) -> Sequence[str]:
-    image = [f"image {start.image}"] if start.image else []
-    runtime = [f"runtime {start.runtime.key}"] if start.runtime else []
-    models = [f"{one.role} {one.model}" for one in (*start.fetch, *start.make)]
-    return [*image, *runtime, *models]

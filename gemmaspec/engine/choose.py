@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gemmaspec.engine.process import ProcessEngine
 from gemmaspec.engine.server import Engine, EngineName, Node, Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.profile.model import Profile
@@ -26,7 +25,7 @@ def choose_engine(
     if runs_on and not forced:
         return engine_named(runs_on), f"{runs_on}: the server already runs there (override with --engine)"
     if forced == "process":
-        return ProcessEngine(), "process: chosen with --engine"
+        return engine_named("process"), "process: chosen with --engine"
     from gemmaspec.engine.docker import DockerEngine
 
     docker = DockerEngine()
@@ -38,7 +37,7 @@ def choose_engine(
         if profile and not can_be_process(profile):
             why = f"{profile.name} can only run in docker, because it sets no runtime.vllm for a process"
             raise EnvironmentMissing(f"{missing.message}; {why}", hint=missing.hint) from None
-        return ProcessEngine(), f"process: {missing.message}"
+        return engine_named("process"), f"process: {missing.message}"
     why = "chosen with --engine" if forced else "its daemon answers"
     return docker, f"docker: {why}, version {version} at {docker.endpoint}"
 
@@ -46,6 +45,8 @@ def choose_engine(
 def engine_named(name: EngineName) -> Engine:
     """Return the engine of that name, without checking whether it is usable."""
     if name == "process":
+        from gemmaspec.engine.process import ProcessEngine
+
         return ProcessEngine()
     from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.engine import port, record
+from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
@@ -180,14 +180,14 @@ class ProcessEngine:
         made = Record(
             stack=server.name,
             nonce=secrets.token_hex(16),
-            boot_id=record.boot_id(),
-            since_ticks=record.now_ticks(),
+            boot_id=proc.boot_id(),
+            since_ticks=proc.now_ticks(),
             command=record.without_key(command),
         )
         record.write(server.run_dir, made)
         try:
             child = self._children[server.run_dir] = _detached(server, command, environment(server, made.marker))
-            known = dataclasses.replace(made, pid=child.pid, start_ticks=record.start_ticks(child.pid))
+            known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
             record.write(server.run_dir, known)
         except BaseException:
             # Ctrl-C may come between the start and the record; then the marker identifies the process.

@@ -14,7 +14,8 @@ from typing import Final
 
 import psutil
 
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.engine.proc import boot_id, start_ticks, stat
+from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile, read_regular, write_whole
 
 MARKER: Final = "GEMMASPEC_STACK"
@@ -117,52 +118,12 @@ def forget(run_dir: Path) -> None:
         (run_dir / _FILE).unlink(missing_ok=True)
 
 
-def boot_id() -> str:
-    """Return Linux's id of this boot; pids of another boot are meaningless."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def start_ticks(pid: int) -> int | None:
-    """Return field 22 of /proc/PID/stat; None if the process does not exist."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields else None
-
-
-def now_ticks() -> int:
-    """Return the clock ticks since boot, on the clock of `start_ticks`."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-
-
 def leads(record: Record) -> bool:
     """Return whether the recorded leader is alive: same boot, same pid, same start time, not a zombie."""
     if record.pid is None or record.boot_id != boot_id():
         return False
-    fields = _stat(record.pid)
+    fields = stat(record.pid)
     return bool(fields) and fields[0] not in ("Z", "X") and int(fields[19]) == record.start_ticks
-
-
-def _stat(pid: int) -> list[str]:
-    """Return /proc/PID/stat from its third field on; the second is a name with arbitrary characters.
-
-    Raise EnvironmentMissing for a process that this user may not see (/proc mounted with hidepid).
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        _refuse_hidden(pid)
-        return []
-
-
-def _refuse_hidden(pid: int) -> None:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        raise EnvironmentMissing(
-            f"pid {pid} belongs to another user, and this user may not inspect it",
-            hint="sudo -u THAT-USER gemmaspec status",
-        ) from None
-    except OSError:
-        return  # it ended
 
 
 def members(record: Record) -> list[psutil.Process]:
@@ -189,7 +150,7 @@ def _own_line() -> set[int]:
     pid = os.getppid()
     while pid > 1:
         line.add(pid)
-        fields = _stat(pid)
+        fields = stat(pid)
         pid = int(fields[1]) if fields else 0
     return line
 

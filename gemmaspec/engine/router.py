@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.engine import port, record
+from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
@@ -145,8 +145,8 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
     made = Record(
         stack=f"{router.name}/router",
         nonce=secrets.token_hex(16),
-        boot_id=record.boot_id(),
-        since_ticks=record.now_ticks(),
+        boot_id=proc.boot_id(),
+        since_ticks=proc.now_ticks(),
         command=router.command,
     )
     record.write(router.folder, made)
@@ -156,7 +156,7 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
     environment = kept | {"SPT_NOENV": "1", "RUST_LOG": "warn", MARKER: made.marker}
     try:
         child = _detached(router, environment)
-        known = dataclasses.replace(made, pid=child.pid, start_ticks=record.start_ticks(child.pid))
+        known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
         record.write(router.folder, known)
     except BaseException:
         record.end(made, grace_s=0)

@@ -35,15 +35,12 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import operator
 import os
 import re
 import shutil
-import socket
-import subprocess
 import sys
 import time
 import tokenize
@@ -1170,7 +1167,9 @@ def vllm_version(package: Path) -> str:
         stated = stated_version((package / "_version.py").read_bytes())
         if stated:
             return stated
-    for found in importlib.metadata.distributions(path=[str(package.parent)]):
+    from importlib import metadata
+
+    for found in metadata.distributions(path=[str(package.parent)]):
         if "vllm/__init__.py" in map(str, found.files or ()):
             return found.version
     return "unknown"
@@ -1211,8 +1210,48 @@ def read_from(package: Path) -> Read:
 
 def installed_version(name: str, path: Sequence[str]) -> str | None:
     """Return the version of a distribution on a search path; None if it is missing."""
-    for found in importlib.metadata.distributions(name=name, path=list(path)):
+    if plain := plain_version(name, path):
+        return plain
+    from importlib import metadata  # takes as long to import as the rest of a start
+
+    for found in metadata.distributions(name=name, path=list(path)):
         return found.version
+    return None
+
+
+def plain_version(name: str, path: Sequence[str]) -> str | None:
+    """Return the version of the distribution that importlib.metadata would find, if one .dist-info folder states it.
+
+    None for everything else: archives, eggs, several distributions of a name, metadata without a version.
+    """
+    wanted = normalized(name)
+    with contextlib.suppress(OSError):
+        for entry in map(Path, path):
+            if entry.suffix == ".egg" or entry.is_file():
+                return None
+            children = entry.iterdir() if entry.is_dir() else ()
+            if named := [child for child in children if distribution_of(child.name) == wanted]:
+                return stated_in(named[0] / "METADATA") if len(named) == 1 else None
+    return None
+
+
+def distribution_of(folder: str) -> str | None:
+    """Return the distribution whose metadata a folder NAME-VERSION.dist-info holds; None for any other folder."""
+    stem, _, kind = folder.lower().rpartition(".")
+    return normalized(stem.partition("-")[0]) if kind in ("dist-info", "egg-info") else None
+
+
+def normalized(name: str) -> str:
+    """Return a distribution's name in the spelling in which all its spellings are one."""
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def stated_in(metadata: Path) -> str | None:
+    """Return the version in the head of METADATA; None if there is none, or it is not in one plain line."""
+    with contextlib.suppress(OSError, ValueError):
+        head = metadata.read_text(encoding="utf-8").partition("\n\n")[0]
+        found = re.findall(r"^Version: *(\S+)[ \t]*$", head, re.MULTILINE)
+        return found[0] if len(found) == 1 else None
     return None
 
 
@@ -1271,6 +1310,8 @@ def would_install(wanted: Sequence[str]) -> list[str]:
 
 def pip(wanted: Sequence[str], *arguments: str) -> str:
     """Run this Python's pip with the user's settings. Raise LaunchError(4) with its last lines if it fails."""
+    import subprocess  # only for what is missing
+
     command = [sys.executable, "-I", "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode == 0:
@@ -1499,7 +1540,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         parser.add_argument(name, type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--speculative-config", type=Path)
     parser.add_argument("--expect-plan")
-    parser.add_argument("--node", default=socket.gethostname())
+    parser.add_argument("--node", default=os.uname().nodename)
     parser.add_argument("--ranks-wait", type=float, default=RANKS_WAIT_S)
     options = parser.parse_args(argv[:split])
     if not argv[split + 1 :]:

@@ -16,10 +16,8 @@ from typing import Any, Final
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir, unwritable, write_whole
-from gemmaspec.runtime.install import Destination, install, smoke_test
 from gemmaspec.runtime.lock import held_lock
 from gemmaspec.runtime.pip_settings import uv_environment
-from gemmaspec.runtime.release import choose_python, read_release, unpack
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.runtime.uv import Uv
 
@@ -105,6 +103,10 @@ def _build(spec: RuntimeSpec, path: Path, *, progress: Callable[[str], None], lo
 
 
 def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
+    # What parses requirements is slow to import, and most commands only ask for a runtime's folder.
+    from gemmaspec.runtime.install import Destination, install, smoke_test
+    from gemmaspec.runtime.release import choose_python, read_release, unpack
+
     scratch = path / "scratch"
     uv.progress(f"resolving {spec.vllm_requirement}")
     release = read_release(unpack(uv, spec.vllm_requirement, scratch / "wheel"), spec.distribution)

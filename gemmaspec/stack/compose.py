@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import jinja2
 import yaml
 
 from gemmaspec import __version__, data
@@ -17,6 +16,9 @@ from gemmaspec.stack import watching
 from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
 from gemmaspec.stack.serve import live_k, serve_command, served_model
+
+if TYPE_CHECKING:
+    import jinja2
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so
@@ -131,6 +133,8 @@ def compose_yaml(
 
 
 def _template() -> jinja2.Template:
+    import jinja2  # slow to import, and most commands write no stack
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(data.COMPOSE),
         undefined=jinja2.StrictUndefined,

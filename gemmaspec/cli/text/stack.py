@@ -14,9 +14,9 @@ from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.demo import Demo, Side
+    from gemmaspec.deploy.dry_run import DryRun
     from gemmaspec.deploy.stacks import Started
     from gemmaspec.deploy.starting import Running, StartProgress
-    from gemmaspec.deploy.up import DryRun
     from gemmaspec.deploy.verdicts import Last
     from gemmaspec.ready.first_request import Answer
     from gemmaspec.ready.phases import Phase
