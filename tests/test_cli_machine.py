@@ -168,6 +168,16 @@ def test_gc_frees_logs_that_are_old_and_leaves_the_running_servers_log() -> None
     assert sorted(found("log", days=0)) == ["failed.log", "server.log.1"]
 
 
+def test_gc_frees_data_sets_of_prompts_that_are_old() -> None:
+    old, new = (state_dir() / "prompts" / "some--set" / commit for commit in ("a" * 40, "b" * 40))
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / "chat.jsonl").write_text("{}")
+    os.utime(old, (0, 0))
+    assert run(["gc", "--prompts", "--yes"]) == 0
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_gc_does_not_follow_links_out_of_the_state_folder(tmp_path: Path) -> None:
     (state_dir() / "runtimes").mkdir(parents=True)
     (tmp_path / "precious").mkdir()

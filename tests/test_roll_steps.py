@@ -17,7 +17,7 @@ from gemmaspec.engine.routing import Place, Routed, Routing
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.live.sample import Sample
-from gemmaspec.rolling.plan import Roll
+from gemmaspec.rolling.steps import Roll
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from gemmaspec.rolling.plan import Action, End, Event, Found, Outcome, Roll, RouterFound, Step, next_step, steps
+from gemmaspec.rolling.steps import Action, End, Event, Found, Outcome, Roll, RouterFound, Step, next_step, steps
 
 
 @dataclass

@@ -28,9 +28,10 @@ def gc(
         bool, typer.Option("--known-good", help="Known good stacks, except the latest of each profile.")
     ] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Logs of earlier starts and failed starts.")] = False,
+    prompts: Annotated[bool, typer.Option("--prompts", help="Data sets fetched for --prompts.")] = False,
     volumes: Annotated[bool, typer.Option("--volumes", help="Docker volumes of removed stacks.")] = False,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Minimum age of logs and known good stacks.")
+        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Minimum age of all but runtimes and volumes.")
     ] = 7,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be freed; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -38,12 +39,12 @@ def gc(
 ) -> None:
     """Free disk space. Lists what it would remove and asks first.
 
-    Without options it covers runtimes, known good stacks and logs. Volumes hold downloaded models and are removed
+    Without options it covers runtimes, known good stacks, logs and prompts. Volumes hold downloaded models and are removed
     only with --volumes, on the machines of fleet.yaml too. Nothing that runs is touched.
     """
     from gemmaspec.deploy import gc as use_case
 
-    named = {"runtime": runtimes, "known-good": known_good, "log": logs, "volume": volumes}
+    named = {"runtime": runtimes, "known-good": known_good, "log": logs, "prompts": prompts, "volume": volumes}
     kinds = [kind for kind in use_case.KINDS if named[kind]] or use_case.BY_DEFAULT
     found = list(use_case.garbage(kinds, days=older_than, note=output.progress))
     if not json:

@@ -1,4 +1,4 @@
-"""`gc`: unused files that take disk space: runtimes, known good stacks, old logs, volumes."""
+"""`gc`: unused files that take disk space: runtimes, known good stacks, old logs, fetched prompts, volumes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime.managed import remove_folder, runtime_dir
 
-Kind = Literal["runtime", "known-good", "log", "volume"]
-KINDS: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "volume")
-BY_DEFAULT: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log")
+Kind = Literal["runtime", "known-good", "log", "prompts", "volume"]
+KINDS: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "prompts", "volume")
+BY_DEFAULT: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "prompts")
 """Volumes hold downloaded models, and stacks of another state folder have the same names: only on request."""
 _DAY_S: Final = 86_400
 _PREFIX: Final = "gemmaspec-"
@@ -50,12 +50,12 @@ class Garbage:
 
 
 def garbage(kinds: Iterable[Kind], *, days: float, note: Callable[[str], None]) -> Iterator[Garbage]:
-    """Yield what could be freed; known good stacks and logs only when they are older than `days`.
+    """Yield what could be freed; known good stacks, logs and prompts only when they are older than `days`.
 
     What gemmaspec is not sure about is kept and noted.
     """
     before = time.time() - days * _DAY_S
-    looks = {"runtime": _runtimes, "known-good": _known_good, "log": _logs, "volume": _volumes}
+    looks = {"runtime": _runtimes, "known-good": _known_good, "log": _logs, "prompts": _prompts, "volume": _volumes}
     for kind in KINDS:
         if kind in kinds:
             yield from looks[kind](before, note)
@@ -69,7 +69,7 @@ def free(one: Garbage) -> None:
             _remove_volume(one)
         elif one.kind == "runtime":
             remove_folder(path)
-        elif one.kind == "known-good":
+        elif one.kind in ("known-good", "prompts"):
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -119,6 +119,13 @@ def _logs(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
         found = path.lstat()
         if found.st_mtime < before:
             yield Garbage(kind="log", name=str(path), bytes=found.st_size, why="the log of an earlier start")
+
+
+def _prompts(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
+    for path in sorted((state_dir() / "prompts").glob("*/*")):
+        if path.is_dir() and not path.is_symlink() and path.stat().st_mtime < before:
+            why = "a data set of --prompts, which is fetched again when it is named"
+            yield Garbage(kind="prompts", name=str(path), bytes=_size(path), why=why)
 
 
 def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:

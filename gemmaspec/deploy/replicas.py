@@ -28,7 +28,7 @@ from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.replica import devices_of, policy_of, replica_name, router_of
-from gemmaspec.rolling.plan import End, Found, Roll, RouterFound, steps
+from gemmaspec.rolling.steps import End, Found, Roll, RouterFound, steps
 from gemmaspec.runtime.router import ensure_router, router_program
 
 

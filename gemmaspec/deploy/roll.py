@@ -1,4 +1,4 @@
-"""Carry out a rolling change, step by step: rolling/plan.py says what comes next, and this does it."""
+"""Carry out a rolling change, step by step: rolling/steps.py says what comes next, and this does it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
 from gemmaspec.ready.phases import Phase
-from gemmaspec.rolling.plan import End, Event, Outcome, Roll, Step, next_step
+from gemmaspec.rolling.steps import End, Event, Outcome, Roll, Step, next_step
 
 _SETTLE_S: Final = 1.0
 """How long a request takes, at most, from the router's choice until the replica counts it."""
