@@ -39,8 +39,8 @@ def gc(
 ) -> None:
     """Free disk space. Lists what it would remove and asks first.
 
-    Without options it covers runtimes, known good stacks, logs and prompts. Volumes hold downloaded models and are removed
-    only with --volumes, on the machines of fleet.yaml too. Nothing that runs is touched.
+    Without options it covers runtimes, known good stacks, logs and prompts. Volumes hold downloaded models and are
+    removed only with --volumes, on the machines of fleet.yaml too. Nothing that runs is touched.
     """
     from gemmaspec.deploy import gc as use_case
 
