@@ -104,7 +104,7 @@ def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
 def test_rendering_needs_neither_docker_nor_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "import sys; from gemmaspec.cli.app import run; code = run(['render', 'tiny-cpu', '--out', 'x']);"
-        "assert not {'docker', 'httpx', 'requests', 'huggingface_hub'} & set(sys.modules); sys.exit(code)"
+        "assert not {'docker', 'httpx', 'requests', 'huggingface_hub', 'psutil'} & set(sys.modules); sys.exit(code)"
     )
     monkeypatch.setenv("PATH", "/nonexistent")
     assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False).returncode == 0
