@@ -157,13 +157,13 @@ def test_a_rank_lost_later_stops_the_other_under_watch(driver: Driver) -> None:
     assert found["state"] == "exited"
     assert "rank 0 on one has ended" in found["why"]
     watch = driver.begin("watch", "pair", "--interval", "1")
+    log = driver.folder / "state" / "stacks" / "pair" / "watch.log"
     try:
-        wait_for(lambda: driver.running() == [[], []], seconds=60)
+        wait_for(lambda: log.is_file() and "the other ranks were stopped" in log.read_text(), seconds=60)
     finally:
         watch.terminate()
         watch.communicate(timeout=30)
-    log = driver.folder / "state" / "stacks" / "pair" / "watch.log"
-    assert "the other ranks were stopped" in log.read_text()
+    assert driver.running() == [[], []]
     assert "two | fake worker" in driver.run("logs", "--previous", "pair").out
     assert driver.status()["why"] == "a rank has ended, and all were stopped"
 

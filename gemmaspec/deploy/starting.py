@@ -251,7 +251,8 @@ def undone_on_failure(
         raise _with_outlook(start, refused.error, told, go_back=go_back) from None
     except GemmaspecError as error:
         log, left = _end(start, engine)
-        error.message = "\n".join(line for line in (error.message, left) if line)
+        if left:
+            error.message, error.hint = f"{error.message}\n{left.message}", left.hint
         error.hint = error.hint or (f"less {log}    # the whole log" if log else None)
         raise _with_outlook(start, error, told, go_back=go_back) from None
     except BaseException:
@@ -259,15 +260,15 @@ def undone_on_failure(
         raise
 
 
-def _end(start: Start, engine: Engine) -> tuple[Path | None, str]:
-    """Stop a failed start, and return where its log was kept and why it may not be stopped everywhere."""
+def _end(start: Start, engine: Engine) -> tuple[Path | None, GemmaspecError | None]:
+    """Stop a failed start, and return where its log was kept and why it may not be stopped on every machine."""
     log = keep_log(engine, start.server)
     try:
         engine.stop(start.server)
     except GemmaspecError as error:
-        return log, error.message if start.server.nodes else ""
+        return log, error if start.server.nodes else None
     _record_failure(start)
-    return log, ""
+    return log, None
 
 
 def _record_failure(start: Start) -> None:

@@ -291,5 +291,5 @@ def _answering(where: endpoint.Endpoint) -> Iterator[None]:
         raise GemmaspecError(f"docker rejected the request: {why}", hint="docker info") from None
     except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, struct.error) as error:
         raise EnvironmentMissing(
-            f"docker at {where} stopped answering: {clean(str(error))}", hint="docker info"
+            f"docker at {where} stopped answering: {clean(endpoint.why(error))}", hint="docker info"
         ) from None

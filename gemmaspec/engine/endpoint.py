@@ -145,7 +145,13 @@ def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
         return EnvironmentMissing(
             f"docker is not answering: no answer from {endpoint} within {TIMEOUT_S} s", hint="docker info"
         )
-    return EnvironmentMissing(f"docker is not answering at {endpoint}: {cause}", hint="docker info")
+    return EnvironmentMissing(f"docker is not answering at {endpoint}: {why(error)}", hint="docker info")
+
+
+def why(error: BaseException) -> str:
+    """Return the operating system's own words for an error that the SDK wraps several times."""
+    cause = _root_cause(error)
+    return cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
 
 
 def _root_cause(error: BaseException) -> BaseException:
