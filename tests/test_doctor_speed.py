@@ -15,6 +15,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import doctor_gpu_speed, doctor_machine
+from gemmaspec.deploy.doctor_gpu_speed import nominal
 from gemmaspec.doctor.speed import GpuReading, Reading, gpu_memory_row, gpu_reading, memory_row
 from gemmaspec.engine import once
 from gemmaspec.engine.identity import Identity
@@ -116,6 +117,7 @@ def test_a_gpu_is_judged_by_what_its_machine_should_give() -> None:
     def reading(*rates: float) -> GpuReading:
         return GpuReading(gpu="NVIDIA GB10", bytes_per_second=tuple(rate * 1e9 for rate in rates))
 
+    assert (nominal("NVIDIA H200", "nvidia"), nominal("NVIDIA L4", "nvidia")) == (4800, None)
     good = gpu_memory_row(reading(230, 231, 229), 273)
     assert (good.state, good.message) == (
         "ok", "NVIDIA GB10 copies 230 GB/s (229 to 231), 84% of the 273 that it should give",

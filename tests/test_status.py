@@ -13,6 +13,7 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import stacks, verdicts
+from gemmaspec.deploy.neighbours import warn_of_neighbours
 from gemmaspec.deploy.owner import owned
 from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, StartFailed
@@ -180,6 +181,22 @@ def test_the_table_names_every_stack_with_engine_port_and_state(
     assert head.split() == ["NAME", "PROFILE", "ENGINE", "PORT", "STATE", "SINCE", "DRAFTING"]
     assert first.split()[:5] == ["mine", "mine", "process", "8601", "ready"]
     assert second.split()[:5] == ["other", "other", "process", "8602", "ready"]
+
+
+def test_what_is_measured_is_told_of_its_neighbours(machine: FakeMachine) -> None:
+    told: list[str] = []
+    assert up() == 0
+    warn_of_neighbours("mine", told.append)
+    assert told == []
+    warn_of_neighbours("another", told.append)
+    assert told == [
+        "warning: mine runs on this machine too, and may slow down what is measured",
+        "    gemmaspec down mine",
+    ]
+    assert run(["down", "mine"]) == 0
+    told.clear()
+    warn_of_neighbours("another", told.append)
+    assert told == []
 
 
 def test_down_all_stops_everything_and_goes_past_what_it_cannot_stop(

@@ -18,6 +18,7 @@ from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy import groups, measurements
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.neighbours import warn_of_neighbours
 from gemmaspec.deploy.prompt_sets import prompt_set
 from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.engine.server import EngineName
@@ -160,6 +161,8 @@ class _Run:
                 hint=f"gemmaspec bench {self._request.profile} --resume …",
             )
         tasks = self._tasks()
+        if not self._request.url:
+            warn_of_neighbours(self._loaded.profile.name, self._progress.note)
         done = {one["key"] for one in self._cells}
         todo = [task for task in tasks if task.key not in done]
         try:

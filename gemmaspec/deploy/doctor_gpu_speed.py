@@ -11,7 +11,7 @@ from gemmaspec.doctor.result import CheckResult
 from gemmaspec.doctor.speed import GpuReading, gpu_memory_row, gpu_not_measured, gpu_reading
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.machines import MACHINES, machine_of
 
 _ARGUMENTS: Final = ("5", "5")
 """Seconds, and slices of them."""
@@ -32,8 +32,13 @@ def row(subject: DoctorSubject) -> CheckResult:
     except GemmaspecError as error:
         return gpu_not_measured(error.message)
     if isinstance(found, GpuReading):
-        return gpu_memory_row(found, MACHINES[subject.profile.machine].bandwidth_gb_s)
+        return gpu_memory_row(found, nominal(found.gpu, subject.profile.machine))
     return gpu_not_measured(found)
+
+
+def nominal(gpu: str, machine: str) -> float | None:
+    """Return what a GPU should give, by its name or else by the profile's machine, in 10^9 bytes per second."""
+    return MACHINES[machine_of(gpu) or machine].bandwidth_gb_s
 
 
 def _in_container(subject: DoctorSubject, server: Server) -> GpuReading | str:

@@ -16,6 +16,7 @@ from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy import tuned
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.neighbours import warn_of_neighbours
 from gemmaspec.deploy.prompt_sets import prompt_set
 from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.deploy.tune_field import Compared
@@ -165,6 +166,7 @@ class _Run:
         try:
             for name in self._compared.loaded:
                 self._server_of(name).arms(())
+            warn_of_neighbours(self._compared.base.profile.name, self._progress.note)
             ended = self._try_all()
         except KeyboardInterrupt:
             interrupted, ended = True, "interrupted"

@@ -8,6 +8,7 @@ from typing import Final
 from gemmaspec.finding import Severity
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
+from gemmaspec.releases.gemma4 import attention_for
 
 _FROM_FILE: Final = frozenset(
     {
@@ -40,6 +41,8 @@ _PLAIN_STOPS: Final = {
 }
 """How a start with a plain model ends; the others stop in EAGLEConfig, which wants a vocab_size. dspark: the branch for
 other architectures in SpeculativeConfig.__post_init__, 0.26.0 to 0.33.0."""
+_SHORT: Final = 4096
+"""Tokens of context up to which a draft is not slowed down much by Triton's attention."""
 _ONE_BY_ONE: Final = frozenset({"draft_model", "mtp", "eagle", "eagle3"})
 """Methods that draft a token with each pass; a block head drafts all of them with one."""
 _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"})
@@ -268,6 +271,29 @@ def several_requests(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="measure 2 too")
 
 
+@rule("GS506", "note")
+def long_prompts(subject: Subject) -> Iterator[Issue]:
+    """Drafts at long prompts under Triton up to 0.32: verifying reads the cache without splitting it (#48076)."""
+    room = subject.number("--max-model-len") or 0
+    if not subject.method or room <= _SHORT or subject.runs(">=0.33") or not _on_triton(subject):
+        return
+    message = (
+        f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts: with "
+        "prompts of 8,192 tokens a 31B was slower with its assistant than without, on an H200"
+    )
+    fix = "use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
+    yield Issue(path=("speculative", "method"), message=message, fix=fix)
+
+
+def _on_triton(subject: Subject) -> bool:
+    """Return whether a Gemma 4 certainly runs on Triton's attention: it is set, or the GPU has nothing else."""
+    given = subject.value("--attention-backend")
+    capability = subject.machine.compute_capability
+    if given is not None or capability is None:
+        return (given or "").upper() == "TRITON_ATTN"
+    return int(capability.split(".")[0]) not in attention_for(subject.vllm).flash_attention_on
+
+
 @rule("GS605", "warning")
 def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
     """Up to 0.23, the Gemma 4 tool parser loses arguments if several tokens arrive at once (#41967, #42875)."""
@@ -294,5 +320,6 @@ RULES: Final = (
     mtp_on_blackwell,
     dflash_attention,
     several_requests,
+    long_prompts,
     streamed_tool_calls,
 )

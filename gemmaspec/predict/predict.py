@@ -105,12 +105,7 @@ def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
 
 def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator[Predicted]:
     own = [row for row in rows if row.setting == setting]
-    alone = [row for row in own if row.k == 0]
     methods = list(dict.fromkeys(row.method for row in own if row.k)) or [asked.method or ""]
-    fits = {method: Steps(method, _timed([*alone, *_of(own, method)])) for method in methods}
-    bare = Steps(NONE, _timed(alone)) if alone else None
-    contexts = asked.contexts or tuple(sorted({row.context for row in own}))
-    cells = [Cell(k, b, context) for context in contexts for b in asked.concurrencies for k in asked.ks]
     known = {(row.method, row.k, row.concurrency, row.context) for row in own}
 
     def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
@@ -127,11 +122,21 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
             measured=(method, cell.k, cell.batch, cell.context) in known,
         )
 
-    for cell in cells:
-        if cell.k == 0:
-            yield row_of(NONE, cell, _surest([*([bare] if bare else []), *fits.values()], cell))
-        else:
-            yield from (row_of(method, cell, fit.at(cell)) for method, fit in fits.items() if method)
+    for context in asked.contexts or sorted({row.context for row in own}):
+        fits = _fits(own, methods, context)
+        drafting = {method: fit for method, fit in fits.items() if method not in (NONE, "")}
+        for cell in (Cell(k, b, context) for b in asked.concurrencies for k in asked.ks):
+            if cell.k == 0:
+                yield row_of(NONE, cell, _surest(fits.values(), cell))
+            else:
+                yield from (row_of(method, cell, fit.at(cell)) for method, fit in drafting.items())
+
+
+def _fits(own: Sequence[Row], methods: Sequence[str], context: int) -> dict[str, Steps]:
+    """Return the fit of every method for prompts of one length, and that without speculation if it was measured."""
+    alone = [row for row in own if row.k == 0]
+    bare = {NONE: Steps(NONE, _timed(alone), context=context)} if alone else {}
+    return bare | {method: Steps(method, _timed([*alone, *_of(own, method)]), context=context) for method in methods}
 
 
 def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:

@@ -3,7 +3,10 @@
     T = t_0 + t_1 N + t_2 b                                  the target verifies N = b (k + 1) tokens of b requests
       + [k > 0] (j + j_b b)                                  what speculation costs before it drafts anything
       + k (d + d_b b)                                        the draft, once for each token
-      + (c_0 b + [k > 0] (c_1 + c_2 b)) (context - c̄)        the cache, shared by the tokens that one request verifies
+      + (c_0 b + [k > 0] (c_1 + c_2 b)) (context - c̄)        the cache and the prompts
+
+The cache is not always shared by the tokens that one request verifies: up to 0.32.0 vLLM's Triton kernel reads it with
+one program for each head when it verifies, and with many when it does not (docs/explanations/measured-speed.md).
 
 t_0 … c_2 belong to the machine, the models, the vLLM and its settings. Each has a prior in units of the shortest
 measured step, so that one cell is enough to say something and ten to say it well (Bayesian linear regression,
@@ -30,6 +33,8 @@ NOISE: Final = 0.025
 """Relative standard deviation of one measurement of a cell."""
 MISFIT: Final = 0.03
 """Relative standard deviation of the residuals."""
+FAR: Final = 2.0
+"""How much less well the equation fits a prompt of twice the length, in shares of MISFIT."""
 LARGEST: Final = 0.3
 """Largest residual as a share of a step; contradictory rows would have larger ones."""
 PARALLEL: Final = frozenset({"dflash", "dspark"})
@@ -66,14 +71,17 @@ class StepTime:
 
 
 class Steps:
-    """A fit of one method in one setting; `measured` has its cells and those without speculation."""
+    """A fit of one method in one setting for prompts of one length, in tokens.
 
-    def __init__(self, method: str, measured: Sequence[Timed]) -> None:
+    `measured` has its cells and those without speculation. Cells of other lengths count less, the further the less.
+    """
+
+    def __init__(self, method: str, measured: Sequence[Timed], *, context: int) -> None:
         if not measured:
             raise ValueError("nothing was measured")
         merged = _merged(measured)[:MAX_CELLS]
         left = _Leftover(merged)
-        fits = [_Fit(method, merged, growth, left) for growth in _GROWTHS]
+        fits = [_Fit(method, merged, growth, left, context) for growth in _GROWTHS]
         best = max(fit.evidence for fit in fits)
         weights = [math.exp(fit.evidence - best) for fit in fits]
         self._left = left
@@ -138,9 +146,9 @@ def _terms(method: str, cell: Cell, growth: _Growth, middle: float) -> list[_Ter
         (speculates * b, 0.004, 0.01),
         (float(k), *_drafting(method)),
         (float(k * b), 0.003, 0.01),
-        (b * beyond, 0.003, 0.006),
-        (speculates * beyond, 0.003, 0.01),
-        (speculates * b * beyond, 0.001, 0.004),
+        (b * beyond, 0.003, 0.03),
+        (speculates * beyond, 0.003, 0.15),
+        (speculates * b * beyond, 0.001, 0.08),
     ]
 
 
@@ -168,10 +176,11 @@ class _Leftover:
 class _Fit:
     """The equation under one hypothesis."""
 
-    def __init__(self, method: str, measured: Sequence[Timed], growth: _Growth, left: _Leftover) -> None:
-        self._method, self._growth = method, growth
+    def __init__(self, method: str, measured: Sequence[Timed], growth: _Growth, left: _Leftover, context: int) -> None:
+        self._method, self._growth, self._context = method, growth, context
         self._unit = min(one.seconds for one in measured)
-        self._middle = sum(one.cell.context for one in measured) / len(measured)
+        drafted = [one.cell.context for one in measured if one.cell.k] or [one.cell.context for one in measured]
+        self._middle = sum(drafted) / len(drafted)
         self._fit(measured)
         over = [one.seconds / self._unit / self._equation(one.cell)[0] - 1 for one in measured]
         self._handed_on = left.weights(over)
@@ -187,7 +196,8 @@ class _Fit:
         values = [one.seconds / self._unit for one in measured]
         matrix = [[dot(a, b) for b in rows] for a in rows]
         for i, (one, value) in enumerate(zip(measured, values, strict=True)):
-            matrix[i][i] += value**2 * (MISFIT**2 + NOISE**2 / one.repeats)
+            misfit = MISFIT * (1 + FAR * _lengths_apart(one.cell.context, self._context))
+            matrix[i][i] += value**2 * (misfit**2 + NOISE**2 / one.repeats)
         system = Cholesky(matrix)
         off = [value - self._prior(one.cell) for one, value in zip(measured, values, strict=True)]
         weights = system.solve(off)
@@ -217,9 +227,14 @@ def _nearness(a: Cell, b: Cell) -> float:
     apart = (
         (math.log2(a.batch / b.batch) / 1.5) ** 2
         + (math.log2((a.k + 1) / (b.k + 1)) / 0.8) ** 2
-        + (math.log2((a.context + 512) / (b.context + 512)) / 1.5) ** 2
+        + (_lengths_apart(a.context, b.context) / 1.5) ** 2
     )
     return math.exp(-apart / 2) * (1.0 if bool(a.k) == bool(b.k) else 0.3)
+
+
+def _lengths_apart(one: int, other: int) -> float:
+    """Return how many times the longer of two prompts is twice as long as the other; short ones are alike."""
+    return abs(math.log2((one + 512) / (other + 512)))
 
 
 def _merged(measured: Sequence[Timed]) -> list[Timed]:
