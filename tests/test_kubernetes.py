@@ -255,7 +255,7 @@ def _refuses_a_changed_plan(operator: Operator, pod: dict[str, Any], *, right_sh
     """Give the Deployment a ConfigMap whose plan somebody has changed; its sha256 is as it was, or that of the change."""
     cluster, name = operator.cluster, f"changed-{right_sha256}".lower()
     changed = cluster.get("configmap", _config_map(pod))
-    plan = json.loads(changed["data"]["plan.json"]) | {"patches": []}
+    plan = json.loads(changed["data"]["plan.json"]) | {"patches": [], "profile": "changed"}
     if right_sha256:
         plan["sha256"] = plan_digest(plan)
     data = {**changed["data"], "plan.json": json.dumps(plan)}
