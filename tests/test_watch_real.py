@@ -6,6 +6,7 @@ weights to zero once a file exists.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -13,13 +14,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from gemmaspec.engine import record
+from tests.docker_support import wait_for
 from tests.real import PROFILE, STATE, gemmaspec, up
-from tests.test_live_k_real import QUESTIONS, TOKENS, Streamed, stream
-from tests.watched import CLIENTS, HANG_S, SPOILER, WINDOW_S, Watching, clients, k_in_use
+from tests.test_live_k_real import QUESTIONS, TOKENS, URL, Streamed, stream
+from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients, k_in_use
 
 pytestmark = pytest.mark.real_process
 
@@ -89,11 +92,24 @@ def test_a_draft_that_dies_is_switched_off_and_no_request_is_lost(place: Path, w
 
 
 def asked(count: int, then: Callable[[list[Future[Streamed]]], None]) -> None:
-    """Send requests, wait until they run, and go on."""
+    """Send requests, wait until vLLM counts them as running, which it does after their first step, and go on."""
     with ThreadPoolExecutor(count) as pool:
         requests = [pool.submit(stream, QUESTIONS[turn % len(QUESTIONS)]) for turn in range(count)]
-        time.sleep(0.5)
+        wait_for(lambda: running() == count, seconds=PATIENCE_S)
         then(requests)
+
+
+def status() -> tuple[str, str | None]:
+    """What `status` says of the server, and why."""
+    (found,) = gemmaspec("status", PROFILE, "--json").json["stacks"]
+    return found["state"], found["why"]
+
+
+def running() -> float:
+    """The requests that vLLM says it runs."""
+    said = httpx.get(f"{URL}/metrics", timeout=60, trust_env=False).text
+    (found,) = re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", said, re.MULTILINE)
+    return float(found)
 
 
 def test_an_engine_that_hangs_and_one_that_is_killed_are_named(watch: Watching) -> None:
@@ -105,12 +121,11 @@ def test_an_engine_that_hangs_and_one_that_is_killed_are_named(watch: Watching) 
         try:
             at, _ = watch.until("begins", "hangs")
             NOTICED["hangs"] = at - began
-            found = gemmaspec("status", PROFILE, "--json").json["stacks"][0]
+            wait_for(lambda: status() != ("ready", None), seconds=PATIENCE_S)  # the counters moved since its last look
+            found = status()
         finally:
             core().send_signal(signal.SIGCONT)
-        assert (found["state"], found["why"]) == (
-            "unknown", "it runs and /health answers, but it gives no token",
-        )  # fmt: skip
+        assert found == ("unknown", "it runs and /health answers, but it gives no token")
         watch.until("ends", "hangs")
         assert {one.result().tokens for one in requests} == {TOKENS}, "a server that goes on loses nothing"
 
