@@ -27,8 +27,6 @@ REMOTE_S: Final = 300.0
 SLACK_S: Final = 60.0
 """Seconds beyond the grace period after which a daemon no longer stops a container."""
 
-_NOT_SEEN_TO_END: Final = "did not receive an exit event"
-"""What dockerd 20.10 says of a container that it killed (daemon/kill.go)."""
 _INSTALL: Final = "sudo apt-get install docker-compose-plugin    # Ubuntu's own: docker-compose-v2"
 _SHOWN_LINES: Final = 20
 _MACHINE_FAULTS: Final = {
@@ -110,13 +108,10 @@ def _act(server: Server, command: Sequence[str], where: Mapping[str, str], *, ti
 def stop(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
     """Run `docker compose down`. Raise GemmaspecError with Compose's message.
 
-    Raise EnvironmentMissing if the daemon has not stopped it within its grace period and a minute. A container that was
-    killed, and whose end the daemon did not see within ten seconds, is stopped again: on a busy machine it ends later.
+    Raise EnvironmentMissing if the daemon has not stopped it within its grace period and a minute.
     """
     ensure_docker_cli()
     done = _run(down_args(server), where, timeout_s=server.stop_grace_s + SLACK_S)
-    if done.returncode and _NOT_SEEN_TO_END in done.stderr:
-        done = _run(down_args(server), where, timeout_s=server.stop_grace_s + SLACK_S)
     if done.returncode:
         raise GemmaspecError(
             f"docker compose could not stop {server.project}: {_last_lines(done.stderr)}",
