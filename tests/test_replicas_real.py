@@ -27,14 +27,12 @@ PORT = 8440
 ADDRESS = f"http://127.0.0.1:{PORT}/v1"
 KEY = "not-a-real-key"
 PATCH = "nvfp4-nan-scales"
-# Both would bind to the first core, and one that is killed there gets no time to end.
 PROFILE = f"""\
 extends: tiny-cpu
 name: {NAME}
 serve: {{port: {PORT}}}
 pass_env: [VLLM_API_KEY]
 replicas: 2
-env: {{VLLM_CPU_OMP_THREADS_BIND: nobind}}
 router: {{kind: vllm-router, drain_seconds: 120}}
 """
 
