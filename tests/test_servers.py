@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -100,10 +101,19 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
 
 
 def test_top_shows_what_the_running_server_drafts(engine: str) -> None:
+    over = threading.Event()
+
+    def ask_again_and_again() -> None:
+        while not over.is_set():
+            chat("Explain quantum entanglement to the quick brown fox.")
+
     with ThreadPoolExecutor() as pool:
-        answers = pool.submit(lambda: [chat("Explain quantum entanglement to the quick brown fox.") for _ in range(4)])
-        stack = gemmaspec("top", PROFILE, "--once", "--json", "--interval", "3").json["stacks"][0]
-        answers.result()
+        asking = pool.submit(ask_again_and_again)
+        try:
+            stack = gemmaspec("top", PROFILE, "--once", "--json", "--interval", "3").json["stacks"][0]
+        finally:
+            over.set()
+        asking.result()
     assert stack["problem"] is None
     assert stack["now"]["k"] == 4.0
     assert stack["now"]["acceptance_length"] > 1
