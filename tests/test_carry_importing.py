@@ -126,6 +126,41 @@ def test_lines_that_only_go_are_imported_with_their_context(folder: Path, tmp_pa
     assert states == {gone: "applies", OLD: "applied"}
 
 
+TWICE = "".join(
+    f"def {name}(x):\n    y = x\n    z = y\n    if z:\n        return y\n    return z\n\n\n" for name in "abc"
+)
+
+
+def test_among_look_alikes_the_line_of_a_diff_made_from_this_file_decides(folder: Path, tmp_path: Path) -> None:
+    """Three lines of context occur in every function; with them alone the place is ambiguous."""
+    old, lines = TWICE, TWICE.splitlines(keepends=True)
+    lines[12] = "        return z + 1\n"  # in b
+    file, tree = tmp_path / "b.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=old)
+    file.write_text(diff_of(old, "".join(lines)))
+    import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
+    assert load_patch(folder / "b").text.variants[0].scopes == {"vllm/v1/core.py": ("b",)}
+    moved = fake.write_tree(tmp_path / "moved", version="0.22.0", core="import os\n" + old)
+    with pytest.raises(PatchConflict, match="ambiguous: the old lines occur 3 times in the file: lines 3, 11, 19"):
+        import_diff(ImportRequest(source=str(file), folder=folder / "other", tree=moved))
+
+
+def test_a_blank_line_between_two_lines_of_code_is_imported(folder: Path, tmp_path: Path) -> None:
+    file, tree = tmp_path / "blank.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=OLD)
+    file.write_text(diff_of(OLD, OLD.replace("    for one", "\n    for one").replace('"stock"', '"patched"', 1)))
+    import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
+    assert (folder / "blank/0.22.diff").read_text().splitlines()[2:6] == [
+        "@@ -5,2 +5,3 @@", "     total = 0", "+", "     for one in x:"
+    ]  # fmt: skip
+
+
+def test_lines_that_go_at_the_end_of_the_file_are_refused_with_the_reason(folder: Path, tmp_path: Path) -> None:
+    file, tree = tmp_path / "end.diff", fake.write_tree(tmp_path / "tree", version="0.22.0", core=OLD)
+    file.write_text(diff_of(OLD, OLD.partition("\n\ndef other")[0]))
+    with pytest.raises(PatchError, match=r"end.diff:3: the hunk adds no code and keeps no line below") as caught:
+        import_diff(ImportRequest(source=str(file), folder=folder, tree=tree))
+    assert "replace the lines by a comment" in str(caught.value.hint)
+
+
 def test_the_same_bytes_give_the_same_patch(file: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         imported(file, tmp_path / name, release="0.20.0")

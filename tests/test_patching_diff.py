@@ -125,10 +125,19 @@ REFUSED = {
     ),
     "a file twice": (GOOD + GOOD, "x.diff:9: the diff edits vllm/m.py twice"),
     "an insertion without context": (HEAD + "@@ -1,0 +2 @@\n+c\n", "x.diff:3: the hunk has no old lines"),
-    "a deletion without context": (HEAD + "@@ -1 +0,0 @@\n-c\n", "x.diff:3: a deletion-only hunk"),
-    "a deletion": (HEAD + "@@ -1,2 +1 @@\n a\n-c\n", "x.diff:3: a deletion-only hunk"),
-    "blanks only": (HEAD + "@@ -1 +1,2 @@\n a\n+   \n", "x.diff:3: a deletion-only hunk"),
-    "no change": (HEAD + "@@ -1,2 +1,2 @@\n a\n b\n", "x.diff:3: a deletion-only hunk"),
+    "a deletion without context": (
+        HEAD + "@@ -1 +0,0 @@\n-c\n",
+        "x.diff:3: the hunk adds no code and keeps no line above and below the change",
+    ),
+    "a deletion": (
+        HEAD + "@@ -1,2 +1 @@\n a\n-c\n",
+        "x.diff:3: the hunk adds no code and keeps no line below the change",
+    ),
+    "blanks only": (
+        HEAD + "@@ -1 +1,2 @@\n a\n+   \n",
+        "x.diff:3: the hunk adds no code and keeps no line below the change",
+    ),
+    "no change": (HEAD + "@@ -1,2 +1,2 @@\n a\n b\n", "x.diff:3: the hunk changes no line"),
     "the last newline": (GOOD + "\\ No newline at end of file\n", "x.diff:8: the diff changes the newline"),
 }
 

@@ -145,7 +145,10 @@ REFUSED = {
         "pr.diff:2: the diff changes the mode",
     ),
     "binary": (BINARY.replace("csrc/y.bin", "vllm/y.py"), "is binary"),
-    "lines taken away alone": (hunk("", " a", "-b"), "pr.diff:3: a deletion-only hunk"),
+    "lines taken away alone": (
+        hunk("", " a", "-b"),
+        "pr.diff:3: the hunk adds no code and keeps no line below the change",
+    ),
     "the newline at the end": (
         hunk("", " a", "+b").rstrip("\n") + "\n\\ No newline at end of file\n",
         "newline at the end of a file",

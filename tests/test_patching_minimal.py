@@ -165,6 +165,16 @@ def test_a_function_that_is_defined_twice_is_told_apart_by_context_or_the_scope_
     assert diff.edit.hunks[0].old == ("else:", "    def f():", "        return 1")
 
 
+def test_lines_taken_away_around_a_line_that_stays_keep_context_on_both_sides() -> None:
+    """The line between them is in the old file too, so it does not show that they are gone."""
+    old = b"from m import (\n    A,\n    B,\n    C,\n    D,\n    E,\n)\n"
+    diff = minimal_diff(PATH, old, old.replace(b"    B,\n", b"").replace(b"    D,\n", b""))
+    assert diff.text.splitlines()[2:] == ["@@ -2,5 +2,3 @@", "     A,", "-    B,", "     C,", "-    D,", "     E,"]
+    assert [(hunk.old, hunk.new) for file in parse_diff(diff.text, "x") for hunk in file.hunks] == [
+        (hunk.old, hunk.new) for hunk in diff.edit.hunks
+    ]
+
+
 def test_lines_taken_away_join_a_change_nearby() -> None:
     old, new = "def f():\n    a = 1\n    b = 2\n    c = 3\n", "def f():\n    b = 2\n    c = 4\n"
     diff = minimal_diff(PATH, old.encode(), new.encode())

@@ -114,7 +114,7 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
     pairs = {}
     for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
         edit = _edit(file, scopes, files[file.path])
-        found = launcher.decide_file(edit, files[edit.path])
+        found = _decided(edit, files[edit.path])
         if found.before is None or found.after is None or found.state != "applies":
             where = f"{found.path}:{found.line or 1}: {found.state}: {found.detail}"
             raise PatchConflict(
@@ -132,6 +132,24 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
         scopes={diff.edit.path: diff.scopes for diff in diffs},
         origin=new.origin,
     )
+
+
+def _decided(edit: launcher.FileEdit, data: bytes | None) -> launcher.FileResult:
+    """Return the decision on a file by content, or else by line numbers if the diff was made from this very file.
+
+    Three lines of context occur more than once in some files of vLLM. If the old lines of every hunk begin exactly at
+    the line that its header states, the diff says which of them it means.
+    """
+    found = launcher.decide_file(edit, data)
+    if data is None or found.state not in ("ambiguous", "conflict"):
+        return found
+    try:
+        source = launcher.Source(data)
+        if not all(source.has(hunk.old, hunk.line - 1) for hunk in edit.hunks):
+            return found
+        return launcher.decide_places(edit, source, [launcher.Found("applies", hunk.line - 1) for hunk in edit.hunks])
+    except launcher.NOT_PYTHON:
+        return found
 
 
 def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher.FileEdit:

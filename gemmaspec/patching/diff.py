@@ -150,10 +150,25 @@ def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:
         shift += hunk.target_length - hunk.source_length
 
 
-def _leaves_a_seam(hunk: Hunk) -> bool:
-    """Return whether the hunk has non-blank lines directly above and below every removed line."""
+def _refuse_undetectable(hunk: Hunk, where: str) -> None:
+    """Raise PatchError for a hunk that adds no code, unless it keeps non-blank lines directly above and below.
+
+    The launcher recognizes an applied hunk by its new lines. Those of a hunk that only removes lines, or adds blank
+    ones, also occur in the unpatched file, unless they show what is now adjacent.
+    """
+    if any(line.is_added and line.value.strip() for line in hunk):
+        return
     lines = [line for line in hunk if line.value.strip() or not line.is_context]
-    return any(line.is_removed for line in lines) and lines[0].is_context and lines[-1].is_context
+    if all(line.is_context for line in lines):
+        raise PatchError(f"{where}: the hunk changes no line")
+    sides = {"above": lines[0], "below": lines[-1]}
+    missing = " and ".join(side for side, line in sides.items() if not line.is_context)
+    if missing:
+        raise PatchError(
+            f"{where}: the hunk adds no code and keeps no line {missing} the change, so the launcher could not detect "
+            "it once applied",
+            hint="add that line as context; at the beginning or end of a file, replace the lines by a comment",
+        )
 
 
 def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
@@ -164,9 +179,5 @@ def _checked_hunk(hunk: Hunk, where: str) -> DiffHunk:
     new = tuple(line.value.removesuffix("\n") for line in hunk if not line.is_removed)
     if not old:
         raise PatchError(f"{where}: the hunk has no old lines, so it cannot be located; add a line of context")
-    if not any(line.is_added and line.value.strip() for line in hunk) and not _leaves_a_seam(hunk):
-        raise PatchError(
-            f"{where}: a deletion-only hunk cannot be detected once applied; add a line of context above and below, "
-            "or a comment line"
-        )
+    _refuse_undetectable(hunk, where)
     return DiffHunk(line=hunk.source_start, old=old, new=new)

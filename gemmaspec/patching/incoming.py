@@ -80,7 +80,7 @@ def _strictly(section: _Section, name: str) -> DiffFile:
     except PatchError as error:
         where = re.match(r"section:(\d+)", error.message)
         line = section.begin + int(where[1]) - 1 if where else section.begin
-        raise PatchError(f"{name}:{line}{error.message[where.end() if where else 0 :]}") from None
+        raise PatchError(f"{name}:{line}{error.message[where.end() if where else 0 :]}", hint=error.hint) from None
     return file
 
 

@@ -30,14 +30,15 @@ class FileDiff:
 
 @dataclass(frozen=True)
 class _Change:
-    """Half-open ranges of line indices, in the old and in the new file."""
+    """Half-open ranges of line indices, in the old and in the new file; `adds`: some new line is code."""
 
     old: tuple[int, int]
     new: tuple[int, int]
+    adds: bool
 
     def joined(self, other: _Change) -> _Change:
         """Return a change that covers both and everything between them."""
-        return _Change((self.old[0], other.old[1]), (self.new[0], other.new[1]))
+        return _Change((self.old[0], other.old[1]), (self.new[0], other.new[1]), self.adds or other.adds)
 
     def holds(self, other: _Change) -> bool:
         """Return whether the other lies within; if the old lines only touch, the new ones decide."""
@@ -46,7 +47,8 @@ class _Change:
 
     def grown(self, above: int, below: int) -> _Change:
         """Return the change with context, which is the same in both files."""
-        return _Change((self.old[0] - above, self.old[1] + below), (self.new[0] - above, self.new[1] + below))
+        old, new = ((begin - above, end + below) for begin, end in (self.old, self.new))
+        return _Change(old, new, self.adds)
 
 
 def minimal_diff(path: str, old: bytes, new: bytes) -> FileDiff:
@@ -90,7 +92,7 @@ class _Pair:
         middle = old[head : len(old) - tail], new[head : len(new) - tail]
         matcher = difflib.SequenceMatcher(None, *middle, autojunk=False)
         return [
-            _Change((a + head, b + head), (c + head, d + head))
+            _Change((a + head, b + head), (c + head, d + head), any(line.strip() for line in middle[1][c:d]))
             for tag, a, b, c, d in matcher.get_opcodes()
             if tag != "equal"
         ]
@@ -127,10 +129,10 @@ class _Pair:
         return None
 
     def _shortest_in(self, scope: str, change: _Change, room: tuple[int, int]) -> tuple[_Change, Hunk] | None:
-        spans, bare = self.after.spans(scope), not _adds(change, self.after)
+        spans = self.after.spans(scope)
         for above, below in _contexts(*room):
             place = change.grown(above, below)
-            if bare and not self._is_seam(change, above, below):
+            if not change.adds and not self._is_seam(change, above, below):
                 continue
             (begin, end), (new_begin, new_end) = place.old, place.new
             if begin == end or not any(low <= new_begin and new_end <= high for low, high in spans):
@@ -191,10 +193,6 @@ def _close_ones_joined(changes: Sequence[_Change]) -> list[_Change]:
         close = change.old[0] - found[-1].old[1] <= 1
         found[-1:] = [found[-1].joined(change)] if close else [found[-1], change]
     return found
-
-
-def _adds(change: _Change, after: Source) -> bool:
-    return any(line.strip() for line in after.lines[slice(*change.new)])
 
 
 def _decoded(source: Source, begin: int, end: int) -> tuple[str, ...]:
