@@ -14,7 +14,10 @@ def main() -> None:
     # Otherwise pydantic reads the metadata of every installed package at every start to find plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from gemmaspec.cli.app import run
+    from gemmaspec.lazily import on_first_use
 
+    # Docker's SDK imports it, which takes longer than the rest of the SDK, and needs it only without the ssh program.
+    on_first_use("paramiko")
     try:
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:  # a second Ctrl-C during the message about the first

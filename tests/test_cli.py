@@ -199,6 +199,27 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "This is a bug in gemmaspec" in capsys.readouterr().err
 
 
+def test_docker_is_imported_without_paramiko_which_stays_usable() -> None:
+    """The SDK imports it for ssh:// and, as gemmaspec uses it, runs the ssh program instead."""
+    script = (
+        "import sys; from gemmaspec.lazily import on_first_use; on_first_use('paramiko'); import docker.transport;"
+        "assert 'paramiko.client' not in sys.modules;"
+        "from docker.transport.sshconn import SSHHTTPAdapter, paramiko;"
+        "assert paramiko.SSHClient.__module__ == 'paramiko.client';"
+        "import paramiko as real; assert real.__file__ and sys.modules['paramiko'] is real"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_what_was_delayed_and_is_not_installed_is_missed_only_on_use() -> None:
+    script = (
+        "from gemmaspec.lazily import on_first_use; on_first_use('not_there'); import not_there\n"
+        "try: not_there.anything\nexcept ModuleNotFoundError as error: assert error.name == 'not_there'\n"
+        "else: raise SystemExit(1)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
 def test_nothing_heavy_is_imported_for_version_and_help() -> None:
     script = (
         "import sys; from gemmaspec.cli.app import run; run(['--version']);"

@@ -36,6 +36,7 @@ ROOT = (
     "exclusive.py",
     "files.py",
     "finding.py",
+    "lazily.py",
     "reasons.py",
     "redact.py",
     "sentences.py",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.deploy import doctor_gpu_speed as gpu_speed
 from gemmaspec.deploy.doctor_subject import DoctorSubject
-from gemmaspec.deploy.fit import FitRequest, fit
 from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.doctor import speed as speeds
 from gemmaspec.doctor.machine import (
@@ -24,12 +23,14 @@ from gemmaspec.engine import port as ports
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.files import state_dir
-from gemmaspec.fit.document import Fit
 from gemmaspec.machine import bandwidth, readings
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.machines import MACHINES
+
+if TYPE_CHECKING:
+    from gemmaspec.fit.document import Fit
 
 
 def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
@@ -43,6 +44,8 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     if subject.runs_now:
         yield skipped("memory", f"{subject.loaded.profile.name} is running and has its memory")
         return
+    from gemmaspec.deploy.fit import FitRequest, fit
+
     try:
         answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))
     except GemmaspecError as error:
@@ -117,6 +120,8 @@ def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) 
         return ok(one.role, f"{one.model} at {cached} is in the cache, with all weights; the Hub was not asked")
     if cached:
         return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, not all of it", error.hint)
+    from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
+
     known, says = shipped_for(one.model), f"{error.message}, and it is not in the cache"
     if known:
         subject.to_fetch[one.role] = size = checkpoint_of(known).nbytes

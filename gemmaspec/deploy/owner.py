@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
-
-import filelock
+from typing import TYPE_CHECKING, Final
 
 from gemmaspec.engine.proc import boot_id, start_ticks
 from gemmaspec.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
+
+if TYPE_CHECKING:
+    import filelock
 
 STARTS: Final = ("up", "restart", "rollback")
 """Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
@@ -105,6 +106,8 @@ def owned(
     """
     if "/" in name or name.startswith("."):
         raise UsageError(f"{name!r} is not a valid name of a stack", hint="gemmaspec status")
+    import filelock  # slow to import, and most commands only ask who holds a stack
+
     lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
     try:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
@@ -141,6 +144,8 @@ def _acquire(
     timeout_s: float,
 ) -> None:
     """Take the lock, waiting for it if allowed."""
+    import filelock
+
     began, told = time.monotonic(), 0
     while True:
         with contextlib.suppress(filelock.Timeout):

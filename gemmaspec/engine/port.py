@@ -8,8 +8,6 @@ import ipaddress
 import socket
 from collections.abc import Collection
 
-import psutil
-
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing, StartFailed
 
@@ -61,6 +59,8 @@ def port_taken(bind: str, port: int, by: str) -> EnvironmentMissing:
 
 def holder(port: int) -> str | None:
     """Return `name (pid N)` of the process that listens on `port`; None if this user may not see it."""
+    import psutil  # slow to import, and most commands only ask whether the port is free
+
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
             local = connection.laddr
@@ -89,6 +89,8 @@ def ensure_only(pids: Collection[int], bind: str, port: int) -> None:
 
 def _listeners(bind: str, port: int) -> list[int | None] | None:
     """Return the pids that listen on `port` of an address that overlaps `bind`; None for another user's process."""
+    import psutil
+
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
@@ -115,6 +117,8 @@ def _overlaps(one: str, other: str) -> bool:
 def _named(pid: int | None) -> str:
     if pid is None:
         return "a process of another user"
+    import psutil
+
     with contextlib.suppress(psutil.Error, OSError):
         return f"{clean(psutil.Process(pid).name())} (pid {pid})"
     return f"pid {pid}"

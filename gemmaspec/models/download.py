@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import filelock
-
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import unwritable
 from gemmaspec.models import access
@@ -152,6 +150,8 @@ class Cache:
             )
 
     def _fetch_blob(self, listing: CommitFiles, file: RemoteFile, sha256: str, on_bytes: OnBytes) -> None:
+        import filelock
+
         blob = self._blob(listing, sha256)
         lock = self.folder / ".locks" / blob.parent.parent.name / f"{sha256}.lock"
         try:
