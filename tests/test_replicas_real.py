@@ -1,16 +1,17 @@
-"""Replicas of vLLM itself in Docker, with a key, changed one at a time under constant load.
+"""Replicas of vLLM itself in Docker, with a key, changed one at a time and killed under constant load.
 
-`make test-replicas` runs it: four starts take minutes. It prints what became of the requests.
+`make test-replicas` runs it: five starts take minutes. It prints what became of the requests.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -23,9 +24,10 @@ from tests.stream_load import load
 pytestmark = pytest.mark.skipif(os.environ.get("GEMMASPEC_REPLICAS") != "1", reason="takes minutes: make test-replicas")
 
 NAME = f"roll-{RUN}"
-PORT = 8440
+PORT = 26010
 ADDRESS = f"http://127.0.0.1:{PORT}/v1"
 KEY = "not-a-real-key"
+CLIENTS, TOKENS = 2, 32
 PATCH = "nvfp4-nan-scales"
 PROFILE = f"""\
 extends: tiny-cpu
@@ -33,6 +35,7 @@ name: {NAME}
 serve: {{port: {PORT}}}
 pass_env: [VLLM_API_KEY]
 replicas: 2
+cpus: ["0", "1"]
 router: {{kind: vllm-router, drain_seconds: 120}}
 """
 
@@ -73,6 +76,21 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     made.run("down", NAME)
 
 
+def kill(replica: str) -> None:
+    """Kill a replica's first process, and by that all of its container, as the kernel does when memory is short."""
+    container = f"gemmaspec-{replica}-vllm-1"
+    asked = ["docker", "inspect", "--format", "{{.State.Pid}}", container]
+    os.kill(int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout), signal.SIGKILL)
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait until something has happened."""
+    end = time.monotonic() + 600
+    while not happened():
+        assert time.monotonic() < end, "nothing after ten minutes"
+        time.sleep(0.1)
+
+
 def said(what: str, began: float, text: str) -> None:
     sys.stdout.write(f"\n== {what}, after {time.monotonic() - began:.1f} s\n{text}\n")
     sys.stdout.flush()
@@ -87,14 +105,25 @@ def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owne
 
     owner.profile(f"patches: {{optional: [{PATCH}]}}\n")
     began = time.monotonic()
-    with load(ADDRESS, "tiny", clients=3, tokens=64, key=KEY) as found:
+    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY) as found:
         changed = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
         seconds = time.monotonic() - began
     said("another patch", began, f"{changed.err}{changed.out}{found}\n{dict(found.reasons)}\n{seconds:.0f} s")
     assert changed.code == 0, changed.err
     assert [PATCH in owner.patches(replica) for replica in (1, 2)] == [True, True]
     assert set(found.fates) == {"whole"}, f"{found} {found.reasons}"
-    began = time.monotonic()
-    status = owner.run("status", NAME)
-    said("status", began, status.out)
+    said("status", time.monotonic(), owner.run("status", NAME).out)
     assert json.loads(owner.run("wait", NAME, "--json").out)["unchanged"] == [f"{NAME}-1", f"{NAME}-2"]
+
+    began = time.monotonic()
+    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY) as found:
+        until(lambda: found.fates.total() >= CLIENTS)
+        kill(f"{NAME}-1")
+        killed = found.fates.total()
+        until(lambda: found.fates.total() >= killed + 4 * CLIENTS)
+        said("kill -9 of a replica", began, f"{owner.run('status', NAME).out}{found}\n{dict(found.reasons)}")
+        back = owner.run("wait", f"{NAME}-1", "--timeout", "900")
+    said("docker has started it again", began, f"{back.err}{back.out}{found}\n{dict(found.reasons)}")
+    assert back.code == 0, back.err
+    assert found.fates["refused"] == 0, f"{found} {found.reasons}"
+    assert found.fates["cut"] <= CLIENTS, f"{found} {found.reasons}"
