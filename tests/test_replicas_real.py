@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.docker_support import wait_for
 from tests.fake_runtime import Done
 from tests.real import RUN, tiny_pair
 from tests.stream_load import load
@@ -27,7 +28,8 @@ NAME = f"roll-{RUN}"
 PORT = 26010
 ADDRESS = f"http://127.0.0.1:{PORT}/v1"
 KEY = "not-a-real-key"
-CLIENTS, TOKENS = 2, 32
+CLIENTS, TOKENS, PAUSE_S = 2, 32, 1.0
+"""A load that leaves two cores time for the start of a replica."""
 PATCH = "nvfp4-nan-scales"
 PROFILE = f"""\
 extends: tiny-cpu
@@ -66,14 +68,21 @@ class Owner:
     def patches(self, replica: int) -> set[str]:
         """The patches that a replica reports."""
         done = self.run("wait", f"{NAME}-{replica}", "--json")
-        return {one["id"] for one in done.json["report"]["patches"] if one["state"] == "applied"}
+        return {one["id"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applied"}
 
 
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[Owner]:
-    made = Owner(tmp_path)
-    yield made
-    made.run("down", NAME)
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Owner]:
+    """Two replicas that serve."""
+    made = Owner(tmp_path_factory.mktemp("owner"))
+    began = time.monotonic()
+    try:
+        up = made.run("up", NAME, "--engine", "docker", "--timeout", "900")
+        assert up.code == 0, up.err
+        said("up", began, up.err + up.out)
+        yield made
+    finally:
+        made.run("down", NAME)
 
 
 def kill(replica: str) -> None:
@@ -83,12 +92,14 @@ def kill(replica: str) -> None:
     os.kill(int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout), signal.SIGKILL)
 
 
-def until(happened: Callable[[], bool]) -> None:
-    """Wait until something has happened."""
-    end = time.monotonic() + 600
-    while not happened():
-        assert time.monotonic() < end, "nothing after ten minutes"
-        time.sleep(0.1)
+def answering() -> int:
+    """Return the replica that a request runs on; 0 if there is none."""
+    for replica in (1, 2):
+        text = httpx.get(f"http://127.0.0.1:{PORT + replica}/metrics", trust_env=False, timeout=30).text
+        rows = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")]
+        if sum(float(row.split()[-1]) for row in rows):
+            return replica
+    return 0
 
 
 def said(what: str, began: float, text: str) -> None:
@@ -97,15 +108,11 @@ def said(what: str, began: float, text: str) -> None:
 
 
 def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owner: Owner) -> None:
-    began = time.monotonic()
-    up = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
-    assert up.code == 0, up.err
-    said("up", began, up.err + up.out)
     assert httpx.get(f"{ADDRESS}/models", trust_env=False).status_code == 401
 
     owner.profile(f"patches: {{optional: [{PATCH}]}}\n")
     began = time.monotonic()
-    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY) as found:
+    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY, pause_s=PAUSE_S) as found:
         changed = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
         seconds = time.monotonic() - began
     said("another patch", began, f"{changed.err}{changed.out}{found}\n{dict(found.reasons)}\n{seconds:.0f} s")
@@ -115,15 +122,18 @@ def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owne
     said("status", time.monotonic(), owner.run("status", NAME).out)
     assert json.loads(owner.run("wait", NAME, "--json").out)["unchanged"] == [f"{NAME}-1", f"{NAME}-2"]
 
+
+def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(owner: Owner) -> None:
     began = time.monotonic()
-    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY) as found:
-        until(lambda: found.fates.total() >= CLIENTS)
-        kill(f"{NAME}-1")
+    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY, pause_s=PAUSE_S) as found:
+        victim = f"{NAME}-{wait_for(answering, seconds=600)}"
+        kill(victim)
         killed = found.fates.total()
-        until(lambda: found.fates.total() >= killed + 4 * CLIENTS)
-        said("kill -9 of a replica", began, f"{owner.run('status', NAME).out}{found}\n{dict(found.reasons)}")
-        back = owner.run("wait", f"{NAME}-1", "--timeout", "900")
+        wait_for(lambda: found.fates.total() >= killed + 4 * CLIENTS, seconds=600)
+        said(f"kill -9 of {victim}", began, f"{owner.run('status', NAME).out}{found}\n{dict(found.reasons)}")
+        back = owner.run("wait", victim, "--timeout", "900")
     said("docker has started it again", began, f"{back.err}{back.out}{found}\n{dict(found.reasons)}")
     assert back.code == 0, back.err
+    said("status", time.monotonic(), owner.run("status", NAME).out)
     assert found.fates["refused"] == 0, f"{found} {found.reasons}"
     assert found.fates["cut"] <= CLIENTS, f"{found} {found.reasons}"
