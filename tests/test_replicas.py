@@ -175,10 +175,14 @@ def test_each_replica_computes_on_its_own_cores() -> None:
 
 def test_cores_that_the_machine_does_not_have_are_refused_before_anything_is_touched() -> None:
     here = os.cpu_count() or 0
+    told: list[str] = []
     with pytest.raises(
         EnvironmentMissing, match=f"cpus lists core {here}, but this machine has the cores 0 to {here - 1}"
     ):
-        _ensure_cores(_loaded("tiny-cpu", "replicas=2", f"cpus=[0, {here}]"))
+        _ensure_cores(_loaded("tiny-cpu", "replicas=2", f"cpus=[0, {here}]"), told.append)
+    assert told == []
+    _ensure_cores(_loaded("tiny-cpu", "replicas=2"), told.append)
+    assert told == ["warning: vLLM computes on the same cores for every replica; share them out with cpus: [0-3, 4-7]"]
 
 
 @pytest.mark.parametrize(
