@@ -83,6 +83,8 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Owner]:
         yield made
     finally:
         made.run("down", NAME)
+        caches = [f"gemmaspec-{NAME}-{replica}_cache" for replica in (1, 2)]
+        subprocess.run(["docker", "volume", "rm", "--force", *caches], capture_output=True, check=False)
 
 
 def kill(replica: str) -> None:
