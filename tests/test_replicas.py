@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -27,8 +30,18 @@ from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.stream_load import load
 
-PORTS = {"haproxy": 23871, "vllm-router": 23881}
-"""Apart, since the two may be tested at the same moment."""
+
+def _free_block() -> int:
+    """Return the first of ten free ports: a router, its own, and its replicas'; another suite has others."""
+    for first in random.sample(range(20_000, 32_000, 10), 50):
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + 10):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("no ten ports in a row are free")
+
+
+PORTS = {"haproxy": _free_block(), "vllm-router": _free_block()}
 ROUTERS = (
     pytest.param("haproxy", marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")),
     "vllm-router",
