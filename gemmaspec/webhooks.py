@@ -16,9 +16,9 @@ def webhook(value: str) -> str:
     if not host or port == 0 or parts.scheme not in ("https", "http"):
         raise ValueError("is not an address like https://example.org/events")
     if parts.username or parts.password:
-        raise ValueError("holds a user or a password: export the address as GEMMASPEC_WEBHOOK instead")
+        raise ValueError("contains a user or a password: export the address as GEMMASPEC_WEBHOOK instead")
     if parts.scheme == "http" and not _is_loopback(host):
-        raise ValueError("is http to another machine, where anybody on the way can read it: use https")
+        raise ValueError("is http to another machine, which anyone on the network can read; use https")
     return value
 
 

@@ -6,6 +6,7 @@ tensor names those that transformers gives such models; test_checkpoint_real.py 
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,6 @@ from gemmaspec.checkpoint.published.configs import (
     assistant_config,
     config,
     eagle3_config,
-    per_layer_form,
     text_of,
 )
 from gemmaspec.checkpoint.published.shapes import (
@@ -52,6 +52,19 @@ SPECIAL = {
     "<turn|>": 106, "<|image>": 255999, "<|audio>": 256000, "<|image|>": 258880, "<|audio|>": 258881,
 }  # fmt: skip
 NOT_QUANTIZED = ["lm_head", "model.vision_tower*", "model.embed_vision*", "model.audio_tower*", "model.embed_audio*"]
+
+
+def per_layer_form(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration in the form of transformers 5.16 and newer."""
+    changed = copy.deepcopy(dict(config))
+    text = changed["text_config"]
+    own: dict[str, Any] = {"head_dim": text.pop("global_head_dim")}
+    heads = text.pop("num_global_key_value_heads")
+    if text["attention_k_eq_v"] and heads is not None:
+        own["num_key_value_heads"] = heads
+    full = [index for index, kind in enumerate(text["layer_types"]) if kind == "full_attention"]
+    text["per_layer_config"] = {f"{index:02d}": own for index in full}
+    return changed
 
 
 def weight_files(shapes: Shapes, *, shard: int = 5 * 10**9) -> dict[str, Body]:

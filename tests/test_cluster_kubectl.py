@@ -100,7 +100,7 @@ def test_without_a_cluster_or_kubectl_the_next_command_is_named(
 ) -> None:
     (cluster / "stderr").write_text("retry\nThe connection to the server localhost:8080 was refused\n")
     assert run(["status", "--kubernetes"]) == 4
-    assert "does not reach a cluster: The connection to the server localhost:8080" in capsys.readouterr().err
+    assert "cannot reach a cluster: The connection to the server localhost:8080" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert run(["status", "--kubernetes"]) == 4
     assert "kubectl is not installed" in capsys.readouterr().err

@@ -354,7 +354,7 @@ def test_without_a_network_the_shapes_that_ship_say_what_is_to_be_fetched(
 
     def nobody(model: str, revision: str | None, *, role: str) -> None:
         asked.append(model)
-        raise Unreachable(f"{role}.model: the Hub does not answer", hint="look at the network")
+        raise Unreachable(f"{role}.model: the Hub does not answer for {model}", hint=f"ping {model}")
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(doctor_machine, "list_files", nobody)
@@ -362,9 +362,10 @@ def test_without_a_network_the_shapes_that_ship_say_what_is_to_be_fetched(
     assert len(asked) == 1
     for role, least in (("target", 16e9), ("draft", 0.5e9)):
         assert rows[role].state == "failed"
-        assert rows[role].message.startswith("the Hub does not answer, and it is not in the cache; ")
-        assert "GB would have to be fetched, using the shapes of" in rows[role].message
-        assert "that ship with gemmaspec" in rows[role].message
+        model = subject.profile.target.model if role == "target" else subject.profile.draft.model
+        assert rows[role].message.startswith(f"the Hub does not answer for {model}, and it is not in the cache; ")
+        assert rows[role].message.endswith("GB to fetch, computed from shapes that ship with gemmaspec")
+        assert rows[role].fix == f"ping {model}"
         assert least < subject.to_fetch[role] < 3 * least
 
 

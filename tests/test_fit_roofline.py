@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.fit.estimate import estimate, measured_share, share_of
+from gemmaspec.fit.estimate import share_of
 from gemmaspec.fit.machine import Device
-from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, tokens_of, tokens_per_step
+from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, tokens_per_step
 from gemmaspec.fit.weights import weights_of
 from gemmaspec.profile.model import Measured
 from tests import shapes
@@ -72,18 +72,8 @@ def test_the_bound_holds_with_every_token_accepted_and_takes_caches_of_the_gpu_o
     assert found.alone > 273e9 / found.step.alone
 
 
-def test_a_share_that_was_measured_is_taken_as_it_is() -> None:
-    found = estimate([10**10], bandwidth=10**11, tokens=2, share=measured_share(0.5, "this machine"))
-    assert (found.tokens_per_second, found.low, found.high) == (10, 10, 10)
-    assert found.share.basis == "this machine"
-
-
 def test_shares_grow_with_the_step() -> None:
     assert [round(share_of(gb * 1e9).typical, 3) for gb in (1, 20, 25, 30, 60)] == [0.68, 0.68, 0.755, 0.83, 0.83]
-
-
-def test_tokens_of_measured_positions_are_their_sum_and_the_targets_own() -> None:
-    assert tokens_of([0.844, 0.599, 0.385, 0.271]) == pytest.approx(3.099)
 
 
 def test_a_measured_length_is_used_instead_of_assumed_ones() -> None:

@@ -67,7 +67,7 @@ def test_a_host_is_written_as_it_is_read() -> None:
         (TWO.replace("192.168.100.11", "spark-2.local"), "'spark-2.local' is not an IP address"),
         (TWO.replace("192.168.100.11", "127.0.0.1"), "cannot reach 127.0.0.1"),
         (TWO.replace("docker: far", "docker: http://far"), "must begin with ssh://"),
-        (TWO.replace("docker: far", "docker: ssh://nv:secret@far"), "a password does not belong into this file"),
+        (TWO.replace("docker: far", "docker: ssh://nv:secret@far"), "a password does not belong in this file"),
         (TWO.replace("docker: far", "docker: ssh://-oProxyCommand=x"), "is not a valid URL"),
         (TWO.replace("docker: far", "docker: 'tcp://far:99999'"), "is not a valid URL"),
         (TWO.replace("docker: far", "docker: -H"), "neither a docker context nor a URL"),

@@ -123,7 +123,7 @@ def test_a_rank_that_cannot_start_stops_the_others(meeting: Meeting, rank: int, 
 def test_nobody_comes(meeting: Meeting, rank: int) -> None:
     answer = meeting.go(rank, wait_s=0.3).result(3)
     assert answer.code == 7
-    wanted = "rank 1 did not come to" if rank == 0 else "rank 0 did not answer at"
+    wanted = "rank 1 did not connect to" if rank == 0 else "rank 0 did not answer at"
     assert answer.lines[0].startswith(f"{wanted} 127.0.0.1:{meeting.port}")
 
 
@@ -159,7 +159,7 @@ def test_a_silent_peer_keeps_nobody_waiting(meeting: Meeting, monkeypatch: pytes
     monkeypatch.setattr(ranks, "TALK_S", 0.2)
     head = meeting.go(0)
     with meeting.send(b"", keep=True) as silent:
-        meeting.wait_for("said nothing")
+        meeting.wait_for("sent nothing")
         assert silent.recv(1) == b""
     assert meeting.go(1).result(5).code == head.result(5).code == 0
 
@@ -176,10 +176,10 @@ def test_too_many_silent_peers_lose_their_places(meeting: Meeting) -> None:
 def test_a_second_host_with_the_same_rank_is_refused(pool: ThreadPoolExecutor, port: int) -> None:
     meeting = Meeting(pool, port, nodes=3)
     head, first = meeting.go(0), meeting.go(1)
-    meeting.wait_for("rank 1 (spark-1) is there")
+    meeting.wait_for("rank 1 (spark-1) is connected")
     second = meeting.go(1, node="spark-9").result(5)
     assert second.code == 6
-    assert second.lines == ("rank 1 is already there: spark-1; each host has a rank of its own",)
+    assert second.lines == ("rank 1 is already connected: spark-1; each host has a rank of its own",)
     assert meeting.go(2).result(5).code == first.result(5).code == head.result(5).code == 0
 
 
@@ -195,7 +195,7 @@ def test_a_rank_that_goes_away_may_come_again(pool: ThreadPoolExecutor, port: in
     meeting = Meeting(pool, port, nodes=3)
     head = meeting.go(0)
     meeting.send(b'{"gemmaspec": 1, "rank": 1, "node": "spark-1", "facts": {}}\n').close()
-    meeting.wait_for("rank 1 (spark-1) went away")
+    meeting.wait_for("rank 1 (spark-1) disconnected")
     again = [meeting.go(rank) for rank in (1, 2)]
     assert [one.result(5).code for one in (head, *again)] == [0, 0, 0]
 

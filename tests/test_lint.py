@@ -32,6 +32,7 @@ from tests.lint_cases import (
     DFLASH,
     FP8_CACHE,
     LOOKS_BOTH_WAYS,
+    MIXTURE,
     MTP,
     NGRAM,
     OFF,
@@ -343,6 +344,29 @@ def test_a_method_that_does_not_work_is_told_once_with_what_a_profile_can_name(t
     found = findings(tmp_path, case("0.19.1", "speculative.method=dspark"))
     assert "GS104" not in found
     assert found["GS203"].fix == "use another vLLM release, or one of draft_model, eagle3, ngram, suffix"
+
+
+EXPERTS = extra("--enable-return-routed-experts")
+
+
+@pytest.mark.parametrize(
+    ("release", "sets", "message"),
+    [
+        ("0.33.0", (extra("--enable-fault-tolerance"),), "requires --data-parallel-external-lb"),
+        ("0.33.0", (extra("--enable-fault-tolerance", "--data-parallel-external-lb"),), None),
+        ("0.33.0", (EXPERTS, "serve.enable_prefix_caching=false"), "requires prefix caching"),
+        ("0.33.0", (EXPERTS, "env.VLLM_USE_V2_MODEL_RUNNER=0"), "requires model runner v2, and vLLM 0.33.0 uses v1"),
+        ("0.33.0", (EXPERTS,), None),
+        ("0.30.0", (EXPERTS, "serve.enable_prefix_caching=false"), None),
+        ("0.33.0", (extra("--enable-dbo"), "speculative.method=dspark"), "do not work with dspark"),
+        ("0.33.0", (extra("--enable-dbo"),), None),
+    ],
+)
+def test_a_flag_with_a_condition_is_refused_where_that_is_not_met(
+    release: str, sets: tuple[str, ...], message: str | None, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, case(release, *sets, target=MIXTURE)).get("GS112")
+    assert message in found.message if found and message else found is message
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ def test_a_server_that_takes_no_step_keeps_its_k(serving: Serving, capsys: pytes
     serving.hangs = True
     capsys.readouterr()
     assert run(["k", "mine", "1"]) == 7
-    assert "mine did not take k=1 within 0 s: it takes no step; k stays 3" in capsys.readouterr().err
+    assert "mine did not take k=1 within 0 s, because it took no step; k stays 3" in capsys.readouterr().err
     serving.hangs = False
     assert run(["k", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["k"] == 3

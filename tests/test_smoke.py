@@ -110,7 +110,7 @@ FAILURES: tuple[tuple[str, str, Any, str], ...] = (
     ("S11", "needle lost", when(lambda b: says(b, "TAMARISK"), content="HARBOUR"), "was not found"),
     ("S12", "another answer", second, "answered differently"),
     ("S12", "drafted worse", second_undrafted, "acceptance length 4.00, then 1.50"),
-    ("S13", "engine death", dies, "does not answer any more"),
+    ("S13", "engine death", dies, "no longer answers"),
     ("S13", "HTTP 500", when(always, status=500, said="EngineDeadError"), "a request with an image fails"),
     ("S14", "refused", when(lambda b: "min_p" in b, status=400, said="min_p is not supported"), "send min_p fail"),
     ("S15", "refused", when(lambda b: "tools" in b, status=400, said='"auto" tool choice requires --enable'), "HTTP 400"),
@@ -180,8 +180,8 @@ def test_two_close_tokens_may_change_places() -> None:
 
 
 HOSTILE: tuple[tuple[str, dict[str, Any], str, str], ...] = (
-    ("endless", {"endless": True}, "unknown", "had not ended"),
-    ("huge", {"raw": b" " * (4 * 1024 * 1024 + 1)}, "fail", "longer than any"),
+    ("endless", {"endless": True}, "unknown", "did not end within"),
+    ("huge", {"raw": b" " * (4 * 1024 * 1024 + 1)}, "fail", "longer than the request allows"),
     ("not JSON", {"raw": b"<html>"}, "fail", "malformed"),
     ("no object", {"raw": b"[]"}, "fail", "malformed"),
     ("no choice", {"raw": b'{"choices": []}'}, "fail", "malformed"),
@@ -218,7 +218,7 @@ def test_an_error_in_the_middle_of_a_stream_is_a_failure() -> None:
 
 def test_a_server_that_is_not_there_and_a_run_without_time_are_unknown() -> None:
     with fake_chat() as fake:
-        assert "time of the run was up" in run(BY_ID["S3"], fake, run_s=0.0).seen
+        assert "because --timeout was reached" in run(BY_ID["S3"], fake, run_s=0.0).seen
     found = run(BY_ID["S3"], fake)
     assert (found.word, "cannot be reached" in found.seen) == ("unknown", True)
 

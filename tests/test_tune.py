@@ -215,7 +215,7 @@ def test_the_target_alone_is_measured_first_then_each_drafts_own_k() -> None:
     assert machine.play(WHOLE)
     assert [str(one.arm) for one in machine.visits[:3]] == ["no speculation", "own: mtp k=4", "other: mtp k=4"]
     assert [one.arm.key for one in machine.visits].count("own/none/0") >= 1
-    assert machine.done == Done(why="every arm that may win was tried", complete=True)
+    assert machine.done == Done(why="every arm that could win was tried", complete=True)
 
 
 def test_the_choice_and_its_k_table() -> None:
@@ -387,7 +387,7 @@ def test_the_arms_of_shipped_profiles() -> None:
         ("spark-31b-dspark", 7),
     ]
     assert {one.k for one in found.arms if one.method == "dspark"} == {7, 4}
-    assert found.left_out["spark-31b-e2b"].startswith("it runs 1 requests at once (serve.max_num_seqs)")
+    assert found.left_out["spark-31b-e2b"].startswith("its serve.max_num_seqs is 1, below --concurrency ")
     assert {one.knob for one in found.knobs if one.profile == "spark-31b-mtp"} >= {"model runner v1"}
     assert "model runner v1" not in {one.knob for one in found.knobs if one.profile == "spark-31b-dspark"}
 

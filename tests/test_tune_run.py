@@ -161,7 +161,7 @@ def test_a_target_that_does_not_start_alone_ends_it(
 
     fakes.behave = behave
     assert tune() == 4
-    assert "the target failed without speculation, which all is compared with: no GPU" in capsys.readouterr().err
+    assert "the target failed without speculation, the baseline of every comparison: no GPU" in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_the_best_of_what_was_measured_and_resume_goes_on(
@@ -223,7 +223,7 @@ def test_a_tuning_that_was_cut_short_replaces_no_whole_one(
     fakes.behave = behave
     assert tune() == 130
     assert file.read_text() == before
-    assert "is left as it is: a tuning that was not cut short has written it" in capsys.readouterr().err
+    assert "was left unchanged, because a complete tuning wrote it" in capsys.readouterr().err
     assert state_file("tiny-cpu-tuned").with_suffix(".before.json").is_file()
 
 
@@ -259,7 +259,7 @@ def test_a_run_is_not_resumed_as_another_one(
     assert "there is nothing to resume" in capsys.readouterr().err
     assert tune() == 0
     assert tune("--resume", "--max-tokens", "32") == 2
-    assert "was begun with another max_tokens: 16" in capsys.readouterr().err
+    assert "was started with another max_tokens: 16" in capsys.readouterr().err
     state_file("tiny-cpu-tuned").write_text("{}")
     assert tune("--resume") == 2
     assert "is damaged" in capsys.readouterr().err
@@ -279,12 +279,12 @@ def test_prompts_longer_than_the_context_are_told(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--budget", "soon"], "--budget is a length of time, as in 45m, 1h30m or 90s; not 'soon'"),
-        (["--concurrency", "9"], "runs 4 requests at once (serve.max_num_seqs)"),
+        (["--budget", "soon"], "--budget must be a time such as 45m, 1h30m or 90s, not 'soon'"),
+        (["--concurrency", "9"], "runs 4 concurrent requests (serve.max_num_seqs)"),
         (["--arm", "spark-31b-mtp"], "--arm spark-31b-mtp cannot be compared with tiny-cpu: its target is"),
         (["--arm", "no-such"], "unknown profile 'no-such'"),
-        (["--name", "Tuned!"], "Tuned!.yaml is not a profile's file"),
-        (["--name", "a", "--out", "b.yaml"], "--name a and --out b.yaml name two profiles"),
+        (["--name", "Tuned!"], "Tuned!.yaml is not a valid name; use NAME.yaml"),
+        (["--name", "a", "--out", "b.yaml"], "--name a and --out b.yaml name different profiles"),
         (["--category", "poetry"], "'poetry' is not one of a"),
         (["--k", "0,99"], "--k must be a list of whole numbers from 0 to 64"),
     ],
@@ -304,7 +304,7 @@ def test_somebody_elses_file_is_never_written_over(
     file.parent.mkdir(parents=True)
     file.write_text("extends: tiny-cpu\nname: mine\n")
     assert tune("--name", "mine") == 2
-    assert "mine.yaml is there, and tune has not written it" in capsys.readouterr().err
+    assert "mine.yaml already exists, and tune did not write it" in capsys.readouterr().err
     assert file.read_text() == "extends: tiny-cpu\nname: mine\n"
 
 
@@ -376,7 +376,7 @@ def test_what_cannot_be_told_is_not_called_the_same(monkeypatch: pytest.MonkeyPa
         raise EnvironmentMissing("the image is not on this machine")
 
     monkeypatch.setattr(tuned, "resolve", away)
-    assert "cannot be told: the image is not on this machine" in remark()
+    assert "cannot tell whether this is still what was measured: the image is not on this machine" in remark()
 
 
 @pytest.mark.usefixtures("written")

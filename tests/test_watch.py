@@ -361,7 +361,7 @@ def test_the_memory_gate_waits_until_nothing_comes_back_any_more() -> None:
     readings = iter([gigabyte, 5 * gigabyte, 9 * gigabyte, 9 * gigabyte, 9 * gigabyte, 9 * gigabyte])
     notes: list[str] = []
     memory.wait_released(notes.append, read=lambda: next(readings), poll_s=0.0)
-    assert notes == ["8.0 GB came back in 0 s"]
+    assert notes == ["8.0 GB were freed in 0 s"]
     assert list(readings) == []
 
 
@@ -369,7 +369,7 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     notes: list[str] = []
     growing = itertools.count(0, 10**12)
     memory.wait_released(notes.append, read=lambda: next(growing), poll_s=0.001, longest_s=0.02)
-    assert notes == ["memory still comes back after 0 s; starting all the same"]
+    assert notes == ["memory is still being freed after 0 s; starting anyway"]
     notes.clear()
     memory.wait_released(notes.append, read=lambda: 10**9, poll_s=0.0)
     assert notes == []

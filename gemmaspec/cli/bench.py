@@ -31,14 +31,7 @@ def bench(
             help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's]",
         ),
     ] = None,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            "--concurrency",
-            metavar="LIST",
-            help="Concurrent requests, such as 1,4,8. [default: 1,4,8, up to max_num_seqs]",
-        ),
-    ] = None,
+    concurrency: options.Concurrency = None,
     context: Annotated[
         str | None,
         typer.Option(
@@ -47,46 +40,26 @@ def bench(
             help="Prompt lengths in tokens, such as 256,8192. [default: the prompts' own lengths]",
         ),
     ] = None,
-    category: Annotated[
-        str | None,
-        typer.Option("--category", metavar="LIST", help="Prompt categories, such as chat,code. [default: all]"),
-    ] = None,
+    category: options.Category = None,
     prompts: options.Prompts = None,
     each: Annotated[int, typer.Option("--each", metavar="N", min=0, help="Prompts per category; 0 for all.")] = 2,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Maximum tokens per answer.")
-    ] = 128,
-    ignore_eos: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-eos", help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance."
-        ),
-    ] = False,
-    temperature: Annotated[
-        float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling temperature; 0 is greedy.")
-    ] = 0.0,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Send no sampling parameters, so that the server's defaults apply.")
-    ] = False,
+    max_tokens: options.MaxTokens = 128,
+    ignore_eos: options.IgnoreEos = False,
+    temperature: options.Temperature = 0.0,
+    sample: options.Sample = False,
     rounds: Annotated[
         int,
         typer.Option(
             "--rounds", metavar="N", min=1, max=20, help="Number of rounds; each reverses the order of the one before."
         ),
     ] = 2,
-    repeats: Annotated[
-        int,
-        typer.Option("--repeats", metavar="N", min=0, max=10, help="Repeat cells whose reference step time drifted."),
-    ] = 1,
+    repeats: options.Repeats = 1,
     running: Annotated[
         bool, typer.Option("--running", help="Measure the running server of this profile; start nothing.")
     ] = False,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Measure the server at this address.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Stop the profile's running server first.")] = False,
-    accept_any_text: Annotated[
-        bool,
-        typer.Option("--accept-any-text", help="Accept an empty or garbled first answer, as dummy weights give it."),
-    ] = False,
+    accept_any_text: options.AcceptAnyText = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE-bench-DATE]"),
@@ -103,12 +76,7 @@ def bench(
     engine: options.Engine = None,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
-    request_timeout: Annotated[
-        float,
-        typer.Option(
-            "--request-timeout", metavar="SECONDS", min=1, help="Give up on a server that sends nothing for this long."
-        ),
-    ] = 600,
+    request_timeout: options.RequestTimeout = 600,
     json: options.Json = False,
 ) -> None:
     """Measure a profile with and without speculation: tokens per second, step time, acceptance.

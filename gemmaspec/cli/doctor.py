@@ -38,11 +38,13 @@ def doctor(
     engine: options.Engine = None,
     set_: options.Set = None,
     speed: Annotated[
-        bool, typer.Option("--speed", help="Try out for ten seconds how fast the memory is. Best with nothing running.")
+        bool, typer.Option("--speed", help="Measure memory bandwidth for ten seconds; best with nothing running.")
     ] = False,
     hosts: Annotated[
         bool,
-        typer.Option("--hosts", help="Check the machines of fleet.yaml, and print it as they are."),
+        typer.Option(
+            "--hosts", help="Check the machines of fleet.yaml, and print the file as they describe themselves."
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -53,7 +55,10 @@ def doctor(
     """
     if hosts:
         if engine or speed:
-            raise UsageError("--engine and --speed are for this machine alone", hint="gemmaspec doctor --hosts")
+            raise UsageError(
+                "--engine and --speed cannot be used with --hosts, because they check this machine only",
+                hint="gemmaspec doctor --hosts",
+            )
         _hosts(profile, set_ or (), as_json=json)
         return
     from gemmaspec.deploy.doctor import doctor as use_case

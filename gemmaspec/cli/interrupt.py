@@ -27,4 +27,4 @@ def told_of_replicas(name: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         output.progress(f"gemmaspec status {name}    # or: gemmaspec down {name}")
-        raise Interrupted(f"interrupted; the replicas of {name} that were not being started go on serving") from None
+        raise Interrupted(f"interrupted; the other replicas of {name} keep serving") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -162,4 +161,46 @@ Engine = Annotated[
         autocompletion=lambda: ["docker", "process"],
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE]")]
+
+# of commands that measure
+Concurrency = Annotated[
+    str | None,
+    typer.Option(
+        "--concurrency",
+        metavar="LIST",
+        help="Concurrent requests, such as 1,4,8. [default: 1,4,8, up to max_num_seqs]",
+    ),
+]
+Category = Annotated[
+    str | None,
+    typer.Option("--category", metavar="LIST", help="Prompt categories, such as chat,code. [default: all]"),
+]
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Maximum tokens per answer.")
+]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-eos", help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance."
+    ),
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling temperature; 0 is greedy.")
+]
+Sample = Annotated[
+    bool, typer.Option("--sample", help="Send no sampling parameters, so that the server's defaults apply.")
+]
+Repeats = Annotated[
+    int,
+    typer.Option("--repeats", metavar="N", min=0, max=10, help="Repeat cells whose reference step time drifted."),
+]
+AcceptAnyText = Annotated[
+    bool,
+    typer.Option("--accept-any-text", help="Accept an empty or garbled first answer, as dummy weights give it."),
+]
+RequestTimeout = Annotated[
+    float,
+    typer.Option(
+        "--request-timeout", metavar="SECONDS", min=1, help="Give up on a server that sends nothing for this long."
+    ),
+]

@@ -55,7 +55,7 @@ def render(
         typer.Option(
             "--validate",
             metavar="cluster|FILE",
-            help="For a cluster: have its API server check the objects, or a CRD or JSON Schema; repeatable.",
+            help="For a cluster: check the objects with its API server, a CRD or a JSON Schema. Repeatable.",
         ),
     ] = None,
     replicas: Annotated[
@@ -76,7 +76,7 @@ def render(
         typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace that --validate asks about.")
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace for --validate cluster.")
     ] = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,

@@ -19,11 +19,9 @@ def smoke(
     name: options.OptionalStack = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="ID", help="Run this check alone, as in --only S9. Repeatable."),
+        typer.Option("--only", metavar="ID", help="Run only this check, such as S9. Repeatable."),
     ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option("--skip", metavar="ID", help="Leave a check out. Repeatable.")
-    ] = None,
+    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="ID", help="Skip this check. Repeatable.")] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -32,12 +30,15 @@ def smoke(
             help="Compare greedy texts with this server, which must not speculate.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the checks, and ask nothing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the checks; send no request.")] = False,
     request_timeout: Annotated[
-        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Longest time of one answer.")
+        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Time limit for one answer.")
     ] = 120,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Longest time of all; the rest is unknown.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1, help="Time limit for all checks; those left over are unknown."
+        ),
     ] = 600,
     json: options.Json = False,
 ) -> None:

@@ -18,10 +18,11 @@ def add_to(app: typer.Typer) -> None:
 def status(
     name: options.OptionalStack = None,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="The pods of a cluster, through your kubectl; NAME is a profile.")
+        bool, typer.Option("--kubernetes", help="Show the pods of a cluster, using your kubectl; NAME is a profile.")
     ] = False,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Another namespace than kubectl's own.")
+        str | None,
+        typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -21,96 +21,75 @@ def add_to(app: typer.Typer) -> None:
 
 def tune(
     profile: options.Profile,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            "--concurrency",
-            metavar="LIST",
-            help="Requests at once of your traffic. [default: 1,4,8, as far as it runs them]",
-        ),
-    ] = None,
+    concurrency: options.Concurrency = None,
     budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Longest time for all of it, as in 45m or 1h30m.")
+        str, typer.Option("--budget", metavar="TIME", help="Time limit for the whole run, such as 45m or 1h30m.")
     ] = "45m",
     k: Annotated[
         str | None,
-        typer.Option("--k", metavar="LIST", help="Drafted tokens to try. [default: 1,2,4,8 and each profile's own]"),
+        typer.Option(
+            "--k", metavar="LIST", help="Draft lengths to try, such as 2,4. [default: 1,2,4,8 and each profile's own]"
+        ),
     ] = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
             "--arm",
             metavar="PROFILE",
-            help="Compare this profile of the same target too. Repeatable.",
+            help="Also compare this profile, which must have the same target. Repeatable.",
             autocompletion=options.complete_profile,
         ),
     ] = None,
     others: Annotated[
-        bool, typer.Option("--others/--no-others", help="Compare the shipped profiles of its target and machine too.")
+        bool, typer.Option("--others/--no-others", help="Also compare the shipped profiles for its target and machine.")
     ] = True,
     try_: Annotated[
         list[str] | None,
         typer.Option(
             "--try",
             metavar="KEY=VALUE",
-            help="Try this on the fastest, as in --try speculative.attention_backend=FLASH_ATTN. Repeatable.",
+            help="Try this setting on the fastest, such as speculative.attention_backend=FLASH_ATTN. Repeatable.",
             autocompletion=options.complete_key,
         ),
     ] = None,
     prompts: options.Prompts = None,
-    category: Annotated[
-        str | None, typer.Option("--category", metavar="LIST", help="Kinds of prompts, as in chat,code. [default: all]")
-    ] = None,
+    category: options.Category = None,
     each: Annotated[
-        int, typer.Option("--each", metavar="N", min=0, help="Prompts of each category in the last round; 0 for all.")
+        int, typer.Option("--each", metavar="N", min=0, help="Prompts per category in the last round; 0 for all.")
     ] = 4,
     rounds: Annotated[
         int,
         typer.Option(
-            "--rounds", metavar="N", min=1, max=5, help="At most; each takes the better half of the one before."
+            "--rounds",
+            metavar="N",
+            min=1,
+            max=5,
+            help="Maximum number of rounds; each keeps the better half of the one before.",
         ),
     ] = 3,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Longest answer, in tokens.")
-    ] = 128,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Every answer is --max-tokens long. Flatters drafts; for costs only.")
-    ] = False,
-    temperature: Annotated[
-        float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling; 0 takes the likeliest token.")
-    ] = 0.0,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Leave the sampling to the server, as clients do that name no temperature.")
-    ] = False,
-    repeats: Annotated[
-        int,
-        typer.Option("--repeats", metavar="N", min=0, max=10, help="Measure a cell again whose reference step moved."),
-    ] = 1,
+    max_tokens: options.MaxTokens = 128,
+    ignore_eos: options.IgnoreEos = False,
+    temperature: options.Temperature = 0.0,
+    sample: options.Sample = False,
+    repeats: options.Repeats = 1,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Stop a compared profile that runs, to start it as it is measured.")
+        bool, typer.Option("--replace", help="Stop running servers of the compared profiles first.")
     ] = False,
-    accept_any_text: Annotated[
-        bool,
-        typer.Option(
-            "--accept-any-text", help="Accept an empty or garbled first answer: for dummy weights, that are only timed."
-        ),
-    ] = False,
+    accept_any_text: options.AcceptAnyText = False,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of the profile to write. [default: PROFILE-tuned]"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write it to, instead of your own profiles."),
+        typer.Option("--out", "-o", metavar="FILE", help="File to write the profile to, instead of your own profiles."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the tuning that was cut short.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be tried; start nothing.")] = False,
     engine: options.Engine = None,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
-    request_timeout: Annotated[
-        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Longest silence of the server.")
-    ] = 600,
+    request_timeout: options.RequestTimeout = 600,
     json: options.Json = False,
 ) -> None:
     """Find the draft and k that serve a machine and its traffic fastest, and write them as a profile of your own.

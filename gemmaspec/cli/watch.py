@@ -36,7 +36,7 @@ def watch(
             metavar="SECONDS",
             min=1,
             max=600,
-            help="How long drafts are judged over. [default: the profile's, which is 30]",
+            help="Time over which drafts are judged. [default: the profile's, which is 30]",
         ),
     ] = None,
     hang: Annotated[
@@ -46,7 +46,7 @@ def watch(
             metavar="SECONDS",
             min=1,
             max=3600,
-            help="Call it a hang after so long without a token. [default: the profile's; else 60, 300 without power]",
+            help="Report a hang after this time without a token. [default: the profile's; else 60, 300 without power]",
         ),
     ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
@@ -69,7 +69,9 @@ def watch(
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     found = use_case.watched(names or (), window_s=window, hang_s=hang)
-    output.progress(f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}; Ctrl-C ends it.")
+    output.progress(
+        f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}. Press Ctrl-C to stop."
+    )
     while found:
         began = time.monotonic()
         drawn = use_case.power()

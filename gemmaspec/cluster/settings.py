@@ -35,13 +35,13 @@ class Settings:
     def __post_init__(self) -> None:
         """Raise UsageError for what Kubernetes would refuse."""
         if not 1 <= self.replicas <= MOST_REPLICAS:
-            raise UsageError(f"--replicas is a number from 1 to {MOST_REPLICAS}, not {self.replicas}")
+            raise UsageError(f"--replicas must be a number from 1 to {MOST_REPLICAS}, not {self.replicas}")
         if not _STORAGE.fullmatch(self.storage):
-            raise UsageError(f"--storage is a size such as 100Gi or 1Ti, not {self.storage!r}")
+            raise UsageError(f"--storage must be a size such as 100Gi or 1Ti, not {self.storage!r}")
         for option, name in (("--runtime-class", self.runtime_class), ("--secret", self.secret)):
             if name is not None and not (len(name) <= LIMIT and _NAME.fullmatch(name)):
                 raise UsageError(
-                    f"{option} is a name of small letters, digits and hyphens, of at most {LIMIT}, not {name!r}"
+                    f"{option} must be a name of at most {LIMIT} lowercase letters, digits and hyphens, not {name!r}"
                 )
 
 
@@ -49,4 +49,4 @@ def target_named(text: str) -> To:
     """Return the target that --to names. Raises UsageError for any other."""
     if text in TARGETS:
         return text  # type: ignore[return-value]
-    raise UsageError(f"--to is one of {', '.join(TARGETS)}, not {text!r}")
+    raise UsageError(f"--to must be one of {', '.join(TARGETS)}, not {text!r}")

@@ -92,13 +92,14 @@ def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     folder = hub_cache(subject.loaded.profile)
     try:
         if subject.silent_hub:
-            raise subject.silent_hub
+            raise _about(one, *subject.silent_hub)
         if access.is_offline():
             raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
         listing = list_files(one.model, one.revision, role=one.role)
     except Unreachable as error:
-        subject.silent_hub = Unreachable(error.message.removeprefix(f"{one.role}.model: "), hint=error.hint)
-        return _without_the_hub(subject, one, subject.silent_hub)
+        silent = Unreachable(error.message.removeprefix(f"{one.role}.model: "), hint=error.hint)
+        subject.silent_hub = subject.silent_hub or (one.model, silent)
+        return _without_the_hub(subject, one, silent)
     except GemmaspecError as error:
         return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
     cache = Cache(folder)
@@ -108,6 +109,12 @@ def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
     if not cache.missing(listing):
         return ok(one.role, f"{shown} is in the cache")
     return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
+
+
+def _about(one: ModelRef, asked: str, error: Unreachable) -> Unreachable:
+    """Return the error of the model that was `asked` about, as that of another one."""
+    hint = error.hint and error.hint.replace(asked, one.model)
+    return Unreachable(error.message.replace(asked, one.model), hint=hint)
 
 
 def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
@@ -125,7 +132,7 @@ def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) 
     known, says = shipped_for(one.model), f"{error.message}, and it is not in the cache"
     if known:
         subject.to_fetch[one.role] = size = checkpoint_of(known).nbytes
-        says += f"; {size / 1e9:.2f} GB would have to be fetched, {known.says}"
+        says += f"; {size / 1e9:.2f} GB to fetch, computed from shapes that ship with gemmaspec"
     return failed(one.role, says, error.hint)
 
 

@@ -35,8 +35,8 @@ class DoctorSubject:
     to_fetch: dict[str, int] = field(default_factory=dict)
     """Bytes of target and draft that must still be fetched, by model, as far as known."""
 
-    silent_hub: Unreachable | None = None
-    """Why the Hub was not to be asked, once that is known: it is asked once, not for each model."""
+    silent_hub: tuple[str, Unreachable] | None = None
+    """The model that the Hub did not answer for, and the error: it is asked once, not for each model."""
 
     @property
     def profile(self) -> Profile | None:

@@ -86,7 +86,7 @@ def change(name: str, wish: str, note: Callable[[str], None], *, timeout_s: floa
         if now is None:
             _request(started.server, before.k)
             raise TimedOut(
-                f"{name} did not take k={k} within {timeout_s:.0f} s: it takes no step; k stays {before.k}",
+                f"{name} did not take k={k} within {timeout_s:.0f} s, because it took no step; k stays {before.k}",
                 hint=f"gemmaspec logs {name}",
             )
         return Changed(name=name, before=before.k, now=now, seconds=time.monotonic() - began)
@@ -125,9 +125,9 @@ def _running(name: str) -> tuple[Started, Engine, InUse]:
     engine = stacks.engine_of(started)
     state = stacks.look(started, engine)
     if state.status == "unknown":
-        raise EnvironmentMissing(f"whether {name} runs is not known: {state.detail}", hint=state.hint)
+        raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if state.status != "running":
-        raise EnvironmentMissing(f"{name} does not run", hint=f"gemmaspec up {started.profile}")
+        raise EnvironmentMissing(f"{name} is not running", hint=f"gemmaspec up {started.profile}")
     if engine.remote:
         raise EnvironmentMissing(
             f"the Docker engine of {name} is on another machine: its k cannot be changed from here",

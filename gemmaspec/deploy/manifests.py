@@ -53,7 +53,7 @@ def validate(rendered: Manifests, by: Sequence[str], *, namespace: str | None, n
 def _validate_by_file(rendered: Manifests, file: Path, note: Callable[[str], None]) -> None:
     content = read_regular(file, limit=MAX_SCHEMA, follow=True)
     if content is None:
-        raise UsageError(f"there is no file {file}", hint=f"--validate {CLUSTER}    # asks the cluster instead")
+        raise UsageError(f"missing file {file}", hint=f"--validate {CLUSTER}    # asks the cluster instead")
     try:
         schemas = read_schemas(content.decode("utf-8"), file=str(file))
     except UnicodeDecodeError:

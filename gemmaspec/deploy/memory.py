@@ -48,11 +48,11 @@ def wait_released(
     still = 0
     while still < _STILL:
         if time.monotonic() - began >= longest_s:
-            note(f"memory still comes back after {longest_s:.0f} s; starting all the same")
+            note(f"memory is still being freed after {longest_s:.0f} s; starting anyway")
             return
         time.sleep(poll_s)
         now = read()
         still = still + 1 if now - last < least else 0
         last = now
     if last - first >= least:
-        note(f"{(last - first) / 1e9:.1f} GB came back in {time.monotonic() - began:.0f} s")
+        note(f"{(last - first) / 1e9:.1f} GB were freed in {time.monotonic() - began:.0f} s")

@@ -78,7 +78,7 @@ def _on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
     asked = request.machine
     if asked is not None and asked not in (*MACHINES, HERE):
-        raise UsageError(f"--machine is {', '.join((*MACHINES, HERE))}, not {asked!r}")
+        raise UsageError(f"--machine must be one of {', '.join((*MACHINES, HERE))}, not {asked!r}")
     machine = asked
     if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
         gpus = nvidia.gpus()

@@ -141,7 +141,7 @@ def _running(name: str) -> Started:
     started = stacks.find(name)
     state = stacks.look(started)
     if state.status == "unknown":
-        raise EnvironmentMissing(f"whether {name} runs is not known: {state.detail}", hint=state.hint)
+        raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if state.status != "running":
         raise UsageError(f"{name} is not running", hint=f"gemmaspec up {started.profile}")
     return started

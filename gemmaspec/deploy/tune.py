@@ -258,7 +258,7 @@ class _Run:
             self._tried = replace(self._tried, failed={**self._tried.failed, arm.key: said})
             self._progress.note(f"{arm} is left out: {said}")
             return
-        self._stop = f"the target failed without speculation, which all is compared with: {said}"
+        self._stop = f"the target failed without speculation, the baseline of every comparison: {said}"
         if self._tried.rates(arm, 0) is None:
             error.message = self._stop
             raise error
@@ -342,13 +342,13 @@ class _Run:
         document, tried = stored.parse(content.decode(errors="replace"), file=str(self._file))
         if other := self._settings.differs(document["settings"]):
             raise UsageError(
-                f"the tuning in {self._file} was begun with another {other}: {document['settings'].get(other)!r}",
-                hint="the same options again with --resume, or begin anew without it",
+                f"the tuning in {self._file} was started with another {other}: {document['settings'].get(other)!r}",
+                hint="use the same options with --resume, or start again without it",
             )
         self._tried = dataclasses.replace(tried, loads=self._compared.loads, prompts=self._tried.prompts)
         self._provenance = {"machine": {}, "arms": {}, **document["provenance"]}
         self._spent_before = float(document["spent_s"])
-        self._progress.note(f"going on: {tried.kept}")
+        self._progress.note(f"resuming: {tried.kept}")
 
     def _outcome(self, ended: str, *, interrupted: bool) -> Outcome:
         choice = choose(self._tried, self._compared.field)

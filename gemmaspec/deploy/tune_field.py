@@ -94,8 +94,8 @@ def _loads(profile: Profile, asked: Sequence[int]) -> tuple[int, ...]:
     limit = profile.serve.max_num_seqs
     if limit and (above := [one for one in asked if one > limit]):
         raise UsageError(
-            f"--concurrency {above[0]}: {profile.name} runs {limit} requests at once (serve.max_num_seqs); "
-            "more would wait, and their waiting would be measured",
+            f"--concurrency {above[0]}: {profile.name} runs {limit} concurrent requests (serve.max_num_seqs); "
+            "more would queue, and the queueing would be measured",
             hint=f"--set serve.max_num_seqs={above[0]}",
         )
     return tuple(asked) or tuple(one for one in USUAL_LOADS if not limit or one <= limit)

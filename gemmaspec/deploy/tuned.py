@@ -39,15 +39,15 @@ def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
     """
     file = out.absolute() if out else own_folder() / f"{name or f'{loaded.profile.name}-tuned'}.yaml"
     if out and name and out.stem != name:
-        raise UsageError(f"--name {name} and --out {out} name two profiles")
+        raise UsageError(f"--name {name} and --out {out} name different profiles")
     if file.suffix != ".yaml" or not _NAME.fullmatch(file.stem):
-        raise UsageError(f"{file.name} is not a profile's file: NAME.yaml, with small letters, digits and hyphens")
+        raise UsageError(f"{file.name} is not a valid name; use NAME.yaml, with lowercase letters, digits and hyphens")
     if file == loaded.file or (file.exists() and _before(file) is None):
-        raise UsageError(f"{file} is there, and tune has not written it", hint="--name OTHER")
+        raise UsageError(f"{file} already exists, and tune did not write it", hint="--name OTHER")
     beside = [folder / f"{loaded.file.stem}.yaml" for folder in (file.parent, *profile_folders())]
     if next((one for one in beside if one.is_file()), None) != loaded.file:
         raise UsageError(
-            f"a profile in {file.parent} cannot extend {loaded.file}, which lies neither there nor with other profiles",
+            f"a profile in {file.parent} cannot extend {loaded.file}, which is neither there nor with other profiles",
             hint=f"--out {loaded.file.parent}/{file.name}",
         )
     return file
@@ -69,7 +69,7 @@ def write(
     """
     before = _before(file)
     if before and before.complete and not document["complete"]:
-        note(f"{file} is left as it is: a tuning that was not cut short has written it")
+        note(f"{file} was left unchanged, because a complete tuning wrote it")
         return None
     measured = load_profile(
         loaded.typed if loaded.file.stem == loaded.typed else str(loaded.file),
@@ -150,7 +150,7 @@ def remark(loaded: Loaded, engine: EngineName) -> str | None:
         facts = resolve(loaded, engine, cached(loaded.profile, engine)).facts()
     except (GemmaspecError, OSError) as error:
         said = error.message if isinstance(error, GemmaspecError) else str(error.strerror)
-        return f"warning: {when}; whether this is still what was measured cannot be told: {said}"
+        return f"warning: {when}; cannot tell whether this is still what was measured: {said}"
     differs = list(dict.fromkeys(_differences(tuned, loaded, facts)))
     if not differs:
         return f"{when}: machine, image, vLLM and models are those that were measured"

@@ -65,7 +65,7 @@ def parse_seen(text: str) -> Seen:
             sees_cache=bool(found["sees_cache"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise EnvironmentMissing("the image's python did not say what the machine has") from None
+        raise EnvironmentMissing("the probe in the image printed nothing that describes the machine") from None
 
 
 def _word(value: object) -> str:

@@ -54,7 +54,7 @@ def gpu_reading(said: Sequence[str]) -> GpuReading | str:
             return printable(str(problem))
         rates = tuple(float(rate) for rate in found["bytes_per_second"])
         if not rates or not all(0 < rate < _MOST for rate in rates):
-            return "it printed rates that cannot be"
+            return "it printed impossible rates"
         return GpuReading(gpu=printable(str(found["gpu"]), 80), bytes_per_second=rates)
     except (IndexError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return printable(said[-1]) if said else "it printed nothing"

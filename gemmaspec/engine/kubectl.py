@@ -87,7 +87,7 @@ def _kubectl(words: Sequence[str], *, what: str, stdin: str | None = None) -> st
     program = shutil.which("kubectl")
     if program is None:
         raise EnvironmentMissing(
-            "kubectl is not installed, and the cluster is asked through it",
+            "kubectl is not installed, but gemmaspec needs it to reach the cluster",
             hint="sudo apt-get install kubernetes-client    # or: https://kubernetes.io/docs/tasks/tools/",
         )
     command = [program, "--request-timeout=60s", *words]
@@ -110,8 +110,8 @@ def _failure(stderr: str, what: str) -> GemmaspecError:
     lines = [clean(line) for line in stderr.splitlines() if line.strip()]
     if any(sign in stderr.lower() for sign in _UNREACHABLE):
         # The lines before the last one are its attempts, each the same.
-        return EnvironmentMissing(f"kubectl does not reach a cluster: {lines[-1]}", hint="kubectl config get-contexts")
-    said = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES]) or "  (kubectl said nothing)"
+        return EnvironmentMissing(f"kubectl cannot reach a cluster: {lines[-1]}", hint="kubectl config get-contexts")
+    said = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES]) or "  (kubectl printed nothing)"
     return GemmaspecError(f"{what}:\n{said}")
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.detached import start_detached
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.report import MAX_REPORT, parse_report
@@ -234,25 +235,13 @@ def environment(server: Server, marker: str) -> dict[str, str]:
 
 
 def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start the command in its own session without a terminal, so that neither Ctrl-C nor the shell's end stops it."""
-    log = server.run_dir / LOG
     neutral = server.run_dir / "cwd"  # an empty folder, so that no file of the user can shadow a module
     try:
         neutral.mkdir(exist_ok=True)
-        if log.exists():
-            log.replace(log.with_name(f"{LOG}.1"))
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
-        raise unwritable(log, error) from None
-    try:
-        return subprocess.Popen(
-            command, env=env, cwd=neutral, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise EnvironmentMissing(f"cannot run {server.python}: {error.strerror}", hint="gemmaspec doctor") from None
-    finally:
-        os.close(output)
+        raise unwritable(neutral, error) from None
+    log, program = server.run_dir / LOG, str(server.python)
+    return start_detached(command, program=program, environment=env, folder=neutral, log=log)
 
 
 @contextlib.contextmanager

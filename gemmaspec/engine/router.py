@@ -15,13 +15,14 @@ from typing import Final
 
 from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.detached import start_detached
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.routing import Routing, routing
 from gemmaspec.engine.server import State
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.exclusive import exclusively
-from gemmaspec.files import unwritable, write_whole
+from gemmaspec.files import write_whole
 from gemmaspec.profile.router import Policy, RouterKind
 from gemmaspec.stack.router import CONFIG_FILE, haproxy_config, vllm_router_args
 
@@ -155,7 +156,13 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
     # logs every request with its X-Session-ID unless RUST_LOG says otherwise: --log-level changes nothing in 0.1.17.
     environment = kept | {"SPT_NOENV": "1", "RUST_LOG": "warn", MARKER: made.marker}
     try:
-        child = _detached(router, environment)
+        child = start_detached(
+            router.command,
+            program=router.program,
+            environment=environment,
+            folder=router.folder,
+            log=router.folder / LOG,
+        )
         known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
         record.write(router.folder, known)
     except BaseException:
@@ -163,25 +170,6 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
         record.forget(router.folder)
         raise
     return child
-
-
-def _detached(router: Router, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    log = router.folder / LOG
-    try:
-        if log.exists():
-            log.replace(log.with_name(f"{LOG}.1"))
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError as error:
-        raise unwritable(log, error) from None
-    try:
-        return subprocess.Popen(
-            router.command, env=environment, cwd=router.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise EnvironmentMissing(f"cannot run {router.program}: {error.strerror}", hint="gemmaspec doctor") from None
-    finally:
-        os.close(output)
 
 
 def _wait(router: Router, child: subprocess.Popen[bytes]) -> None:

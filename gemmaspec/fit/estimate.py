@@ -51,19 +51,14 @@ def share_of(nbytes: float) -> Share:
     )
 
 
-def measured_share(share: float, basis: str) -> Share:
-    """Return a share measured on the machine itself."""
-    return Share(low=share, typical=share, high=share, basis=basis)
-
-
-def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float, share: Share | None = None) -> SpeedEstimate:
+def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float) -> SpeedEstimate:
     """Return the speed of steps that yield `tokens` tokens, those of all requests together.
 
     `reads` has the bytes of each pass of a step, one after the other: the target's, and every pass of the draft.
-    `bandwidth` is that of all GPUs, in bytes per second. Without a `share` that was measured, each pass reaches the
-    published share of its size; the share that is returned is that of the largest pass.
+    `bandwidth` is that of all GPUs, in bytes per second. Each pass reaches the published share of its size; the share
+    that is returned is that of the largest pass.
     """
-    shares = [share or share_of(nbytes) for nbytes in reads]
+    shares = [share_of(nbytes) for nbytes in reads]
 
     def speed(of: Callable[[Share], float]) -> float:
         seconds = sum(nbytes / (bandwidth * of(one)) for nbytes, one in zip(reads, shares, strict=True))
@@ -73,5 +68,5 @@ def estimate(reads: Sequence[int], *, bandwidth: float, tokens: float, share: Sh
         tokens_per_second=speed(lambda one: one.typical),
         low=speed(lambda one: one.low),
         high=speed(lambda one: one.high),
-        share=share or share_of(max(reads)),
+        share=share_of(max(reads)),
     )

@@ -31,14 +31,6 @@ def tokens_per_step(a: float, k: int) -> float:
     return float(k + 1) if a >= 1 else (1 - a ** (k + 1)) / (1 - a)
 
 
-def tokens_of(accepted: Sequence[float]) -> float:
-    """Return the same from the acceptance at each position, which includes all earlier ones.
-
-    That is accepted_tokens_per_pos over drafts, as vLLM counts them (vllm:spec_decode_num_accepted_tokens_per_pos).
-    """
-    return 1.0 + sum(accepted)
-
-
 def acceptance_of(length: float, k: int) -> float:
     """Return the acceptance per token with which a step yields `length` tokens on average."""
     if length >= k + 1:

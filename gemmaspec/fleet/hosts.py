@@ -166,7 +166,7 @@ def _wrong_docker(value: str) -> str | None:
     if parts.scheme not in _SCHEMES:
         return f"{value!r} must begin with ssh://, tcp:// or unix://"
     if parts.password:
-        return "a password does not belong into this file; use an SSH key"
+        return "a password does not belong in this file; use an SSH key"
     missing = not parts.path.startswith("/") if parts.scheme == "unix" else not parts.hostname
     dashed = (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-")
     if missing or dashed or not port_is_valid or any(char.isspace() or not char.isprintable() for char in value):

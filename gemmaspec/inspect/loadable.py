@@ -148,8 +148,8 @@ def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="shapes-differ",
             severity="error",
-            message=f"{_number(len(wrong), 'tensor')} of other shapes than config.json says: {tensor.name} has {has}, "
-            f"and {rows} x {columns} is wanted",
+            message=f"{_number(len(wrong), 'tensor')} with other shapes than config.json declares: {tensor.name} has "
+            f"{has}, but {rows} x {columns} is expected",
             impact="vLLM's parameters have the shapes of config.json, so the weights do not fit.",
             fix="take config.json and weights from the same checkpoint",
         )

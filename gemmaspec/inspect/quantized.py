@@ -155,7 +155,7 @@ def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             message=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, but neither config.json nor "
             "hf_quant_config.json declares a quantization",
             impact="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
-            "their scales are other weights.",
+            "their scales are wrong.",
             fix="the export's hf_quant_config.json, or quantization_config in config.json, was left behind: get it",
         )
 

@@ -53,7 +53,7 @@ def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             message=f"{found.pre_quant_scales} modules have a pre_quant_scale, but {algorithm or 'nothing'} is "
             "declared",
             impact="pre_quant_scale belongs to NVFP4_AWQ; vLLM has no parameter for it, and without it the weights "
-            "are other weights.",
+            "are wrong.",
             fix=f"declare quant_algo: {AWQ}, and require the patch",
             patches=("nvfp4-awq",),
         )

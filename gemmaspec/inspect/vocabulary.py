@@ -58,7 +58,7 @@ def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | 
             severity="note",
             message="their tokenizer.json are different files; whether the same words have the same numbers can be "
             "told only from whole files on this machine",
-            fix=f"hf download {draft.ref} tokenizer.json, the same for {target.ref}, then ask again",
+            fix=f"hf download {draft.ref} tokenizer.json    # and the same for {target.ref}; then inspect again",
         )
     elif words[0] == words[1]:
         message = "their tokenizer.json are written differently, but every token has the same id in both"

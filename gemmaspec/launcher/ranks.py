@@ -168,7 +168,7 @@ class _Table:
                 self._accept() if key.fileobj is self.listener else self._hear(key.fileobj)  # type: ignore[arg-type]
             for connection, (since, _) in list(self.speaking.items()):
                 if time.monotonic() - since > TALK_S:
-                    self._drop(connection, "said nothing")
+                    self._drop(connection, "sent nothing")
 
     def _accept(self) -> None:
         try:
@@ -198,7 +198,7 @@ class _Table:
         elif b"\n" in text:
             self._seat(connection, text.partition(b"\n")[0])
         elif not data:
-            self._drop(connection, "said nothing" if not text else "broke off")
+            self._drop(connection, "sent nothing" if not text else "broke off")
         else:
             self.speaking[connection] = (since, text)
 
@@ -210,16 +210,15 @@ class _Table:
             self._drop(connection, f"sent an invalid line: {error}")
             return
         if card.rank in self.seated:
-            why = (
-                f"rank {card.rank} is already there: {self.seated[card.rank][1].node}; each host has a rank of its own"
-            )
-            self.say(f"WARNING: {card.title} came too, but {why}")
+            node = self.seated[card.rank][1].node
+            why = f"rank {card.rank} is already connected: {node}; each host has a rank of its own"
+            self.say(f"WARNING: {card.title} connected too, but {why}")
             self._refuse(connection, why)
             self._drop(connection, "")
             return
         del self.speaking[connection]
         self.seated[card.rank] = (connection, card)
-        self.say(f"{card.title} is there")
+        self.say(f"{card.title} is connected")
 
     def _refuse(self, connection: socket.socket, why: str) -> None:
         """Tell a peer that it is none of the ranks, so that a real one does not come again and again."""
@@ -231,7 +230,7 @@ class _Table:
         for rank, (one, card) in list(self.seated.items()):
             if one is connection:
                 del self.seated[rank]
-                self.say(f"WARNING: {card.title} went away before the comparison; waiting for it again")
+                self.say(f"WARNING: {card.title} disconnected before the comparison; waiting for it again")
         self.selector.unregister(connection)
         connection.close()
 
@@ -251,7 +250,9 @@ class _Table:
             return Answer(code=min(card.code for card in failed), lines=tuple(lines), nodes=nodes)
         if missing := self._missing():
             names = ", ".join(map(str, missing))
-            line = f"rank {names} did not come to {self.place.meeting}: is it started, and can it reach this address?"
+            line = (
+                f"rank {names} did not connect to {self.place.meeting}: is it started, and can it reach this address?"
+            )
             return Answer(code=7, lines=(line,), nodes=nodes)
         lines = [line for card in cards[1:] for line in differences(self.card, card)]
         more = [f"and {len(lines) - MOST_LINES} more differences"] if len(lines) > MOST_LINES else []
@@ -265,7 +266,7 @@ class _Table:
             try:
                 _send(connection, message)
             except OSError:
-                lost.append(f"{card.title} went away during the comparison")
+                lost.append(f"{card.title} disconnected during the comparison")
         return replace(answer, code=6, lines=tuple(lost)) if lost and answer.code == 0 else answer
 
 

@@ -61,10 +61,31 @@ def partner(subject: Subject) -> Iterator[Issue]:
         if given and not given.negated and subject.value(wanted) != value:
             message = f"{flag} requires {wanted}={value}, and vLLM stops without it"
             yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or remove it")
-    counted = subject.argument("--per-request-spec-decode-metrics")
-    if counted and not counted.negated and not subject.asked_method:
+    for flag, message, fix in _conditions(subject):
+        given = subject.argument(flag)
+        if given and not given.negated:
+            yield Issue(path=given.path, message=message, fix=fix)
+
+
+def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield each flag whose condition is not met, with the message and the fix."""
+    if not subject.asked_method:
         message = "it counts draft tokens, and vLLM stops without a draft"
-        yield Issue(path=counted.path, message=message, fix="remove it, or add speculative")
+        yield "--per-request-spec-decode-metrics", message, "remove it, or add speculative"
+    fault_tolerance = "--enable-fault-tolerance"  # EngineArgs.create_engine_config, 0.27.0 and later
+    if not subject.switched("--data-parallel-external-lb") and not subject.argument("--data-parallel-rank"):
+        message = f"{fault_tolerance} requires --data-parallel-external-lb, and vLLM stops without it"
+        yield fault_tolerance, message, "remove it"
+    if subject.method == "dspark":  # VllmConfig, every release that has both
+        yield "--enable-dbo", "two micro-batches do not work with dspark, and vLLM stops", "remove it"
+    if subject.runs(">=0.31"):  # VllmConfig: from then on, a connector hands out the routed experts
+        experts = "--enable-return-routed-experts"
+        if subject.runner == "v1":
+            message = f"{experts} requires model runner v2, and vLLM {subject.vllm} uses v1 here"
+            yield experts, message, "remove it"
+        elif subject.switched("--enable-prefix-caching") is False:
+            message = f"{experts} requires prefix caching, and vLLM stops without it"
+            yield experts, message, "remove it, or set serve.enable_prefix_caching: true"
 
 
 @rule("GS113", "error", any_release=True)

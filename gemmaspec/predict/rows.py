@@ -82,11 +82,6 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     return tuple(_row(row, f"{file}: row {number}") for number, row in enumerate(raw, 1))
 
 
-def document_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return rows in the format of a measured file."""
-    return {"rows": [row_json(row) for row in rows]}
-
-
 def row_json(row: Row) -> dict[str, Any]:
     """Return one row in the format of a measured file."""
     own = {"vllm": row.setting.vllm} if row.setting.vllm else {}

@@ -114,13 +114,13 @@ _FAILURES: Final = {
     Fault.FAILED: "the request failed inside the server",
     Fault.BROKEN_OFF: "the server broke off in the middle of the answer",
     Fault.MALFORMED: "the answer is malformed",
-    Fault.HUGE: "the answer is longer than any that was asked for",
+    Fault.HUGE: "the answer is longer than the request allows",
 }
 _UNKNOWN: Final = {
     Fault.REFUSED: "the server refuses the request",
     Fault.UNREACHABLE: "the server cannot be reached",
-    Fault.ENDLESS: "the answer had not ended when its time was up",
-    Fault.NOT_ASKED: "not asked: the time of the run was up",
+    Fault.ENDLESS: "the answer did not end within its time limit",
+    Fault.NOT_ASKED: "not asked, because --timeout was reached",
 }
 
 

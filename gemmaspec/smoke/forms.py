@@ -100,7 +100,7 @@ def _ends(received: Received) -> Judged:
     if found := loop(answer.content) or loop(answer.reasoning):
         return failed(f"{found}, {answer.completion_tokens} tokens: {shown(answer.content)}", ask.key)
     if answer.finish == "length":
-        return unknown("the answer was cut off after 384 tokens, without going round in circles", ask.key)
+        return unknown("the answer was cut off after 384 tokens, without a loop", ask.key)
     return _fit(received, Cities)
 
 
@@ -122,7 +122,7 @@ def _calls_whole(received: Received) -> Judged:
         ask, wrong = bad[0]
         return failed(f"{len(bad)} of {len(streams)} streams are wrong, the first ({where(ask)}): {wrong}", ask.key)
     if len(whole.calls) < 2:
-        return unknown("the model called one tool, and two were to be called", "whole")
+        return unknown("the model called one tool instead of two", "whole")
     return passed(f"{len(streams)} streams with the same {len(whole.calls)} calls as without a stream")
 
 

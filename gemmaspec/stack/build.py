@@ -64,6 +64,26 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
             f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
             hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first; or: render --to lws",
         )
+    files = _files(loaded, form=form, paths=paths)
+    if form == "rank" and profile.watch.container:
+        _refuse_watch_elsewhere(loaded, form)
+    if form in ("process", "rank"):
+        return Stack(profile=profile, files=files)
+    if not profile.image:
+        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+    if profile.watch.container:
+        _refuse_watch_elsewhere(loaded, form)
+        files |= watch_files(profile, live_k=bool(live_k(profile)))
+    compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
+    return Stack(
+        profile=profile,
+        files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
+    )
+
+
+def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]:
+    """Return the files by name that the server itself reads or runs."""
+    profile = loaded.profile
     files = {
         "plan.json": plan_text(profile_plan(profile, Shelf(data.patch_folders()))),
         "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
@@ -80,20 +100,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     if profile.chat.template:
         files[TEMPLATE_FILE] = _template_text(loaded)
-    if form == "rank" and profile.watch.container:
-        _refuse_watch_elsewhere(loaded, form)
-    if form in ("process", "rank"):
-        return Stack(profile=profile, files=files)
-    if not profile.image:
-        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
-    if profile.watch.container:
-        _refuse_watch_elsewhere(loaded, form)
-        files |= watch_files(profile, live_k=bool(live_k(profile)))
-    compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
-    return Stack(
-        profile=profile,
-        files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
-    )
+    return files
 
 
 def _refuse_watch_elsewhere(loaded: Loaded, form: Form) -> None:

@@ -140,7 +140,7 @@ def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
     if one.serve.max_model_len and shorter:
         return f"its context ends at {one.serve.max_model_len:,} tokens"
     if one.serve.max_num_seqs and one.serve.max_num_seqs < max(loads):
-        return f"it runs {one.serve.max_num_seqs} requests at once (serve.max_num_seqs), and {max(loads)} are asked for"
+        return f"its serve.max_num_seqs is {one.serve.max_num_seqs}, below --concurrency {max(loads)}"
     return None
 
 

@@ -56,8 +56,8 @@ def seconds_of(text: str, option: str) -> float:
     whole = "".join(text.split())
     parts = _PART.findall(whole)
     if not parts or "".join("".join(one) for one in parts) != whole:
-        raise UsageError(f"{option} is a length of time, as in 45m, 1h30m or 90s; not {text!r}")
+        raise UsageError(f"{option} must be a time such as 45m, 1h30m or 90s, not {text!r}")
     seconds = sum(float(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
     if seconds <= 0:
-        raise UsageError(f"{option} is 0: nothing can be tried in no time")
+        raise UsageError(f"{option} must be greater than 0")
     return seconds

@@ -61,12 +61,12 @@ def parse(text: str, *, file: str) -> tuple[dict[str, Any], Tried]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or (found.get("kind"), found.get("schema")) != (KIND, SCHEMA):
-        raise UsageError(f"{file} is damaged, or another gemmaspec wrote it", hint="begin anew, without --resume")
+        raise UsageError(f"{file} is damaged, or another gemmaspec wrote it", hint="start again, without --resume")
     maps = all(isinstance(found.get(name), dict) for name in ("settings", "provenance"))
     try:
         tried = TypeAdapter(Tried).validate_python(found.get("tried"))
     except ValidationError:
         tried = None
     if tried is None or not maps or not isinstance(found.get("spent_s"), int | float):
-        raise UsageError(f"{file} is damaged: what was tried cannot be read", hint="begin anew, without --resume")
+        raise UsageError(f"{file} is damaged: what was tried cannot be read", hint="start again, without --resume")
     return found, tried

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,16 +109,3 @@ def block_config(kind: str) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
     }
-
-
-def per_layer_form(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration in the form of transformers 5.16 and newer."""
-    changed = copy.deepcopy(dict(config))
-    text = changed["text_config"]
-    own: dict[str, Any] = {"head_dim": text.pop("global_head_dim")}
-    heads = text.pop("num_global_key_value_heads")
-    if text["attention_k_eq_v"] and heads is not None:
-        own["num_key_value_heads"] = heads
-    full = [index for index, kind in enumerate(text["layer_types"]) if kind == "full_attention"]
-    text["per_layer_config"] = {f"{index:02d}": own for index in full}
-    return changed

@@ -54,7 +54,7 @@ def link_lines(link: Link, plan: MemoryPlan) -> Iterator[str]:
     yield f"  bound     a step sends {size(link.sent)} from each to the others, 2 sums in each layer{rate}: no less"
     yield (
         f"  estimate  {link.sums} sums x {ASSUMED_S * 1e6:g} us = {link.waiting * 1e3:.1f} ms more for each step; the "
-        "us are assumed and were never measured, and the speeds above do not have them"
+        "time of a sum is assumed, not measured, and the speeds above do not include it"
     )
 
 

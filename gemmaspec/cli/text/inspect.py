@@ -130,7 +130,11 @@ def _quantization(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     declared = checkpoint.quantization
     yield "declared", _declared(declared) if declared else "no quantization"
     formats = stored(checkpoint.tensors).formats
-    yield "stored", ", ".join(f"{len(names)} modules as {kind}" for kind, names in formats.items()) or "nothing"
+    yield (
+        "stored",
+        ", ".join(f"{len(names)} module{'s' if len(names) != 1 else ''} as {kind}" for kind, names in formats.items())
+        or "nothing",
+    )
     if declared and declared.excluded:
         shown = ", ".join(declared.excluded[:6])
         more = f" and {len(declared.excluded) - 6} more" if len(declared.excluded) > 6 else ""

@@ -30,7 +30,9 @@ def show(found: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
         output.json_data({"pods": [_document(each) for each in found]})
         return
     if not found:
-        output.progress("no pod of gemmaspec is in this namespace; another one: --namespace NAME")
+        output.progress(
+            "no gemmaspec pods in this namespace; for another one: gemmaspec status --kubernetes --namespace NAME"
+        )
         return
     table.show(_COLUMNS, [_row(each) for each in found])
     reports = [each.report for each in found if each.report]

@@ -1,0 +1,36 @@
+"""Start a process that outlives the command that started it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.files import unwritable
+
+
+def start_detached(
+    command: Sequence[str], *, program: str | Path, environment: Mapping[str, str], folder: Path, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a command in its own session without a terminal, so that neither Ctrl-C nor the shell's end stops it.
+
+    It runs in `folder` and writes to `log`; the log of the previous start is kept with .1 appended. Raises
+    EnvironmentMissing if the log cannot be written or `program`, as errors name it, cannot be run.
+    """
+    try:
+        if log.exists():
+            log.replace(log.with_name(f"{log.name}.1"))
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise unwritable(log, error) from None
+    try:
+        return subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot run {program}: {error.strerror}", hint="gemmaspec doctor") from None
+    finally:
+        os.close(output)
