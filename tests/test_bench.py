@@ -33,6 +33,7 @@ from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.stream import Broken
 from gemmaspec.predict.rows import parse_rows
 from gemmaspec.profile.load import load_profile
+from tests.docker_support import wait_for
 from tests.fake_vllm import FakeVllm, fake_vllm
 
 
@@ -520,7 +521,7 @@ def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with GpuWatch() as watch:
-        time.sleep(0.5)
+        wait_for(lambda: watch.summary())
     found = watch.summary()
     assert found is not None
     assert found["power_w"] == {"median": 41.37, "min": 41.37, "max": 41.37}
@@ -528,5 +529,5 @@ def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "memory_used" not in found
     script.write_text("#!/bin/sh\nexit 9\n")
     with GpuWatch() as watch:
-        time.sleep(0.2)
+        wait_for(lambda: not watch._thread.is_alive())
     assert watch.summary() is None

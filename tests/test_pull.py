@@ -296,7 +296,7 @@ def test_ctrl_c_ends_it_soon_and_what_came_is_kept(hub: Hub, call: Caller) -> No
     began = time.monotonic()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert [file.stat().st_size > 0 for file in blobs.glob("*.incomplete")] == [True]
     call.said += err
 
