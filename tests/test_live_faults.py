@@ -127,6 +127,34 @@ def test_a_hang_where_the_power_is_unknown_takes_longer_to_be_named_and_ends_wit
     assert (event.kind, event.begins, event.reason) == (FaultKind.HANGS, False, "the server generates tokens again")
 
 
+def idle(seconds: Iterable[int], tokens: float = 0.0) -> Iterator[Sample]:
+    """A server without requests."""
+    return series(seconds, drafts=0.0, accepted=(0.0,) * 4, tokens=0.0, running=0.0, base=tokens)
+
+
+def test_a_server_that_hangs_between_two_requests_is_named_by_a_question_that_waits() -> None:
+    """Its gauges say for ever that nothing runs, because the engine sends them with each step."""
+    faults = Faults()
+    silent = [one.at for one in idle(range(70)) if not faults.add(one, power_w=20.0) and faults.silent(power_w=20.0)]
+    assert silent == [float(second) for second in range(60, 70)]
+    asked = [(one.at, event) for one in idle(range(70, 200)) for event in faults.add(one, power_w=20.0, asked=True)]
+    ((at, begins),) = asked
+    assert at == 129.0
+    assert begins.reason == "a question of the watch waits, but no token for 60 s; the GPU draws 20 W"
+    assert fed(idle(range(200, 220)), faults, power=20.0) == [], "a question that was given up is no token"
+    assert faults.silent(power_w=20.0), "so that its end is seen too"
+    ((_, ends),) = fed(idle(range(220, 222), tokens=1.0), faults, power=20.0)
+    assert (ends.kind, ends.begins) == (FaultKind.HANGS, False)
+    assert not faults.silent(power_w=20.0)
+
+
+def test_a_question_that_is_answered_in_time_is_no_fault() -> None:
+    faults = Faults()
+    assert fed(idle(range(100)), faults) == []
+    assert [event for one in idle(range(100, 390)) for event in faults.add(one, asked=True)] == []
+    assert fed(idle(range(390, 600), tokens=1.0), faults) == []
+
+
 REFERENCE = Reference(seconds={(0, 1): 0.10, (4, 1): 0.12, (0, 8): 0.11, (4, 8): 0.30})
 """Of one request and of eight at once: at eight, four drafted tokens cost nearly three steps."""
 POOR = (1.0, 0.3, 0.1, 0.1)

@@ -102,6 +102,19 @@ def test_what_needs_a_restart_is_only_reported_with_the_reason(fake: FakeServer,
     assert not (tmp_path / "k.json").exists()
 
 
+def test_a_server_that_looks_idle_is_asked_for_a_token_once_in_its_patience(fake: FakeServer, tmp_path: Path) -> None:
+    one = beside(fake, tmp_path, "watch.container=true", "watch.hang_seconds=30")
+    one.faults.limits = dataclasses.replace(one.faults.limits, hang_without_power_s=0)
+    fake.metrics = running(0, 7)
+    for _ in range(4):
+        assert list(one.look()) == []
+        if one.question._thread:
+            one.question._thread.join()
+    ((path, body),) = [(path, body) for path, _, body in fake.requests if body]
+    assert path == "/v1/chat/completions"
+    assert (body["model"], body["max_tokens"]) == (one.settings.model, 1)
+
+
 def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: FakeServer, tmp_path: Path) -> None:
     receiver = Receiver()
     one = beside(fake, tmp_path)

@@ -273,6 +273,19 @@ def test_a_hung_server_is_not_waited_for(one: Watched, fake: FakeServer) -> None
     assert restart.calls == [(one.started.server.name, False)]
 
 
+def test_a_server_that_looks_idle_and_answers_no_question_hangs(one: Watched, fake: FakeServer) -> None:
+    one.policy = Policy(on_hang="restart")
+    one.faults = Faults(limits=Limits(hang_without_power_s=0.0))
+    one.started = dataclasses.replace(one.started, server=dataclasses.replace(one.started.server, needs_api_key=True))
+    fake.metrics, fake.seconds_per_byte = running(0, 5), 0.2  # its answer takes a minute
+    assert list(look(one, power_w=None, restart=Restarts())) == []
+    assert one.question.waits
+    lines = list(look(one, power_w=None, restart=Restarts()))
+    assert [line.what for line in lines] == ["begins", "restarted"]
+    assert not one.question.waits, "what the server of before owes is no fault of the one that runs now"
+    assert lines[0].reason.startswith("a question of the watch waits, but no token for ")
+
+
 @pytest.mark.parametrize("on_exit", ["report", "restart"])
 def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
     one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]

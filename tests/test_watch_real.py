@@ -112,6 +112,19 @@ def running() -> float:
     return float(found)
 
 
+def test_an_engine_that_hangs_between_two_requests_is_named(watch: Watching) -> None:
+    """Its gauges say that nothing runs, and go on to say so: only a question of the watch finds out."""
+    core().send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        at, line = watch.until("begins", "hangs")
+        NOTICED["hangs while idle"] = at - began
+    finally:
+        core().send_signal(signal.SIGCONT)
+    assert line["reason"].startswith("a question of the watch waits")
+    watch.until("ends", "hangs")
+
+
 def test_an_engine_that_hangs_and_one_that_is_killed_are_named(watch: Watching) -> None:
     time.sleep(3)  # it has read the counters, if this test runs alone
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,7 +21,7 @@ from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
-from gemmaspec.engine.server import Engine, State
+from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
 from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
@@ -29,8 +30,10 @@ from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
 from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.ready.first_request import api_key_for
+from gemmaspec.ready.first_request import api_key_for, user_message
+from gemmaspec.ready.http import exchange
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.sidecar.question import LONGEST_S, Question
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -70,6 +73,7 @@ class Watched:
     hook: tuple[str, ...]
     webhook: str | None = None
     faults: Faults = field(default_factory=Faults)
+    question: Question = field(default_factory=Question)
     restarts: list[float] = field(default_factory=list)
     """When `watch` restarted it, in seconds since 1970."""
     failures: int = 0
@@ -173,8 +177,18 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     if one.failures >= _GONE_AFTER:
         yield _line(one, "answers")
     one.failures = 0
-    elsewhere = one.started.server.reached_at is not None  # and so are its GPUs
-    yield from _told(one, one.faults.add(sample, power_w=None if elsewhere else power_w), restart)
+    if one.started.server.reached_at is not None:  # on another machine, and so are its GPUs
+        power_w = None
+    yield from _told(one, one.faults.add(sample, power_w=power_w, asked=one.question.waits), restart)
+    if one.faults.silent(power_w=power_w):
+        one.question.ask(partial(_ask, one.started.server), every_s=one.faults.limits.patience(power_w))
+
+
+def _ask(server: Server) -> None:
+    """Ask for one token; whatever comes back is an answer."""
+    body = {"model": server.model, "messages": [user_message("Hello")], "temperature": 0, "max_tokens": 1}
+    with contextlib.suppress(GemmaspecError):
+        exchange(server, "/v1/chat/completions", body=body, timeout_s=LONGEST_S, api_key=api_key_for(server))
 
 
 def _read(one: Watched) -> Sample:
@@ -259,7 +273,7 @@ def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterat
         return
     one.last = f"{event.kind}: {what}"
     one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
-    one.faults = Faults(limits=one.faults.limits, reference=one.faults.reference)
+    one.faults, one.question = Faults(limits=one.faults.limits, reference=one.faults.reference), Question()
     yield _line(one, "off" if done.action == "off" else "restarted")
 
 

@@ -37,6 +37,10 @@ class Limits:
     """Restarts within this time are a loop, and as long without one ends it."""
     loop_restarts: int = 3
 
+    def patience(self, power_w: float | None) -> float:
+        """Return for how many seconds no token is no hang; `power_w` is what the GPU draws, None if unknown."""
+        return self.hang_s if power_w is not None else self.hang_without_power_s
+
 
 def limits_of(*, window_s: float, hang_s: float | None) -> Limits:
     """Return the limits of a profile or of options; without `hang_s`, a hang takes as long as by default."""
@@ -92,6 +96,8 @@ class Faults:
     _runs: dict[FaultKind, _Run] = field(default_factory=lambda: {kind: _Run() for kind in FaultKind})
     _progress: Sample | None = None
     """The last sample that had made a token, read a prompt, or had nothing to do."""
+    _token: Sample | None = None
+    """The last sample that had made a token or read a prompt."""
     _restarts: list[float] = field(default_factory=list)
 
     @property
@@ -99,18 +105,30 @@ class Faults:
         """Return the faults that have begun and not ended."""
         return tuple(kind for kind, run in self._runs.items() if run.active)
 
-    def add(self, sample: Sample, *, power_w: float | None = None) -> list[Event]:
-        """Return the faults that begin or end with this sample."""
+    def add(self, sample: Sample, *, power_w: float | None = None, asked: bool = False) -> list[Event]:
+        """Return the faults that begin or end with this sample.
+
+        `asked` says that a question of the watch itself waits for its answer; see `silent`.
+        """
         last = self._last
         if last is None or restarted(last, sample):
             return self._anew(sample, again=last is not None)
-        events = [*self._looped(sample), *self._hang(last, sample, power_w)]
+        events = [*self._looped(sample), *self._hang(last, sample, power_w, asked)]
         self._last = sample
         assert self._edge
         if sample.at - self._edge.at >= self.limits.window_s:
             events += self._close(self._edge, sample)
             self._edge = sample
         return events
+
+    def silent(self, *, power_w: float | None = None) -> bool:
+        """Return whether only a question can tell whether the server is idle or hangs.
+
+        The engine sends its gauges with each step (v1/metrics/loggers.py, 0.19.0 to 0.33.0). One that hangs between two
+        requests therefore reports no request for ever, however many wait for it.
+        """
+        last, token = self._last, self._token
+        return last is not None and token is not None and last.at - token.at >= self.limits.patience(power_w)
 
     def gone(self, reason: str) -> list[Event]:
         """Return that the server has exited, once; its next sample ends that."""
@@ -127,7 +145,7 @@ class Faults:
             for kind in self.active
             if kind is not FaultKind.RESTARTS
         ]
-        self._last, self._edge, self._progress, self._first = sample, sample, sample, True
+        self._last, self._edge, self._progress, self._token, self._first = sample, sample, sample, sample, True
         self._runs = {kind: _Run() for kind in FaultKind} | {FaultKind.RESTARTS: kept}
         if again:
             self._restarts.append(sample.at)
@@ -176,28 +194,27 @@ class Faults:
             return [Event(kind=kind, begins=False, reason=f"{GOOD_WINDOWS} good windows")]
         return []
 
-    def _hang(self, last: Sample, now: Sample, power_w: float | None) -> list[Event]:
-        moved = (
-            now.generation_tokens > last.generation_tokens
-            or now.prompt_tokens > last.prompt_tokens
-            or now.running == 0
-            or self._progress is None
-            or (power_w is not None and power_w >= IDLE_POWER_W)
-        )
+    def _hang(self, last: Sample, now: Sample, power_w: float | None, asked: bool) -> list[Event]:
         run = self._runs[FaultKind.HANGS]
-        if moved:
-            self._progress = now
-            if not run.active:
-                return []
+        grew = now.generation_tokens > last.generation_tokens or now.prompt_tokens > last.prompt_tokens
+        if grew or self._token is None:
+            self._token = now
+        if run.active and grew:
             run.active = False
+            self._progress = now
             return [Event(kind=FaultKind.HANGS, begins=False, reason="the server generates tokens again")]
-        assert self._progress
+        idle = now.running == 0 and not asked
+        works = power_w is not None and power_w >= IDLE_POWER_W
+        if grew or idle or works or self._progress is None:
+            self._progress = now
+            return []
         still = now.at - self._progress.at
-        if run.active or still < (self.limits.hang_s if power_w is not None else self.limits.hang_without_power_s):
+        if run.active or still < self.limits.patience(power_w):
             return []
         run.active = True
         power = "" if power_w is None else f"; the GPU draws {power_w:.0f} W"
-        said = f"{now.running:.0f} running requests, but no token for {still:.0f} s{power}"
+        who = f"{now.running:.0f} running requests" if now.running else "a question of the watch waits"
+        said = f"{who}, but no token for {still:.0f} s{power}"
         return [Event(kind=FaultKind.HANGS, begins=True, reason=said)]
 
 

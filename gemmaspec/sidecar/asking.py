@@ -1,4 +1,4 @@
-"""What the watch in a container asks of others: the server's counters, and an address for its events."""
+"""What the watch in a container asks of others: the server's counters, a token, and an address for its events."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.live.sample import Sample, read_sample
+from gemmaspec.sidecar.question import LONGEST_S
 
 LOOK_S: Final = 2.0
 """Seconds that a reading may take; the next one comes soon."""
@@ -35,6 +36,13 @@ def read(address: str, *, key: str | None) -> Sample:
         raise NoReading("the server does not answer") from None
     except (ValueError, OverflowError, IndexError, KeyError):
         raise NoReading("the counters of /metrics cannot be read") from None
+
+
+def ask(address: str, model: str, *, key: str | None) -> None:
+    """Ask the server for one token, and wait for any answer, or for LONGEST_S seconds."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 1}
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        _exchange(address, "POST", "/v1/chat/completions", json.dumps(body), key=key, timeout_s=LONGEST_S)
 
 
 def post(url: str, event: Mapping[str, Any]) -> str | None:

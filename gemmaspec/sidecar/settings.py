@@ -16,6 +16,8 @@ class Settings:
     stack: str
     address: str
     """The server on the stack's own network, such as http://vllm:8000."""
+    model: str
+    """The name under which it is served."""
     live_k: bool
     """Whether k can be changed while the server runs."""
     policy: Policy = field(default_factory=Policy)
@@ -33,6 +35,7 @@ def settings_from(text: str) -> Settings:
     return Settings(
         stack=found["stack"],
         address=found["address"],
+        model=found["model"],
         live_k=found["live_k"],
         webhook=wish.pop("webhook"),
         policy=Policy(**wish),

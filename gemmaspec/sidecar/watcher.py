@@ -22,7 +22,8 @@ from gemmaspec.live.faults import Event, Faults
 from gemmaspec.live.reaction import reaction
 from gemmaspec.live.sample import Sample
 from gemmaspec.live.window import restarted
-from gemmaspec.sidecar.asking import NoReading, post, read
+from gemmaspec.sidecar.asking import NoReading, ask, post, read
+from gemmaspec.sidecar.question import Question
 from gemmaspec.sidecar.settings import Settings, settings_from
 from gemmaspec.webhooks import webhook
 
@@ -53,6 +54,7 @@ class Watcher:
     webhook: str | None = None
     key: str | None = None
     faults: Faults = field(default_factory=Faults)
+    question: Question = field(default_factory=Question)
     since: dict[str, float] = field(default_factory=dict)
     """When each fault that is active began, in seconds since 1970."""
     last: str = ""
@@ -86,9 +88,14 @@ class Watcher:
             yield from self._ends("unreachable", "the server answers again")
         self.failures = 0
         yield from self._confirm(sample)
-        for event in self.faults.add(sample):
+        for event in self.faults.add(sample, asked=self.question.waits):
             yield from self._told(event)
+        if self.faults.silent():
+            self.question.ask(self._ask, every_s=self.settings.limits.patience(None))
         self.before = sample
+
+    def _ask(self) -> None:
+        ask(self.settings.address, self.settings.model, key=self.key)
 
     def _told(self, event: Event) -> Iterator[dict[str, Any]]:
         kind = str(event.kind)

@@ -8,6 +8,8 @@ from typing import Final
 
 from gemmaspec import data
 from gemmaspec.profile.model import Profile
+from gemmaspec.stack.paths import container_paths
+from gemmaspec.stack.serve import served_model
 
 FOLDER: Final = "watch"
 """Of the stack's folder; mounted at /watch."""
@@ -32,6 +34,7 @@ def watch_files(profile: Profile, *, live_k: bool) -> Mapping[str, str]:
         "schema": 1,
         "stack": profile.name,
         "address": f"http://vllm:{profile.serve.port}",
+        "model": served_model(profile, container_paths(profile)),
         "live_k": live_k,
         "watch": profile.watch.model_dump(exclude={"container", "hook"}),
     }
