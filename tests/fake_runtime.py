@@ -1,7 +1,8 @@
 """A fake vLLM that the process engine starts with the real launcher: an HTTP server, for faults that a real one is too
 slow for, or cannot be made to show.
 
-The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, FAKE_VLLM_EXIT to leave with a code instead,
+The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or until the file
+FAKE_VLLM_GO is there, FAKE_VLLM_EXIT to leave with a code instead,
 FAKE_VLLM_SAYS to print. A streamed answer names its port, 20 times a second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
 
@@ -27,7 +28,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 args = sys.argv[1:]
 host, port, model = (args[args.index(flag) + 1] for flag in ("--host", "--port", "--served-model-name"))
 print(os.environ.get("FAKE_VLLM_SAYS", "fake vllm"), flush=True)
-time.sleep(float(os.environ.get("FAKE_VLLM_SECONDS", "0")))
+until = time.monotonic() + float(os.environ.get("FAKE_VLLM_SECONDS", "0"))
+while time.monotonic() < until and not os.path.exists(os.environ.get("FAKE_VLLM_GO", "")):
+    time.sleep(min(0.05, max(0, until - time.monotonic())))
 if "FAKE_VLLM_EXIT" in os.environ:
     sys.exit(int(os.environ["FAKE_VLLM_EXIT"]))
 

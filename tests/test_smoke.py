@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -237,19 +236,15 @@ def test_a_refused_key_ends_the_run_with_a_hint() -> None:
 
 
 def test_requests_that_are_alone_are_alone_and_the_rest_are_at_most_eight() -> None:
-    many = threading.Event()
-
     def slow(body: dict[str, Any], reply: Reply, fake: FakeChat) -> Reply:
         time.sleep(0.05)
-        assert not many.is_set() or body in first or fills(fake)
+        assert len(fake.seen) <= 6 or fills(fake)  # twice three were alone
         return reply
 
     asks = [Ask(key=str(n), body=one.body, alone=n < 3) for n, one in enumerate(BY_ID["S9"].asks(OFFER))]
-    first = [one.body for one in asks[:3]]
     with fake_chat(slow) as fake:
         asked(fake, asks[:3])
         assert fake.most_in_flight == 1
-        many.set()
         asked(fake, asks)
         assert 1 < fake.most_in_flight <= 8
 

@@ -98,11 +98,13 @@ def test_two_profiles_on_one_port_do_not_both_run(fake: Fake) -> None:
         assert fake.run("down", winner).code == 0
 
 
-def test_another_server_that_shares_the_port_is_seen(fake: Fake) -> None:
+def test_another_server_that_shares_the_port_is_seen(fake: Fake, tmp_path: Path) -> None:
     """Of another state folder, and so without a claim: it begins to listen after the check of the port."""
-    port = free_port()
+    port, go = free_port(), tmp_path / "go"
     fake.profile("pa", port)
-    with fake.start("up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "3"}) as starting:
+    with fake.start(
+        "up", "pa", "--engine", "process", env={"FAKE_VLLM_SECONDS": "60", "FAKE_VLLM_GO": str(go)}
+    ) as starting:
         wait_for(lambda: servers("pa"))
         code = (
             "import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); "
@@ -111,6 +113,7 @@ def test_another_server_that_shares_the_port_is_seen(fake: Fake) -> None:
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as stranger:
             assert stranger.stdout
             stranger.stdout.readline()
+            go.touch()
             wait_for(lambda: len(_listeners(port)) == 2)
             stranger.send_signal(signal.SIGSTOP)  # it takes connections and never answers
             stranger.send_signal(signal.SIGCONT)
