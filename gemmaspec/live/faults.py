@@ -38,7 +38,7 @@ class Limits:
     loop_restarts: int = 3
 
     def patience(self, power_w: float | None) -> float:
-        """Return for how many seconds no token is no hang; `power_w` is what the GPU draws, None if unknown."""
+        """Return how many seconds without a token are a hang; `power_w` is what the GPU draws, None if unknown."""
         return self.hang_s if power_w is not None else self.hang_without_power_s
 
 
