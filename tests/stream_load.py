@@ -42,10 +42,15 @@ class Load:
 
 
 @contextmanager
-def load(base_url: str, model: str, *, clients: int, tokens: int, key: str | None = None) -> Iterator[Load]:
-    """Keep this many streamed requests running while the body runs, then let the last ones end."""
+def load(
+    base_url: str, model: str, *, clients: int, tokens: int, key: str | None = None, pause_s: float = 0
+) -> Iterator[Load]:
+    """Keep this many streamed requests running while the body runs, then let the last ones end.
+
+    A client waits `pause_s` between two requests.
+    """
     found = Load()
-    arguments = (found, base_url, model, tokens, key)
+    arguments = (found, base_url, model, tokens, key, pause_s)
     threads = [threading.Thread(target=_client, args=(*arguments, number), daemon=True) for number in range(clients)]
     for thread in threads:
         thread.start()
@@ -57,11 +62,12 @@ def load(base_url: str, model: str, *, clients: int, tokens: int, key: str | Non
             thread.join(timeout=120)
 
 
-def _client(found: Load, base_url: str, model: str, tokens: int, key: str | None, number: int) -> None:
+def _client(found: Load, base_url: str, model: str, tokens: int, key: str | None, pause_s: float, number: int) -> None:
     headers = {"X-Session-ID": f"client-{number}", **({"Authorization": f"Bearer {key}"} if key else {})}
     with httpx.Client(timeout=120, trust_env=False, headers=headers) as client:
         while not found.stop.is_set():
             found.count(*_ask(client, base_url, model, tokens, number))
+            found.stop.wait(pause_s)
 
 
 def _ask(client: httpx.Client, base_url: str, model: str, tokens: int, number: int) -> tuple[Fate, str, float | None]:

@@ -116,6 +116,20 @@ def test_a_server_starts_runs_and_is_stopped(engine: DockerEngine, make: Callabl
     assert engine.stop(server) is False
 
 
+def test_a_watch_that_outlives_its_server_is_stopped_as_something_that_ran(
+    engine: DockerEngine, make: Callable[..., Server]
+) -> None:
+    server = make("exit 3")
+    file = server.folder / "compose.yaml"
+    stacked = json.loads(file.read_text())
+    stacked["services"]["watch"] = {"image": IMAGE, "command": ["sh", "-c", SERVE.replace("$", "$$")], "init": True}
+    file.write_text(json.dumps(stacked))
+    engine.start(server)
+    wait_for(lambda: exited(engine, server))
+    assert engine.stop(server) is True
+    assert engine.stop(server) is False
+
+
 def test_a_second_start_of_the_same_stack_leaves_its_container_alone(
     engine: DockerEngine, make: Callable[..., Server]
 ) -> None:

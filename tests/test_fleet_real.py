@@ -68,14 +68,15 @@ class Driver:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of its commands; its own daemon is away."""
+        hosts = f"{self.bed.one.reached_at},{self.bed.two.reached_at}"
         return {
             **os.environ,
             "GEMMASPEC_PROFILES": str(self.profiles),
             "GEMMASPEC_STATE": str(self.folder / "state"),
             "DOCKER_HOST": "unix:///nonexistent/docker.sock",
             "VLLM_API_KEY": "not-a-real-key",
-            "NO_PROXY": "10.77.6.2,10.77.7.2",
-            "no_proxy": "10.77.6.2,10.77.7.2",
+            "NO_PROXY": hosts,
+            "no_proxy": hosts,
         }
 
     def begin(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:

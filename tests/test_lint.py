@@ -262,7 +262,7 @@ def test_the_rules_see_the_command_line_that_is_rendered(tmp_path: Path) -> None
     rendered = [word.partition("=")[0] for word in serve_command(profile, container_paths(profile))]
     flags = {resolve(word, facts.flags)[0] for word in rendered if word.startswith("-")}
     seen = {one.flag for one in arguments(profile, facts.flags)}
-    assert seen == flags - {"--host", "--port", "--enable-auto-tool-choice"}
+    assert seen == flags - {"--host", "--port", "--enable-auto-tool-choice", "--disable-access-log-for-endpoints"}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.replicas import _ensure_cores
+from gemmaspec.errors import EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.replica import devices_of, replica_of, router_of
+from gemmaspec.profile.replica import bound_environment, devices_of, replica_of, router_of
 from gemmaspec.profile.router import RouterKind
 from gemmaspec.runtime.router import _MARKER, router_program, vllm_router_dir
 from gemmaspec.stack.build import build_stack, profile_plan
@@ -25,8 +30,18 @@ from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.stream_load import load
 
-PORTS = {"haproxy": 23871, "vllm-router": 23881}
-"""Apart, since the two may be tested at the same moment."""
+
+def _free_block() -> int:
+    """Return the first of ten free ports: a router, its own, and its replicas'; another suite has others."""
+    for first in random.sample(range(20_000, 32_000, 10), 50):
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + 10):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("no ten ports in a row are free")
+
+
+PORTS = {"haproxy": _free_block(), "vllm-router": _free_block()}
 ROUTERS = (
     pytest.param("haproxy", marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")),
     "vllm-router",
@@ -155,6 +170,34 @@ def test_a_container_gets_only_the_gpus_of_its_replica() -> None:
     assert "count: all" not in text
 
 
+def test_each_replica_computes_on_its_own_cores() -> None:
+    whole = _loaded("tiny-cpu", "replicas=2", "cpus=[0, '2-3,5']")
+    for index, cores in ((1, "0"), (2, "2-3,5")):
+        one = replica_of(whole, index)
+        assert f'VLLM_CPU_OMP_THREADS_BIND: "{cores}"' in build_stack(one, form="folder").files["compose.yaml"]
+        server, _ = prepare(one, engine="process")
+        assert server.environment["VLLM_CPU_OMP_THREADS_BIND"] == cores
+    two_ranks = _loaded(
+        "tiny-cpu", "serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=2", "cpus=[0-1|2-3]"
+    )
+    assert bound_environment(two_ranks.profile) == {"VLLM_CPU_OMP_THREADS_BIND": "0-1|2-3"}
+    assert bound_environment(_loaded("tiny-cpu").profile) == {}
+    with pytest.raises(ProfileError, match="cpus: is for machines without GPUs"):
+        _loaded("nvidia-31b-mtp", "cpus=[0]")
+
+
+def test_cores_that_the_machine_does_not_have_are_refused_before_anything_is_touched() -> None:
+    here = os.cpu_count() or 0
+    told: list[str] = []
+    with pytest.raises(
+        EnvironmentMissing, match=f"cpus lists core {here}, but this machine has the cores 0 to {here - 1}"
+    ):
+        _ensure_cores(_loaded("tiny-cpu", "replicas=2", f"cpus=[0, {here}]"), told.append)
+    assert told == []
+    _ensure_cores(_loaded("tiny-cpu", "replicas=2"), told.append)
+    assert told == ["warning: vLLM computes on the same cores for every replica; share them out with cpus: [0-3, 4-7]"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -166,6 +209,12 @@ def test_a_container_gets_only_the_gpus_of_its_replica() -> None:
         (["replicas=2", "serve.port=65534"], "leaves no ports for 2 replicas"),
         (["replicas=17"], "replicas: "),
         (["devices=[0]"], "a cpu has none"),
+        (["replicas=2", "cpus=[0-3]"], "cpus: needs an entry for each of 2 server(s), and has 1"),
+        (["replicas=2", "cpus=[0-3, 2]"], "cpus: core 2 is listed for replica 1 and for replica 2"),
+        (["cpus=[3-0]"], "3-0 is not an ascending list of cores for each of 1 ranks"),
+        (["cpus=[0|1]"], "0|1 is not an ascending list of cores for each of 1 ranks"),
+        (["cpus=[all]"], "'all' is not a list of CPU cores like 0-15"),
+        (["cpus=[1]", "env.VLLM_CPU_OMP_THREADS_BIND=1"], "VLLM_CPU_OMP_THREADS_BIND: contradicts cpus"),
     ],
 )
 def test_what_a_profile_cannot_ask_of_replicas(overrides: list[str], said: str) -> None:

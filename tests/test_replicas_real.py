@@ -1,12 +1,13 @@
-"""Replicas of vLLM itself in Docker, with a key, changed one at a time under constant load.
+"""Replicas of vLLM itself in Docker, with a key, changed one at a time and killed under constant load.
 
-`make test-replicas` runs it: four starts take minutes. It prints what became of the requests.
+`make test-replicas` runs it: five starts take minutes. It prints what became of the requests.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.docker_support import wait_for
 from tests.fake_runtime import Done
 from tests.real import RUN, tiny_pair
 from tests.stream_load import load
@@ -23,9 +25,11 @@ from tests.stream_load import load
 pytestmark = pytest.mark.skipif(os.environ.get("GEMMASPEC_REPLICAS") != "1", reason="takes minutes: make test-replicas")
 
 NAME = f"roll-{RUN}"
-PORT = 8440
+PORT = 26010
 ADDRESS = f"http://127.0.0.1:{PORT}/v1"
 KEY = "not-a-real-key"
+CLIENTS, TOKENS, PAUSE_S = 2, 32, 1.0
+"""A load that leaves two cores time for the start of a replica."""
 PATCH = "nvfp4-nan-scales"
 PROFILE = f"""\
 extends: tiny-cpu
@@ -33,6 +37,7 @@ name: {NAME}
 serve: {{port: {PORT}}}
 pass_env: [VLLM_API_KEY]
 replicas: 2
+cpus: ["0", "1"]
 router: {{kind: vllm-router, drain_seconds: 120}}
 """
 
@@ -63,14 +68,40 @@ class Owner:
     def patches(self, replica: int) -> set[str]:
         """The patches that a replica reports."""
         done = self.run("wait", f"{NAME}-{replica}", "--json")
-        return {one["id"] for one in done.json["report"]["patches"] if one["state"] == "applied"}
+        return {one["id"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applied"}
 
 
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[Owner]:
-    made = Owner(tmp_path)
-    yield made
-    made.run("down", NAME)
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Owner]:
+    """Two replicas that serve."""
+    made = Owner(tmp_path_factory.mktemp("owner"))
+    began = time.monotonic()
+    try:
+        up = made.run("up", NAME, "--engine", "docker", "--timeout", "900")
+        assert up.code == 0, up.err
+        said("up", began, up.err + up.out)
+        yield made
+    finally:
+        made.run("down", NAME)
+        caches = [f"gemmaspec-{NAME}-{replica}_cache" for replica in (1, 2)]
+        subprocess.run(["docker", "volume", "rm", "--force", *caches], capture_output=True, check=False)
+
+
+def kill(replica: str) -> None:
+    """Kill a replica's first process, and by that all of its container, as the kernel does when memory is short."""
+    container = f"gemmaspec-{replica}-vllm-1"
+    asked = ["docker", "inspect", "--format", "{{.State.Pid}}", container]
+    os.kill(int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout), signal.SIGKILL)
+
+
+def answering() -> int:
+    """Return the replica that a request runs on; 0 if there is none."""
+    for replica in (1, 2):
+        text = httpx.get(f"http://127.0.0.1:{PORT + replica}/metrics", trust_env=False, timeout=30).text
+        rows = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running{")]
+        if sum(float(row.split()[-1]) for row in rows):
+            return replica
+    return 0
 
 
 def said(what: str, began: float, text: str) -> None:
@@ -79,22 +110,32 @@ def said(what: str, began: float, text: str) -> None:
 
 
 def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owner: Owner) -> None:
-    began = time.monotonic()
-    up = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
-    assert up.code == 0, up.err
-    said("up", began, up.err + up.out)
     assert httpx.get(f"{ADDRESS}/models", trust_env=False).status_code == 401
 
     owner.profile(f"patches: {{optional: [{PATCH}]}}\n")
     began = time.monotonic()
-    with load(ADDRESS, "tiny", clients=3, tokens=64, key=KEY) as found:
+    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY, pause_s=PAUSE_S) as found:
         changed = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
         seconds = time.monotonic() - began
     said("another patch", began, f"{changed.err}{changed.out}{found}\n{dict(found.reasons)}\n{seconds:.0f} s")
     assert changed.code == 0, changed.err
     assert [PATCH in owner.patches(replica) for replica in (1, 2)] == [True, True]
     assert set(found.fates) == {"whole"}, f"{found} {found.reasons}"
-    began = time.monotonic()
-    status = owner.run("status", NAME)
-    said("status", began, status.out)
+    said("status", time.monotonic(), owner.run("status", NAME).out)
     assert json.loads(owner.run("wait", NAME, "--json").out)["unchanged"] == [f"{NAME}-1", f"{NAME}-2"]
+
+
+def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(owner: Owner) -> None:
+    began = time.monotonic()
+    with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY, pause_s=PAUSE_S) as found:
+        victim = f"{NAME}-{wait_for(answering, seconds=600)}"
+        kill(victim)
+        killed = found.fates.total()
+        wait_for(lambda: found.fates.total() >= killed + 4 * CLIENTS, seconds=600)
+        said(f"kill -9 of {victim}", began, f"{owner.run('status', NAME).out}{found}\n{dict(found.reasons)}")
+        back = owner.run("wait", victim, "--timeout", "900")
+    said("docker has started it again", began, f"{back.err}{back.out}{found}\n{dict(found.reasons)}")
+    assert back.code == 0, back.err
+    said("status", time.monotonic(), owner.run("status", NAME).out)
+    assert found.fates["refused"] == 0, f"{found} {found.reasons}"
+    assert found.fates["cut"] <= CLIENTS, f"{found} {found.reasons}"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from gemmaspec.profile.load import load_profile
+from gemmaspec.releases.facts import spans
 from gemmaspec.stack.paths import container_paths, host_paths
 from gemmaspec.stack.serve import serve_command, served_model, speculative_config
 
@@ -52,6 +53,21 @@ def test_local_models_are_mounted_in_a_container_and_named_as_they_are_on_the_ho
     assert paths.draft == f"{tmp_path}/state/tiny/tiny-draft"
     assert paths.host == "127.0.0.1"
     assert served_model(profile, paths) == f"{tmp_path}/state/tiny/tiny-target"
+
+
+def test_requests_of_every_second_stay_out_of_the_access_log() -> None:
+    def quiet(*overrides: str) -> bool:
+        profile = load_profile("tiny-cpu", overrides=[*overrides]).profile
+        return "--disable-access-log-for-endpoints /health,/metrics" in " ".join(
+            serve_command(profile, container_paths(profile))
+        )
+
+    assert spans("flag", "--disable-access-log-for-endpoints") == "in all releases from 0.19.0 on"
+    assert quiet()
+    assert quiet("runtime.vllm=0.19.0")
+    assert not quiet("runtime.vllm=0.18.1")
+    assert not quiet("runtime.vllm=null", "image=own/vllm:nightly")  # unknown what it has
+    assert not quiet("serve.extra_args=[--disable-uvicorn-access-log]")
 
 
 def test_without_speculation_there_is_no_config() -> None:

@@ -34,8 +34,8 @@ pytestmark = [
 ]
 
 IMAGE = "gemmaspec/vllm-cpu:0.32.0"
-PORT = 8425
-PAIR, ALONE = f"http://10.77.6.2:{PORT}", f"http://127.0.0.1:{PORT}"
+PORT = 26025
+PAIR, ALONE = f"http://10.79.6.2:{PORT}", f"http://127.0.0.1:{PORT}"
 """Rank 0 of the two, and the same profile on this machine."""
 QUESTION = {
     "model": "tiny",
@@ -50,7 +50,7 @@ START_S = 1200.0
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
     try:
-        with two_hosts() as made:
+        with two_hosts(prefix="tm", net="10.79") as made:  # beside that of tests/test_fleet_real.py
             began = time.monotonic()
             _load_image(made)
             said("the image is in both daemons", began)
@@ -167,7 +167,7 @@ def refused(driver: Driver, what: str, code: int) -> str:
 def test_hosts_that_cannot_carry_one_server_start_nothing(driver: Driver) -> None:
     fleet = driver.profiles / "fleet.yaml"
     right = fleet.read_text()
-    fleet.write_text(right.replace(driver.bed.two.url, "tcp://10.77.7.9:2375"))  # nobody has this address
+    fleet.write_text(right.replace(driver.bed.two.url, "tcp://10.79.7.9:2375"))  # nobody has this address
     try:
         assert "two: docker is not answering" in refused(driver, "a host does not answer", 4)
     finally:

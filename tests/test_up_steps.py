@@ -14,6 +14,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy import claims, stacks
 from gemmaspec.deploy.decide import UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
+from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.files import state_dir
 from tests.fake_engine import FakeMachine
@@ -266,6 +267,17 @@ def test_down_stops_and_releases_the_port(machine: FakeMachine, capsys: pytest.C
     assert stacks.find("mine").outcome == "stopped"
     assert run(["down", "mine"]) == 0
     assert "mine was not running" in capsys.readouterr().err
+
+
+def test_down_says_that_only_the_watch_was_left(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert up("--set", "watch.container=true", engine="docker") == 0
+    monkeypatch.setattr("tests.fake_engine.FakeEngine.state", lambda *_: State(status="exited", exit_code=1))
+    assert run(["down", "mine"]) == 0
+    told = capsys.readouterr().err
+    assert "the server of mine was not running, but its watch was" in told
+    assert "mine is stopped" in told
 
 
 def test_a_port_belongs_to_one_stack(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from gemmaspec.deploy import claims, stacks
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.stacks import Started
+from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
-    """Stop a stack and return whether it was running. Its files and caches stay.
+    """Stop a stack and return whether anything of it was running. Its files and caches stay.
 
     A start in progress is cancelled first. Raises UsageError if no stack of that name was started here,
     EnvironmentMissing if it is unknown whether it runs.
@@ -22,12 +23,24 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     _find(name, lambda _: None)
     with owned(name, "down", note=note):
         started, damaged = _find(name, note)
-        was_running = stacks.engine_of(started).stop(started.server)
+        engine = stacks.engine_of(started)
+        ended = started.server.watched and _has_ended(engine, started.server)
+        was_running = engine.stop(started.server)
+        if was_running and ended:
+            note(f"the server of {name} was not running, but its watch was")
         if not damaged and started.outcome != "failed":
             with contextlib.suppress(GemmaspecError):  # it is stopped, whether that can be written down or not
                 stacks.save(dataclasses.replace(started, outcome="stopped"))
         claims.settle(name, None)
     return was_running
+
+
+def _has_ended(engine: Engine, server: Server) -> bool:
+    """Return whether it is known that the server does not run; `stop` reports an engine that does not answer."""
+    try:
+        return engine.state(server).status in ("absent", "exited")
+    except GemmaspecError:
+        return False
 
 
 def _find(name: str, note: Callable[[str], None]) -> tuple[Started, bool]:

@@ -14,7 +14,7 @@ from gemmaspec.fleet.hosts import Host
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.replica import VISIBLE
+from gemmaspec.profile.replica import VISIBLE, bound_environment
 from gemmaspec.profile.speculation import LOOK_UPS
 from gemmaspec.releases.transformers import transformers_for
 from gemmaspec.runtime.managed import runtime_dir
@@ -143,4 +143,4 @@ def _process_environment(profile: Profile) -> dict[str, str]:
             "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
         }
         environment |= {variable: f"{root}/{name}" for variable, name in names.items()}
-    return environment | profile.env
+    return environment | profile.env | bound_environment(profile)

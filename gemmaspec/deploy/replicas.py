@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, Us
 from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.replica import devices_of, policy_of, replica_name, router_of
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.replica import BIND, cores_in, devices_of, policy_of, replica_name, router_of
 from gemmaspec.rolling.steps import End, Found, Roll, RouterFound, steps
 from gemmaspec.runtime.router import ensure_router, router_program
 
@@ -53,6 +55,7 @@ def up(request: UpRequest, progress: StartProgress, *, command: str = "up") -> R
         request, engine = _on_one_engine(request, loaded, progress.note)
         _refuse_others(loaded)
         _ensure_gpus(loaded)
+        _ensure_cores(loaded, progress.note)
         program = ensure_router(router_of(loaded.profile).kind, progress=progress.note)
         before = groups.read(name)
         group = _group(request, loaded, engine, program=program, before=before)
@@ -253,6 +256,20 @@ def _ensure_gpus(loaded: Loaded) -> None:
         raise EnvironmentMissing(
             f"{profile.replicas} replicas use the GPUs {', '.join(map(str, wanted))}, but this machine has {here}",
             hint="nvidia-smi --list-gpus    # then set replicas, serve.tensor_parallel_size or devices",
+        )
+
+
+def _ensure_cores(loaded: Loaded, note: Callable[[str], None]) -> None:
+    """Raise EnvironmentMissing for cores that this machine has not; say if the replicas will share cores."""
+    profile = loaded.profile
+    if not (profile.cpus or BIND in profile.env or MACHINES[profile.machine].gpus):
+        note("warning: vLLM computes on the same cores for every replica; share them out with cpus: [0-3, 4-7]")
+    cpus, here = profile.cpus or (), os.cpu_count() or 0
+    missing = sorted(core for entry in cpus for core in cores_in(entry) if core >= here)
+    if missing:
+        raise EnvironmentMissing(
+            f"cpus lists core {missing[0]}, but this machine has the cores 0 to {here - 1}",
+            hint="lscpu --extended    # then change cpus",
         )
 
 

@@ -157,9 +157,11 @@ class DockerEngine:
             raise StartFailed(f"the container of {server.name} does not publish port {server.port}")
 
     def stop(self, server: Server) -> bool:
-        """Run `docker compose down`, which keeps volumes; return True if something was running."""
+        """Run `docker compose down`, which keeps volumes; return True if the server or its watch was running."""
         self._ensure_ours(server)
-        was = self.state(server).status in ("running", "restarting")
+        with _answering(self.endpoint):
+            label: dict[str, str | list[str] | bool] = {"label": f"com.docker.compose.project={server.project}"}
+            was = bool(self._client.containers.list(filters=label, ignore_removed=True))  # those that `docker ps` lists
         compose.stop(server, self.endpoint.environment())
         return was
 

@@ -13,6 +13,7 @@ _IMAGE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]*")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", re.IGNORECASE)
 _SIZE: Final = re.compile(r"[1-9][0-9]*(b|k|m|g|kb|mb|gb)", re.IGNORECASE)
+_CORES: Final = re.compile(r"RANGE(,RANGE)*(\|RANGE(,RANGE)*)*".replace("RANGE", r"[0-9]{1,4}(-[0-9]{1,4})?"))
 _SPECIFIER: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*[0-9]+(\.[0-9]+)*")
 LOCAL_PREFIXES: Final = ("/", "~/", "./", "../", "state:")
 
@@ -95,6 +96,7 @@ ModelRef = Annotated[Text, AfterValidator(_model_ref)]
 Image = Annotated[Text, matching(_IMAGE, "an image name")]
 Size = Annotated[str, matching(_SIZE, "a size like 32gb")]
 User = Annotated[str, BeforeValidator(_text_of_number), matching(re.compile(r"[0-9]+(:[0-9]+)?"), "uid or uid:gid")]
+Cores = Annotated[str, BeforeValidator(_text_of_number), matching(_CORES, "a list of CPU cores like 0-15")]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Webhook = Annotated[Text, AfterValidator(webhook)]
 Word = Annotated[Text, BeforeValidator(_text_of_number)]

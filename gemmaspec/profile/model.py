@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, StrictBool
 
 from gemmaspec.profile.fields import (
+    Cores,
     EnvName,
     EnvValue,
     Folder,
@@ -274,6 +275,9 @@ class Profile(Section):
     """What stands before the replicas; only with replicas > 1."""
     devices: list[Annotated[Int, Field(ge=0, le=63)]] | None = None
     """The GPUs that the server may use, by the index of nvidia-smi; default: all. Replicas share them out in order."""
+    cpus: list[Cores] | None = None
+    """The cores that the server computes on, on a machine without GPUs: an entry for each replica, such as 0-15, with |
+    between the ranks of one server. Default: vLLM chooses, and chooses the same ones for every replica."""
     chat: Chat = Field(default_factory=Chat)
     """How a conversation becomes a prompt and an answer becomes a message."""
     env: dict[Annotated[EnvName, AfterValidator(not_secret)], EnvValue] = {}

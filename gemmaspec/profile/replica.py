@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 """Where a replica listens: the router asks it there, and nobody else has to."""
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+BIND: Final = "VLLM_CPU_OMP_THREADS_BIND"
+"""The cores of each rank's threads, as in 0-3|4-7. By default vLLM takes them from the first NUMA node, so that two
+servers of one machine compute on the same ones (vLLM 0.32.0, utils/ompmultiprocessing.py)."""
 MOST_CHARACTERS: Final = 60
 """Length of a name to which -1 to -16 can be added."""
 
@@ -63,6 +66,25 @@ def devices_of(profile: Profile, index: int) -> list[int] | None:
     return list(every[each * (index - 1) : each * index])
 
 
+def cpus_of(profile: Profile, index: int) -> list[str] | None:
+    """Return the cores of a replica; None if vLLM chooses them."""
+    return profile.cpus[index - 1 : index] if profile.cpus else None
+
+
+def cores_in(entry: str) -> set[int]:
+    """Return the cores that an entry of `cpus` lists."""
+    found: set[int] = set()
+    for part in entry.replace("|", ",").split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def bound_environment(profile: Profile) -> dict[str, str]:
+    """Return the variable that binds one server to its cores; nothing if vLLM chooses them."""
+    return {BIND: profile.cpus[0]} if profile.cpus else {}
+
+
 def replica_of(loaded: Loaded, index: int) -> Loaded:
     """Return one replica of a profile: its stack's name, its port on the loopback interface, its own GPUs."""
     profile = loaded.profile
@@ -74,6 +96,7 @@ def replica_of(loaded: Loaded, index: int) -> Loaded:
         replicas=1,
         router=None,
         devices=devices_of(profile, index),
+        cpus=cpus_of(profile, index),
     )
     return dataclasses.replace(loaded, profile=made)
 
@@ -82,6 +105,8 @@ def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield each key of replicas and router that is wrong together with others, and why."""
     if profile.devices is not None:
         yield from _devices(profile)
+    if profile.cpus is not None:
+        yield from _cpus(profile)
     if profile.replicas == 1:
         if profile.router:
             yield ("router",), "is only used with replicas: 2 or more"
@@ -139,6 +164,27 @@ def _devices(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("devices",), "lists no GPU, or one of them twice"
     if VISIBLE in profile.env:
         yield ("env", VISIBLE), "contradicts devices; remove one of them"
+
+
+def _cpus(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
+    listed: Sequence[str] = profile.cpus or ()
+    ranks = (profile.serve.tensor_parallel_size or 1) * (profile.serve.pipeline_parallel_size or 1)
+    if MACHINES[profile.machine].gpus:
+        yield ("cpus",), f"is for machines without GPUs, and a {profile.machine} has some; use devices"
+    elif profile.nodes > 1:
+        yield ("cpus",), "cannot be combined with nodes"
+    elif len(listed) != profile.replicas:
+        yield ("cpus",), f"needs an entry for each of {profile.replicas} server(s), and has {len(listed)}"
+    if BIND in profile.env:
+        yield ("env", BIND), "contradicts cpus; remove one of them"
+    taken: dict[int, int] = {}
+    for index, entry in enumerate(listed, 1):
+        cores = cores_in(entry)
+        if entry.count("|") + 1 != ranks or not cores:
+            yield ("cpus",), f"{entry} is not an ascending list of cores for each of {ranks} ranks, with | between them"
+        for core in sorted(cores & taken.keys())[:1]:
+            yield ("cpus",), f"core {core} is listed for replica {taken[core]} and for replica {index}"
+        taken |= dict.fromkeys(cores, index)
 
 
 def _is_address(text: str) -> bool:

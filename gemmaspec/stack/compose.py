@@ -12,6 +12,7 @@ import yaml
 from gemmaspec import __version__, data
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Caches, Profile
+from gemmaspec.profile.replica import bound_environment
 from gemmaspec.stack import watching
 from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
@@ -106,7 +107,13 @@ def compose_yaml(
         image=profile.image,
         entrypoint=seat.entrypoint if seat else launcher_command(profile, plan=_plan(files) if volume else None),
         command=command,
-        environment={**CACHE_ENVIRONMENT, **profile.env, **_watched(profile), **(seat.environment if seat else {})},
+        environment={
+            **CACHE_ENVIRONMENT,
+            **profile.env,
+            **bound_environment(profile),
+            **_watched(profile),
+            **(seat.environment if seat else {}),
+        },
         pass_env=[name for name in passed if name not in _settled(profile)],
         api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
         seat=seat,

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gemmaspec.profile.model import Profile, Serve
+from gemmaspec.profile.nodes import asks_for
+from gemmaspec.profile.runs import vllm_of
 from gemmaspec.stack.paths import Paths, is_local
 
 LIVE_K_SCHEDULER: Final = "gemmaspec_live_k.scheduler"
 """What `--scheduler-cls` names for a profile with live_k: launcher/live_k.py, as the launcher carries it."""
+_UNLOGGED: Final = "--disable-access-log-for-endpoints"
+_UNLOGGED_SINCE: Final = (0, 19)
+"""vLLM 0.19.0 has the flag, and it changes nothing else (get_uvicorn_log_config in vllm/entrypoints, to 0.33.0)."""
 _NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
 
 
@@ -22,6 +27,7 @@ def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
         *_serve_flags(profile.serve),
         *_chat_flags(profile, paths),
         *(("--scheduler-cls", LIVE_K_SCHEDULER) if live_k(profile) else ()),
+        *_log_flags(profile),
         *profile.serve.extra_args,
     )
 
@@ -87,6 +93,15 @@ def _chat_flags(profile: Profile, paths: Paths) -> Iterator[str]:
         yield from ("--reasoning-parser", chat.reasoning_parser)
     if chat.tool_call_parser:
         yield from ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_call_parser)
+
+
+def _log_flags(profile: Profile) -> Iterator[str]:
+    """Yield what keeps requests that ask every second, such as those of `watch`, out of the access log."""
+    vllm = vllm_of(profile)
+    if not vllm or tuple(map(int, vllm.split(".")[:2])) < _UNLOGGED_SINCE:
+        return
+    if not asks_for(profile, _UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
+        yield from (_UNLOGGED, "/health,/metrics")
 
 
 def _argument(value: Any) -> str:
