@@ -84,7 +84,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = 30) -> Any:
+def wait_for(condition: Callable[[], Any], *, seconds: float = 120) -> Any:
     """The condition's first true value. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

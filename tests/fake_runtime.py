@@ -1,16 +1,15 @@
 """A fake vLLM that the process engine starts with the real launcher: an HTTP server, for faults that a real one is too
 slow for, or cannot be made to show.
 
-The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, FAKE_VLLM_EXIT to leave with a code instead,
-FAKE_VLLM_SAYS to print. A streamed answer names its port, 20 times a second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
+The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or until the file FAKE_VLLM_GO is there;
+FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print. A streamed answer names its port, 20 times a
+second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from gemmaspec.files import state_dir
 from tests.launching import make_place
+from tests.warm import Done, Harness, warm_harness
 
 PROGRAM = """\
 import json, os, sys, time
@@ -27,7 +27,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 args = sys.argv[1:]
 host, port, model = (args[args.index(flag) + 1] for flag in ("--host", "--port", "--served-model-name"))
 print(os.environ.get("FAKE_VLLM_SAYS", "fake vllm"), flush=True)
-time.sleep(float(os.environ.get("FAKE_VLLM_SECONDS", "0")))
+until = time.monotonic() + float(os.environ.get("FAKE_VLLM_SECONDS", "0"))
+while time.monotonic() < until and not os.path.exists(os.environ.get("FAKE_VLLM_GO", "")):
+    time.sleep(min(0.05, max(0, until - time.monotonic())))
 if "FAKE_VLLM_EXIT" in os.environ:
     sys.exit(int(os.environ["FAKE_VLLM_EXIT"]))
 
@@ -83,60 +85,6 @@ class Handler(BaseHTTPRequestHandler):
 Server((host, int(port)), Handler).serve_forever()
 """
 
-HARNESS = """\
-import contextlib, json, os, sys, tempfile
-import jinja2, typer._adapters
-import gemmaspec.cli.up, gemmaspec.deploy.up, gemmaspec.deploy.down, gemmaspec.deploy.status, gemmaspec.cli.text.stack
-import gemmaspec.deploy.dry_run, gemmaspec.engine.process
-from gemmaspec.cli.app import run
-from gemmaspec.profile.load import load_profile
-
-load_profile("tiny-cpu")  # builds the checks of a profile, which each child would build again
-
-for line in sys.stdin:
-    asked = json.loads(line)
-    gate, opened = os.pipe()
-    files, children = [], []
-    for command in asked["commands"]:
-        out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-        child = os.fork()
-        if not child:
-            os.close(opened)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            os.environ.clear()
-            os.environ.update(asked["env"])
-            os.read(gate, 1)
-            code = 70
-            with contextlib.suppress(BaseException):
-                code = run(command)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-        files.append((out, err))
-        children.append(child)
-    os.close(opened)
-    os.close(gate)
-    done = []
-    for child, (out, err) in zip(children, files):
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        out.seek(0)
-        err.seek(0)
-        done.append([code, out.read(), err.read()])
-    print(json.dumps(done), flush=True)
-"""
-"""Runs commands, several at the same moment, in children of a process that has imported everything that they use."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
 
 @dataclass(frozen=True)
 class Fake:
@@ -144,7 +92,7 @@ class Fake:
 
     python: Path
     profiles: Path
-    harness: subprocess.Popen[str]
+    harness: Harness
 
     def profile(self, name: str, port: int) -> None:
         """Write a profile that runs the fake on a port, and serves it as model-NAME."""
@@ -172,13 +120,7 @@ class Fake:
 
     def race(self, *commands: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 300) -> list[Done]:
         """Run several commands at the same moment. Fails when they have not ended after `timeout` seconds."""
-        assert self.harness.stdin
-        assert self.harness.stdout
-        self.harness.stdin.write(json.dumps({"commands": commands, "env": self.environment(env)}) + "\n")
-        self.harness.stdin.flush()
-        ready, _, _ = select.select([self.harness.stdout], [], [], timeout)
-        assert ready, f"{commands} did not end within {timeout} s"
-        return [Done(*one) for one in json.loads(self.harness.stdout.readline())]
+        return self.harness.race(*commands, env=self.environment(env), timeout=timeout)
 
 
 @contextlib.contextmanager
@@ -192,12 +134,8 @@ def installed(root: Path) -> Iterator[Fake]:
         told.parent.mkdir()
         told.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (root / "profiles").mkdir()
-    command = [sys.executable, "-c", HARNESS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as harness:
-        try:
-            yield Fake(place.python, root / "profiles", harness)
-        finally:
-            harness.kill()
+    with warm_harness() as harness:
+        yield Fake(place.python, root / "profiles", harness)
 
 
 def make_models() -> None:

@@ -2,6 +2,7 @@
 
 Beside the order it makes the groups that pytest-xdist hands out whole (`--dist loadgroup --no-loadscope-reorder`):
 the tests of a file that start the same kind of server share that server, so they stay with one worker, in their order.
+A test with a group of its own makes one of both names.
 """
 
 from __future__ import annotations
@@ -11,15 +12,31 @@ from collections.abc import Iterator
 import pytest
 
 SLOW = ("network", "real_process", "real_docker")
+LONGEST = (
+    "test_servers",
+    "test_bench_vllm",
+    "test_fit_real",
+    "test_heads_real",
+    "test_pinning_real",
+    "test_fleet_real",
+)
+"""Files whose servers take minutes. They run before the other slow ones, so that no worker is alone with one at last."""
 
 
 @pytest.hookimpl(wrapper=True)  # before the hook of pytest-xdist, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Mark the groups, and sort by the slowest marker a test has; within one, the order stays."""
+    """Mark the groups, and sort by `place`; within one, the order stays."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{slowness(item)}"))
     yield
-    items.sort(key=slowness)
+    items.sort(key=place)
+
+
+def place(item: pytest.Item) -> tuple[bool, int, int]:
+    """Return what tests are sorted by: fast ones first, then the longest groups, then by the slowest marker."""
+    kind = slowness(item)
+    rank = LONGEST.index(item.path.stem) if kind and item.path.stem in LONGEST else len(LONGEST)
+    return kind > 0, rank if kind else 0, kind
 
 
 def slowness(item: pytest.Item) -> int:

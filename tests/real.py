@@ -7,6 +7,7 @@ Compose project, containers and volumes. So two runs do not meet, in one checkou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gemmaspec.deploy.models import MAKER
@@ -94,7 +96,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **own, **(extra or {})}
 
 
-def gemmaspec(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 400) -> Done:
+def gemmaspec(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 900) -> Done:
     """Run `gemmaspec …` to its end."""
     command = [sys.executable, "-m", "gemmaspec", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(env), timeout=timeout, check=False)
@@ -126,6 +128,11 @@ def containers(project: str = PROJECT) -> list[str]:
     return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
 
 
+def begin(command: list[str]) -> subprocess.Popen[str]:
+    """Begin a command in the run's environment."""
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+
 def interrupt_when(command: list[str], said: str) -> Done:
     """Start `command`, press Ctrl-C once its stderr holds `said`, and wait for its end."""
     process = subprocess.Popen(
@@ -140,10 +147,38 @@ def interrupt_when(command: list[str], said: str) -> Done:
                 process.send_signal(signal.SIGINT)
                 break
         try:
-            out, rest = process.communicate(timeout=120)
+            out, rest = process.communicate(timeout=400)
         finally:
             process.kill()
     return Done(process.returncode, out, "".join(seen) + rest)
+
+
+def kill_the_launcher(command: list[str]) -> Done:
+    """Start `command`, kill -9 the launcher as soon as its process is there, and wait for the command's end.
+
+    A launcher lives for a tenth of a second, so only processes that were not there before are looked at.
+    """
+    others, killed = set(psutil.pids()), False
+    process = begin(command)
+    while process.poll() is None and not killed:
+        for pid in set(psutil.pids()) - others:
+            if not killed and _is_launcher(pid):
+                os.kill(pid, signal.SIGKILL)
+                killed = True
+    out, err = process.communicate(timeout=400)
+    assert killed, (out, err)
+    return Done(process.returncode, out, err)
+
+
+def _is_launcher(pid: int) -> bool:
+    """Whether it is the launcher of this run's stack, which its command or, in a container, its mounts name."""
+    with contextlib.suppress(OSError):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        if not any(word.endswith("/launch.py") for word in line) or "--plan" not in line or "docker" in line[0]:
+            return False
+        where = " ".join([*line, Path(f"/proc/{pid}/mountinfo").read_text()])
+        return any(f"/{PROFILE}{end}" in where for end in "/ ")  # a file of its folder, or the folder
+    return False
 
 
 NO_DOCKER = pytest.mark.skipif(not docker_answers(), reason="no Docker engine with Compose v2 answers")

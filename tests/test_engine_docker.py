@@ -241,7 +241,7 @@ def test_logs_follow_until_the_server_stops(engine: DockerEngine, make: Callable
     wait_for(lambda: list(engine.logs(server)) == ["up"])
     assert follower.is_alive()
     engine.stop(server)
-    follower.join(timeout=20)
+    follower.join(timeout=60)
     assert not follower.is_alive()
     assert seen == ["up"]
 
@@ -268,7 +268,7 @@ def test_a_second_start_does_not_show_the_output_of_the_first(
     wait_for(lambda: len(list(engine.logs(server))) == 2)
     container = client.containers.list(filters={"label": f"com.docker.compose.project={server.project}"})[0]
     for _ in range(3):
-        container.stop(timeout=5)
+        container.stop(timeout=60)
         assert list(engine.logs(server)) == ["first line", "second line", "ended"]
         engine.start(server)
         wait_for(lambda: len(list(engine.logs(server))) >= 2)

@@ -117,7 +117,7 @@ def test_ctrl_c_stops_every_host(engine: FleetEngine) -> None:
 
 
 def test_all_hosts_are_stopped_at_once_and_one_that_does_not_answer_is_named(engine: FleetEngine) -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=60)
     FakeDaemon.does = {host: {"stop": lambda: both.wait() >= 0} for host in "ab"}
     assert engine.stop(SERVER) is True
     FakeDaemon.does = {"a": {"stop": away("a")}}

@@ -86,7 +86,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         (folder / "plan.json").write_text("{}")
         (folder / "server.py").write_text(FAKE_SERVER)
         command = (sys.executable, str(folder / "server.py"), *(arguments or ("wait",)))
-        given = {"port": free_port(), "stop_grace_s": 5.0, "python": Path(sys.executable), "command": command}
+        given = {"port": free_port(), "stop_grace_s": 60.0, "python": Path(sys.executable), "command": command}
         made.append(Server(name=name, folder=folder, model="m", **{"speculates": True, **given, **fields}))
         return made[-1]
 

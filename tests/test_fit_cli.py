@@ -289,7 +289,7 @@ def test_an_answer_takes_no_half_second(profiles: Path, model: Path, capsys: pyt
     """Without the interpreter's start; `make bench` has the whole command."""
     file = write(profiles, model)
     run(["fit", file])
-    began = time.perf_counter()
+    began = time.process_time()  # a busy machine takes longer, and computes as long
     run(["fit", file])
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
     capsys.readouterr()

@@ -89,7 +89,7 @@ class Driver:
     def run(self, *arguments: str, **environment: str) -> Done:
         """Run `gemmaspec …` to its end."""
         with self.begin(*arguments, **environment) as process:
-            out, err = process.communicate(timeout=180)
+            out, err = process.communicate(timeout=400)
         return Done(process.returncode, out, err)
 
     def status(self) -> dict[str, Any]:
@@ -160,10 +160,10 @@ def test_a_rank_lost_later_stops_the_other_under_watch(driver: Driver) -> None:
     watch = driver.begin("watch", "pair", "--interval", "1")
     log = driver.folder / "state" / "stacks" / "pair" / "watch.log"
     try:
-        wait_for(lambda: log.is_file() and "the other ranks were stopped" in log.read_text(), seconds=60)
+        wait_for(lambda: log.is_file() and "the other ranks were stopped" in log.read_text(), seconds=240)
     finally:
         watch.terminate()
-        watch.communicate(timeout=30)
+        watch.communicate(timeout=120)
     assert driver.running() == [[], []]
     assert "two | fake worker" in driver.run("logs", "--previous", "pair").out
     assert driver.status()["why"] == "a rank has ended, and all were stopped"
@@ -240,9 +240,9 @@ def test_a_host_that_goes_away_in_the_middle_of_up_is_named_and_the_other_is_sto
     driver.profile(FAKE_VLLM_SECONDS="300")
     up = driver.begin("up", "pair")
     try:
-        wait_for(lambda: [len(names) for names in driver.running()] == [1, 1], seconds=60)
+        wait_for(lambda: [len(names) for names in driver.running()] == [1, 1], seconds=240)
         driver.bed.reachable(driver.bed.two, from_here=False)
-        _, err = up.communicate(timeout=150)
+        _, err = up.communicate(timeout=290)
     finally:
         driver.bed.reachable(driver.bed.two, from_here=True)
         up.kill()
@@ -298,5 +298,5 @@ def test_a_daemon_says_what_must_agree_with_the_others(driver: Driver, monkeypat
     assert found.id.startswith("sha256:")
     began = time.monotonic()
     assert engine.facts("two").ahead_s < 5
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     engine.close()

@@ -47,7 +47,7 @@ class Misbehaving(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         try:
-            for _ in range(200):
+            for _ in range(4000):  # for minutes
                 self.wfile.write(b"x" * 70_000)
                 time.sleep(0.05)
         except OSError:
@@ -116,7 +116,7 @@ def test_a_slow_server_is_not_waited_for(server: str) -> None:
     began = time.monotonic()
     with pytest.raises(EnvironmentMissing, match="takes too long"):
         fetch(f"{server}/slow", largest=10**9, deadline_s=0.3)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://x/y", "data:text/plain,x", "://x", "HTTPX://x"])

@@ -65,7 +65,9 @@ def stream(question: str) -> Streamed:
 def counters() -> SpecCounters:
     """What was drafted so far, once vLLM has counted it."""
     last = None
-    while (now := spec_counters(read_sample(httpx.get(f"{URL}/metrics", trust_env=False).text, at=0.0))) != last:
+    while (
+        now := spec_counters(read_sample(httpx.get(f"{URL}/metrics", timeout=120, trust_env=False).text, at=0.0))
+    ) != last:
         last = now
         time.sleep(0.3)
     return now

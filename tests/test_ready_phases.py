@@ -176,6 +176,6 @@ def test_any_text_can_be_fed(text: str, speculates: bool) -> None:
     "unit", ["(", "(a pid=", "[", "\x1b[", "Capturing a ", "Capturing model for a ", "\r", "gemmaspec: , "]
 )
 def test_a_hostile_line_takes_no_time(unit: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     phase_of(unit * 300_000)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 1

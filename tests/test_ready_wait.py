@@ -106,7 +106,7 @@ class Wait:
     def healthy(self, server: Server) -> bool:
         self.asked += 1
         if isinstance(self.engine.log, list):
-            assert self.engine.told.wait(10)
+            assert self.engine.told.wait(60)
         return self.asked >= self.first_look_with_health
 
     def probe(self, server: Server, *, timeout_s: float, api_key: str | None) -> Answer:
@@ -344,7 +344,7 @@ def test_a_log_that_hangs_does_not_hang_the_wait(wait: Wait) -> None:
     failed = Wait()
     began = time.monotonic()
     assert "exit code 1" in failed.error(FakeEngine(forever(LAUNCHER), exited(1))).message
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
 
 
 def broken(lines: Iterable[str]) -> Iterator[str]:
@@ -408,14 +408,14 @@ def test_no_thread_is_left_once_the_log_goes_on(wait: Wait) -> None:
 
     def log() -> Iterator[str]:
         yield from LAUNCHER
-        assert more.wait(10)
+        assert more.wait(60)
         yield "and on"
         threading.Event().wait(60)
 
     before = set(threading.enumerate())
     wait.run(FakeEngine(log(), RUNNING))
     more.set()
-    for _ in range(500):
+    for _ in range(6000):
         if set(threading.enumerate()) <= before:
             return
         time.sleep(0.01)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -55,7 +55,10 @@ import os, shutil, time
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     if os.path.exists(os.environ["BUILD_SLOWLY"]):
         open(os.environ["BUILD_SLOWLY"] + ".begun", "w").close()
-        time.sleep(6)
+        for _ in range(1200):  # two minutes, if nobody lets it go on
+            if os.path.exists(os.environ["BUILD_SLOWLY"] + ".go"):
+                break
+            time.sleep(0.1)
     name = "transformers-5.0.0-py3-none-any.whl"
     shutil.copy(name, folder)
     return name
@@ -90,7 +93,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextlib.contextmanager
 def building(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another gemmaspec in the middle of a build that takes seconds."""
+    """Another gemmaspec in the middle of a build, which goes on once `slowly.go` is there."""
     (tmp_path / "slowly").touch()
     command = [sys.executable, "-c", BUILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -106,6 +109,16 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def lets_it_go_on(tmp_path: Path, said: list[str]) -> Callable[[str], None]:
+    """Return a `progress` that keeps what it is told; from the first line on, which waits, the other build goes on."""
+
+    def told(line: str) -> None:
+        said.append(line)
+        (tmp_path / "slowly.go").touch()
+
+    return told
 
 
 def nothing_but_locks() -> bool:
@@ -244,9 +257,10 @@ def test_ctrl_c_ends_uv_and_leaves_nothing(index: Path, tmp_path: Path) -> None:
         children = psutil.Process(process.pid).children(recursive=True)
         assert children
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
+        (tmp_path / "slowly.go").touch()  # what uv has started for the build, it does not end
     assert process.returncode == -signal.SIGINT
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     assert nothing_but_locks()
 
 
@@ -260,7 +274,7 @@ def test_after_kill_9_nothing_counts_and_the_next_one_waits_for_the_orphan_and_b
         assert orphan.is_running()
         assert not describe(SPEC).complete
         said: list[str] = []
-        ensure_runtime(SPEC, progress=said.append)
+        ensure_runtime(SPEC, progress=lets_it_go_on(tmp_path, said))
         assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
     assert said[0] == "waiting for another gemmaspec process that builds this runtime"
     assert describe(SPEC).complete
@@ -269,7 +283,7 @@ def test_after_kill_9_nothing_counts_and_the_next_one_waits_for_the_orphan_and_b
 def test_two_at_once_build_it_once(index: Path, tmp_path: Path) -> None:
     with building(tmp_path) as process:
         said: list[str] = []
-        interpreter = ensure_runtime(SPEC, progress=said.append)
+        interpreter = ensure_runtime(SPEC, progress=lets_it_go_on(tmp_path, said))
         out, err = process.communicate()
     assert out.strip() == str(interpreter)
     assert said == ["waiting for another gemmaspec process that builds this runtime"]

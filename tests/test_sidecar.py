@@ -206,7 +206,7 @@ def test_its_files_run_alone_in_an_isolated_python(fake: FakeServer, tmp_path: P
         assert process.stdout
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert lines[0]["what"] == "watches"
     assert "/run/gemmaspec-watch" in lines[1]["reason"], "it has read the counters and cannot write there"
     loaded = [line for line in said.splitlines() if "gemmaspec/" in line and "code object" in line]

@@ -84,7 +84,7 @@ class Watching:
 
     def end(self) -> None:
         self.process.terminate()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=120)
         self.reading.join()
         assert self.process.stdout
         self.process.stdout.close()
