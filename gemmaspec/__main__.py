@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import os
 import sys
+from typing import Final
+
+_INTERRUPTED: Final = 130
 
 
 def main() -> None:
@@ -19,11 +24,26 @@ def main() -> None:
     # Docker's SDK imports it, which takes longer than the rest of the SDK, and needs it only without the ssh program.
     on_first_use("paramiko")
     try:
-        sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
     except KeyboardInterrupt:  # a second Ctrl-C during the message about the first
-        sys.exit(130)
-    finally:
-        gc.freeze()  # the interpreter ends: nothing that is left needs to be searched for cycles
+        code = _INTERRUPTED
+    gc.freeze()  # the interpreter ends: nothing that is left needs to be searched for cycles
+    if code == _INTERRUPTED:
+        _exit_interrupted()
+    sys.exit(code)
+
+
+def _exit_interrupted() -> None:
+    """Exit with 130, wherever the interrupt came.
+
+    One that comes while a string is executed, as each new dataclass does, makes `python -m gemmaspec` end by SIGINT at
+    its exit, though it was caught (run_eval_code_obj in Python/pythonrun.c, seen with 3.11). os._exit does not look.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

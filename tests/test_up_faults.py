@@ -367,3 +367,20 @@ def test_a_kept_log_holds_no_secret(fake: Fake) -> None:
     assert "login *** at http://***@proxy:3128/ with *** and ***, api_key=***" in log.read_text()
     for secret in ("hf_abc", "ssw0rd", "s3cret", "0123456789"):
         assert secret not in log.read_text() + done.err + done.out
+
+
+def test_an_interrupt_within_executed_text_ends_the_command_with_130(fake: Fake, tmp_path: Path) -> None:
+    """A dataclass that is being imported is such text; CPython forgets there that the interrupt was caught."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import gemmaspec.cli.app as app\n"
+        "def run(arguments):\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('told')\n"
+        "        return 130\n"
+        "app.run = run\n"
+    )
+    with fake.start("status", env={"PYTHONPATH": str(tmp_path)}) as interrupted:
+        out, err = interrupted.communicate(timeout=60)
+    assert (interrupted.returncode, out) == (130, "told\n"), err
