@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec.engine.server import Server
+from tests.beside import served
 
 MODEL = "tiny"
 TEXT = (
@@ -232,9 +233,5 @@ def chunks(reply: Reply) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def fake_chat(spoil: Spoil | None = None) -> Iterator[FakeChat]:
     """A running fake."""
-    with FakeChat(spoil) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with served(FakeChat(spoil)) as running:
+        yield running

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from gemmaspec.files import state_dir
 from tests.launching import make_place
-from tests.warm import Done, Harness, warm_harness
+from tests.real import Done
+from tests.warm import Harness, warm_harness
 
 PROGRAM = """\
 import json, os, sys, time

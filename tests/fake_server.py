@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec.engine.server import Server
+from tests.beside import served
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -110,9 +110,5 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def fake_server() -> Iterator[FakeServer]:
     """A running fake."""
-    with FakeServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with served(FakeServer()) as running:
+        yield running

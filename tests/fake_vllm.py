@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.beside import served
+
 
 class FakeVllm(ThreadingHTTPServer):
     """Answers each request with steps of `accepts` + 1 tokens, one chunk and `step_s` each."""
@@ -156,9 +158,5 @@ def _tokens(body: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def fake_vllm() -> Iterator[FakeVllm]:
     """A running fake."""
-    with FakeVllm() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with served(FakeVllm()) as running:
+        yield running

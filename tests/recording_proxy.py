@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.beside import served
+
 
 class RecordingProxy(ThreadingHTTPServer):
     """Passes every request on to one server, and its answer back as it comes."""
@@ -84,9 +86,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def recording_proxy(port: int) -> Iterator[RecordingProxy]:
     """A running proxy before the server on a port of this machine."""
-    with RecordingProxy(port) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield proxy
-        proxy.shutdown()
-        thread.join()
+    with served(RecordingProxy(port)) as running:
+        yield running

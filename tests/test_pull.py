@@ -21,7 +21,8 @@ from gemmaspec.models.needed import is_needed
 from tests import hub as hub_of
 from tests.docker_support import wait_for
 from tests.hub import PAIR, Fault, Hub
-from tests.warm import Done, Harness, warm_harness
+from tests.real import Done
+from tests.warm import Harness, warm_harness
 
 TOKEN = "hf_TheSecretThatMustNotShow"
 WEIGHTS = os.urandom(25_000_000)  # huggingface_hub writes pieces of 10 MiB

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.real import Done
+
 HARNESS = """\
 import contextlib, json, os, sys, tempfile
 import jinja2, typer._adapters
@@ -54,15 +56,6 @@ for line in sys.stdin:
     print(json.dumps(done), flush=True)
 """
 """Runs commands, several at the same moment, in children of a process that has imported everything that they use."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass(frozen=True)

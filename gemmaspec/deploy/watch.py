@@ -30,10 +30,10 @@ from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
 from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.ready.first_request import api_key_for, user_message
+from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
-from gemmaspec.sidecar.question import LONGEST_S, Question
+from gemmaspec.sidecar.question import LONGEST_S, Question, body
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -186,9 +186,9 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
 
 def _ask(server: Server) -> None:
     """Ask for one token; whatever comes back is an answer."""
-    body = {"model": server.model, "messages": [user_message("Hello")], "temperature": 0, "max_tokens": 1}
+    key = api_key_for(server)
     with contextlib.suppress(GemmaspecError):
-        exchange(server, "/v1/chat/completions", body=body, timeout_s=LONGEST_S, api_key=api_key_for(server))
+        exchange(server, "/v1/chat/completions", body=body(server.model), timeout_s=LONGEST_S, api_key=key)
 
 
 def _read(one: Watched) -> Sample:

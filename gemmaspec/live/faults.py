@@ -94,10 +94,10 @@ class Faults:
     """Where the current window begins."""
     _first: bool = True
     _runs: dict[FaultKind, _Run] = field(default_factory=lambda: {kind: _Run() for kind in FaultKind})
-    _progress: Sample | None = None
-    """The last sample that had made a token, read a prompt, or had nothing to do."""
-    _token: Sample | None = None
-    """The last sample that had made a token or read a prompt."""
+    _progress: float = 0.0
+    """When a sample had last made a token, read a prompt, or had nothing to do."""
+    _token: float = 0.0
+    """When a sample had last made a token or read a prompt."""
     _restarts: list[float] = field(default_factory=list)
 
     @property
@@ -127,8 +127,7 @@ class Faults:
         The engine sends its gauges with each step (v1/metrics/loggers.py, 0.19.0 to 0.33.0). One that hangs between two
         requests therefore reports no request for ever, however many wait for it.
         """
-        last, token = self._last, self._token
-        return last is not None and token is not None and last.at - token.at >= self.limits.patience(power_w)
+        return self._last is not None and self._last.at - self._token >= self.limits.patience(power_w)
 
     def gone(self, reason: str) -> list[Event]:
         """Return that the server has exited, once; its next sample ends that."""
@@ -145,7 +144,8 @@ class Faults:
             for kind in self.active
             if kind is not FaultKind.RESTARTS
         ]
-        self._last, self._edge, self._progress, self._token, self._first = sample, sample, sample, sample, True
+        self._last, self._edge, self._first = sample, sample, True
+        self._progress = self._token = sample.at
         self._runs = {kind: _Run() for kind in FaultKind} | {FaultKind.RESTARTS: kept}
         if again:
             self._restarts.append(sample.at)
@@ -197,18 +197,17 @@ class Faults:
     def _hang(self, last: Sample, now: Sample, power_w: float | None, asked: bool) -> list[Event]:
         run = self._runs[FaultKind.HANGS]
         grew = now.generation_tokens > last.generation_tokens or now.prompt_tokens > last.prompt_tokens
-        if grew or self._token is None:
-            self._token = now
-        if run.active and grew:
-            run.active = False
-            self._progress = now
-            return [Event(kind=FaultKind.HANGS, begins=False, reason="the server generates tokens again")]
         idle = now.running == 0 and not asked
         works = power_w is not None and power_w >= IDLE_POWER_W
-        if grew or idle or works or self._progress is None:
-            self._progress = now
-            return []
-        still = now.at - self._progress.at
+        if grew:
+            self._token = now.at
+        if grew or idle or works:
+            self._progress = now.at
+            if not (run.active and grew):
+                return []
+            run.active = False
+            return [Event(kind=FaultKind.HANGS, begins=False, reason="the server generates tokens again")]
+        still = now.at - self._progress
         if run.active or still < self.limits.patience(power_w):
             return []
         run.active = True

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.live.sample import Sample, read_sample
-from gemmaspec.sidecar.question import LONGEST_S
+from gemmaspec.sidecar.question import LONGEST_S, body
 
 LOOK_S: Final = 2.0
 """Seconds that a reading may take; the next one comes soon."""
@@ -40,9 +40,8 @@ def read(address: str, *, key: str | None) -> Sample:
 
 def ask(address: str, model: str, *, key: str | None) -> None:
     """Ask the server for one token, and wait for any answer, or for LONGEST_S seconds."""
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 1}
     with contextlib.suppress(OSError, http.client.HTTPException):
-        _exchange(address, "POST", "/v1/chat/completions", json.dumps(body), key=key, timeout_s=LONGEST_S)
+        _exchange(address, "POST", "/v1/chat/completions", json.dumps(body(model)), key=key, timeout_s=LONGEST_S)
 
 
 def post(url: str, event: Mapping[str, Any]) -> str | None:

@@ -6,10 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 LONGEST_S: Final = 600.0
 """How long an answer is waited for; the question after it may show that a server which hung is well again."""
+
+
+def body(model: str) -> dict[str, Any]:
+    """Return the request of one token, for /v1/chat/completions."""
+    return {"model": model, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 1}
 
 
 @dataclass(kw_only=True)

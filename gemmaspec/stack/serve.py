@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from gemmaspec.launcher import range_contains
 from gemmaspec.profile.model import Profile, Serve
 from gemmaspec.profile.nodes import asks_for
 from gemmaspec.profile.runs import vllm_of
@@ -14,7 +15,7 @@ from gemmaspec.stack.paths import Paths, is_local
 LIVE_K_SCHEDULER: Final = "gemmaspec_live_k.scheduler"
 """What `--scheduler-cls` names for a profile with live_k: launcher/live_k.py, as the launcher carries it."""
 _UNLOGGED: Final = "--disable-access-log-for-endpoints"
-_UNLOGGED_SINCE: Final = (0, 19)
+_UNLOGGED_IN: Final = ">=0.19.0"
 """vLLM 0.19.0 has the flag, and it changes nothing else (get_uvicorn_log_config in vllm/entrypoints, to 0.33.0)."""
 _NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
 
@@ -98,7 +99,7 @@ def _chat_flags(profile: Profile, paths: Paths) -> Iterator[str]:
 def _log_flags(profile: Profile) -> Iterator[str]:
     """Yield what keeps requests that ask every second, such as those of `watch`, out of the access log."""
     vllm = vllm_of(profile)
-    if not vllm or tuple(map(int, vllm.split(".")[:2])) < _UNLOGGED_SINCE:
+    if not vllm or not range_contains(_UNLOGGED_IN, vllm):
         return
     if not asks_for(profile, _UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
         yield from (_UNLOGGED, "/health,/metrics")
