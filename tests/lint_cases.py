@@ -56,6 +56,7 @@ BIG, SMALL = checkpoint(), checkpoint("small")
 LOOKS_BOTH_WAYS = checkpoint(text_config={"use_bidirectional_attention": "vision"})
 MIXTURE = replace(BIG, text=replace(BIG.text, experts=128, experts_per_token=8))
 AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
+BITSANDBYTES = replace(BIG, quantization=Quantization(method="bitsandbytes"))
 FP8_CACHE = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4", kv_cache="FP8"))
 
 
@@ -272,6 +273,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "target.quantization=modelopt", target=BIG),
         case("0.33.0", "target.quantization=modelopt", target=AWQ),
     ),
+    "GS230": (case("0.33.0", target=BITSANDBYTES), case("0.26.0", target=BITSANDBYTES)),
     "GS224": (
         case("0.33.0", extra("--enable-expert-parallel"), target=BIG),
         case("0.33.0", extra("--enable-expert-parallel"), target=MIXTURE),

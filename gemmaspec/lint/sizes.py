@@ -10,14 +10,6 @@ from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.releases.gemma4 import attention_for
 
-_FROM_FILE: Final = frozenset(
-    {
-        *("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "compressed-tensors", "awq", "awq_marlin"),
-        *("gptq", "gptq_marlin", "quark", "moe_wna16"),
-    }
-)
-"""Quantizations whose weights were quantized beforehand; the others quantize while loading."""
-
 _PARTNERS: Final = {
     "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
     "--enable-eplb": ("--enable-expert-parallel", "--enable-expert-parallel"),
@@ -119,23 +111,6 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
     message += f": {_PLAIN_STOPS.get(method, 'vLLM stops while it reads the configuration of the draft')}"
     fix = "set method: draft_model, or use a head"
     yield Issue(path=("speculative", "method"), message=message, fix=fix, severity=None if subject.draft else "warning")
-
-
-@rule("GS223", "error")
-def quantization_not_there(subject: Subject) -> Iterator[Issue]:
-    """A quantization that the checkpoint does not have, or has from another tool."""
-    for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
-        checkpoint = subject.checkpoint("target" if role == "target" else "draft")
-        if not model or not model.quantization or not checkpoint or model.quantization not in _FROM_FILE:
-            continue
-        own = checkpoint.quantization.method if checkpoint.quantization else None
-        if own is None:
-            message = f"is {model.quantization}, but the checkpoint is not quantized: Cannot find the config file"
-        elif own.partition("_")[0] != model.quantization.partition("_")[0] and own in _FROM_FILE:
-            message = f"is {model.quantization}, but the checkpoint declares {own}, and vLLM rejects the mismatch"
-        else:
-            continue
-        yield Issue(path=(role, "quantization"), message=message, fix="remove it, because the checkpoint declares it")
 
 
 @rule("GS224", "error")
@@ -330,7 +305,6 @@ RULES: Final = (
     partner,
     small_values,
     head_wanted,
-    quantization_not_there,
     experts_of_a_dense_model,
     too_few_gpus,
     batch_below_sequences,
