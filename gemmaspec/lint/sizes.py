@@ -8,6 +8,7 @@ from typing import Final
 from gemmaspec.finding import Severity
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
+from gemmaspec.profile.command import LEVEL
 from gemmaspec.releases.gemma4 import attention_for
 
 _PARTNERS: Final = {
@@ -92,10 +93,10 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
         yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="use INFO, DEBUG or WARNING")
-    for index, word in enumerate(subject.profile.serve.extra_args):
-        if word.startswith("-O") and word[2:].isdigit() and int(word[2:]) > 3:
+    for one in subject.arguments:
+        if one.flag == LEVEL and one.value and one.value.isdecimal() and int(one.value) > 3:
             yield Issue(
-                path=("serve", "extra_args", index),
+                path=one.path,
                 message="vLLM's optimization levels are 0 to 3",
                 fix="use -O2 or less",
             )
