@@ -220,18 +220,24 @@ def no_window(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS312", "warning")
 def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vllm-project/vllm #48495)."""
-    if subject.method != "mtp" or not (subject.machine.compute_capability or "").startswith("9."):
+    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
+    spec, hopper = subject.profile.speculative, (subject.machine.compute_capability or "").startswith("9.")
+    if not spec or subject.method != "mtp" or not hopper or subject.runs("<0.24"):
         return
     dtype = subject.value("--kv-cache-dtype") or "auto"
     quantization = subject.target.quantization if subject.target else None
     declared = (quantization.kv_cache or "").lower() if quantization else ""
-    if not (declared if dtype == "auto" else dtype).startswith("fp8"):
+    chosen = subject.value("--attention-backend") or spec.attention_backend
+    if chosen or not (declared if dtype == "auto" else dtype).startswith("fp8"):
         return
     given = subject.argument("--kv-cache-dtype")
-    message = "on Hopper an MTP head with an FP8 KV cache uses FlashInfer, and such servers have died (vLLM #48495)"
+    message = (
+        "on Hopper an MTP head with an FP8 KV cache uses FlashInfer, unlike its target, and such servers have died "
+        "while the engine started (vLLM #48495)"
+    )
     path = given.path if given else ("serve", "kv_cache_dtype")
-    yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16")
+    fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or serve.kv_cache_dtype: bfloat16"
+    yield Issue(path=path, message=message, fix=fix)
 
 
 @rule("GS315", "warning")
