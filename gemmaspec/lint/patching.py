@@ -18,9 +18,9 @@ _EMBEDDINGS: Final = "mtp-share-embeddings"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
 _AWQ: Final = "nvfp4-awq"
 REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ})
-"""Patches that a rule of this module requires, beside those of a method (gemmaspec/releases/gemma4.py)."""
+"""Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/gemma4.py)."""
 NOT_REQUIRED: Final = {
-    "nvfp4-nan-scales": "only the values of the weights show NaN scales; no check reads them, and a failed start names it"
+    "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
 }
 """Shipped patches that no rule can require, and why."""
 
