@@ -16,7 +16,7 @@ PROFILES = {"tiny-cpu-mtp": 4, "tiny-cpu-eagle3": 3, "tiny-cpu-ngram": 4}
 """Profile → tokens that it drafts in a step."""
 
 
-@pytest.fixture(scope="module", params=PROFILES)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PROFILES])
 def profile(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each profile in turn; its server is stopped afterwards."""
     yield request.param
