@@ -200,7 +200,7 @@ def _is_launcher(pid: int) -> bool:
     return False
 
 
-NO_DOCKER = pytest.mark.skipif(not docker_answers(), reason="no Docker engine with Compose v2 answers")
+NO_DOCKER = pytest.mark.skipif(not docker_answers(), reason="no Docker engine with Compose v2 answers: make docker")
 ENGINES = [
     pytest.param("process", marks=pytest.mark.real_process),
     pytest.param("docker", marks=[pytest.mark.real_docker, NO_DOCKER]),

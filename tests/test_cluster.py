@@ -380,7 +380,7 @@ def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.Mon
     assert container["image"] == f"gemmaspec/vllm-cpu:0.32.0@{digest}"
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed (Debian: kubernetes-client)")
 def test_the_example_for_kserve_leaves_the_pod_to_its_own_object(tmp_path: Path) -> None:
     guide = (data.ROOT / "docs" / "guides" / "kubernetes.md").read_text().partition("## KServe and llm-d")[2]
     kustomization, service = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)[:2]
