@@ -3,7 +3,7 @@
     .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
                                                                   defaults into gemmaspec/releases/data/defaults.json
     .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
-    .venv/bin/python tools/oracle.py backends [RELEASE …]          the attention backend of each layer, built on torch's meta
+    .venv/bin/python tools/oracle.py backends [RELEASE …]         the attention backend of each layer, built on the meta
                                                                   device, into gemmaspec/releases/data/backends.json
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
@@ -47,7 +47,16 @@ EXTRAS: Final = (
     *("orjson", "gguf", "partial-json-parser", "anthropic", "mistral_common", "compressed-tensors", "depyf"),
     *("lm-format-enforcer", "outlines_core", "lark", "xgrammar", "diskcache", "openai_harmony", "pyzmq", "msgspec"),
     *("prometheus-fastapi-instrumentator", "blake3", "py-cpuinfo", "cbor2", "setproctitle", "python-json-logger"),
-    *("triton", "cloudpickle", "tiktoken", "mcp", "llguidance", "ijson", "model-hosting-container-standards", "pybase64"),
+    *(
+        "triton",
+        "cloudpickle",
+        "tiktoken",
+        "mcp",
+        "llguidance",
+        "ijson",
+        "model-hosting-container-standards",
+        "pybase64",
+    ),
 )
 """Packages that some releases import and the runtime of another lacks."""
 TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", "5.8.1"))

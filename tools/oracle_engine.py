@@ -3,9 +3,9 @@
     python oracle_engine.py MACHINE < questions > answers
 
 vLLM's own sources come first on PYTHONPATH. Empty modules replace the compiled ones, and the platform is vLLM's own
-CUDA or CPU platform with the properties of a named machine. A question is a line of JSON, {"argv": [...], "env": {...}}
-{"argv": [...], "layers": true} or {"flags": true}; so is an answer. A process forked after vLLM's import answers each question, so that none leaves
-traces. Only the standard library and vLLM are used.
+CUDA or CPU platform with the properties of a named machine. A question is a line of JSON: {"argv": [...], "env": {}},
+also with "layers": true, or {"flags": true}. So is an answer. A process forked after vLLM's import answers each
+question, so that none leaves traces. Only the standard library and vLLM are used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COMPILED = (
     *("vllm.spinloop", "vllm._rs", "vllm.fs_io_C"),
 )  # fmt: skip
 _WITH_CUDA: set[str] = set()
-"""Packages that vLLM's wheel requires for CUDA and that a CPU's environment lacks; filled for questions about layers."""
+"""Packages that vLLM's wheel for CUDA requires and a CPU's environment lacks; filled for questions about layers."""
 RESOLVED = (
     ("scheduler_config", "max_num_batched_tokens"),
     ("scheduler_config", "max_num_seqs"),
