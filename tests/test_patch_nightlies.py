@@ -51,11 +51,11 @@ def test_a_release_named_as_the_next_nightly_fails_no_verify_and_starts_every_pr
         assert [one.patch.id for one in results if one.patch.required and one.state not in launch.FITS] == []
 
 
-@pytest.mark.parametrize("release", ["0.19.0", "0.26.0", "0.33.0"])
-@pytest.mark.parametrize("id_", PATCHES)
+@pytest.mark.parametrize(
+    ("id_", "release"),
+    [(id_, one) for id_ in PATCHES for one in ("0.19.0", "0.26.0", "0.33.0") if launch.candidates(COMPILED[id_], one)],
+)
 def test_an_exported_patch_is_taken_by_git_and_by_patch_as_it_is(id_: str, release: str, tmp_path: Path) -> None:
-    if not launch.candidates(COMPILED[id_], release):
-        pytest.skip(f"{id_} is not for {release}")
     tree = written(tmp_path, release, release)
     made = export(id_, tree=tree)
     _, changed = launch.decide_plan(launch.Plan(1, "", "", (), (COMPILED[id_],), ""), release, stock(release).get)

@@ -38,7 +38,7 @@ def compose_available() -> bool:
     )
 
 
-needs_compose = pytest.mark.skipif(not compose_available(), reason="Docker Compose is not installed")
+needs_compose = pytest.mark.skipif(not compose_available(), reason="Docker Compose is not installed: make docker")
 
 
 def compose_config(file: Path) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def _free_block() -> int:
 
 PORTS = {"haproxy": _free_block(), "vllm-router": _free_block()}
 ROUTERS = (
-    pytest.param("haproxy", marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")),
+    pytest.param(
+        "haproxy",
+        marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is not installed (Debian: haproxy)"),
+    ),
     "vllm-router",
 )
 
@@ -251,7 +254,7 @@ def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
 
     program = router_program("haproxy")
     if not program:
-        pytest.skip("HAProxy is missing")
+        pytest.skip("HAProxy is not installed (Debian: haproxy)")
     for policy in ("leastconn", "round_robin", "consistent_hash"):
         text = haproxy_config(bind="::1", port=8000, metrics_port=8003, policy=policy, first_port=8001)
         (tmp_path / "haproxy.cfg").write_text(text)

@@ -82,22 +82,6 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     return tuple(_row(row, f"{file}: row {number}") for number, row in enumerate(raw, 1))
 
 
-def row_json(row: Row) -> dict[str, Any]:
-    """Return one row in the format of a measured file."""
-    own = {"vllm": row.setting.vllm} if row.setting.vllm else {}
-    return {
-        "method": row.method,
-        "k": row.k,
-        "concurrency": row.concurrency,
-        "context": row.context,
-        "acceptance": list(row.acceptance),
-        "step_ms": row.step * 1000,
-        "tokens_per_second": row.tokens_per_second,
-        "compile": row.setting.compile,
-        **own,
-    }
-
-
 def _json(text: str, file: str) -> Any:
     def refuse(constant: str) -> None:
         raise UsageError(f"{file}: holds {constant}, which cannot be a measured value")

@@ -62,7 +62,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     if profile.nodes > 1 and form != "rank":
         raise ProfileError(
             f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
-            hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first; or: render --to lws",
+            hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first",
         )
     files = _files(loaded, form=form, paths=paths)
     if form == "rank" and profile.watch.container:
