@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import hooks, live_k, measurements, stacks
+from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks
 from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.deploy.strangers import remove_strangers
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
@@ -53,7 +54,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook, stranger."""
     fault: str | None = None
     reason: str = ""
 
@@ -182,6 +183,17 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     yield from _told(one, one.faults.add(sample, power_w=power_w, asked=one.question.waits), restart)
     if one.faults.silent(power_w=power_w):
         one.question.ask(partial(_ask, one.started.server), every_s=one.faults.limits.patience(power_w))
+
+
+def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
+    """Remove workers that are no replicas from the routers before these stacks, and yield what was found."""
+    for name in sorted({one.started.profile for one in found if one.started.replica}):
+        with contextlib.suppress(GemmaspecError):  # a router that does not run has no workers
+            group = groups.find(name)
+            if group.router.kind == "vllm-router":
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                for stranger in remove_strangers(group, "watch"):
+                    yield WatchLine(at=now, stack=group.members[0], what="stranger", reason=stranger)
 
 
 def _ask(server: Server) -> None:
