@@ -37,7 +37,7 @@ def checkpoint(name: str, *, nvfp4: bool = False, towers: bool = True) -> Checkp
         for layer in shape.layers
     )
     width: dict[str, Any] = {"vocab_size": 262144, "vocab_size_per_layer_input": 262144} | WIDTHS[name]
-    text = replace(shape, layers=layers, **width)
+    text = replace(shape, layers=layers, double_wide=name in DOUBLE_WIDE, **width)
     both = "vision" if name in ("31B", "26B-A4B") and towers else None
     return Checkpoint(
         ref=f"someone/{name}",
@@ -49,7 +49,7 @@ def checkpoint(name: str, *, nvfp4: bool = False, towers: bool = True) -> Checkp
         modalities=frozenset({"text", "image"} if towers else {"text"}),
         quantization=Quantization(method="modelopt", algorithm="NVFP4") if nvfp4 else None,
         tensors=tuple(_tensors(text, nvfp4=nvfp4, towers=towers, double=name in DOUBLE_WIDE)),
-        config={"text_config": {"use_bidirectional_attention": both, "use_double_wide_mlp": name in DOUBLE_WIDE}},
+        config={"text_config": {"use_bidirectional_attention": both}},
     )
 
 

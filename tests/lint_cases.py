@@ -56,6 +56,7 @@ BIG, SMALL = checkpoint(), checkpoint("small")
 LOOKS_BOTH_WAYS = checkpoint(text_config={"use_bidirectional_attention": "vision"})
 MIXTURE = replace(BIG, text=replace(BIG.text, experts=128, experts_per_token=8))
 AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
+BITSANDBYTES = replace(BIG, quantization=Quantization(method="bitsandbytes"))
 FP8_CACHE = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4", kv_cache="FP8"))
 
 
@@ -272,6 +273,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "target.quantization=modelopt", target=BIG),
         case("0.33.0", "target.quantization=modelopt", target=AWQ),
     ),
+    "GS230": (case("0.33.0", target=BITSANDBYTES), case("0.26.0", target=BITSANDBYTES)),
     "GS224": (
         case("0.33.0", extra("--enable-expert-parallel"), target=BIG),
         case("0.33.0", extra("--enable-expert-parallel"), target=MIXTURE),
@@ -374,15 +376,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "GS803": (case("0.32.0", *MTP, MIN_P), case("0.32.0", "draft=", "speculative=", MIN_P)),
     "GS804": (case("0.24.0", *MTP), case("0.26.0", *MTP)),
-    "GS805": (case("0.23.0", *MTP), case("0.24.0", *MTP)),
-    "GS806": (
-        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8"),
-        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8", TRITON),
-    ),
     "GS807": (case("0.29.0", *DFLASH2), case("0.30.0", *DFLASH2)),
-    "GS808": (
-        case("0.25.0", *DFLASH2, "speculative.attention_backend=TRITON_ATTN"),
-        case("0.25.0", *DFLASH2, "speculative.attention_backend=FLASH_ATTN"),
+    "GS809": (
+        case("0.32.0", *MTP, "target.model=google/gemma-4-62B-it"),
+        case("0.32.0", *MTP, "target.model=google/gemma-4-12B-it"),
     ),
     "GS901": (case("0.33.0", own="serve:\n  # max_model_len: 1024\n"), case("0.33.0", own="serve: null\n")),
     "GS902": (

@@ -130,3 +130,143 @@ def test_the_text_on_base_and_instruct_names_the_pair_as_it_was() -> None:
     found = pair(replace(checkpoint_of(target), base_models=("google/gemma-4-31B",)), checkpoint_of(draft))
     (one,) = [one for one in found.findings if one.code == "base-and-instruct"]
     assert "a base 26B-A4B in FP8 with the assistant of the instruct model" in one.impact
+
+
+LINEAR = "model.language_model.layers.3.mlp.gate_proj.weight"
+TABLE = "model.language_model.embed_tokens.weight"
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+
+
+def text_only(config: dict[str, Any]) -> dict[str, Any]:
+    """The flat configuration that transformers writes for a decoder alone."""
+    return {**config["text_config"], "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text"}
+
+
+def test_a_text_only_e2b_has_wide_layers_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "shapes-differ" not in codes(checkpoint(tmp_path, config=text_only(CONFIG)), capsys, 0)
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        (TABLE, "embed_tokens"),
+        ("model.language_model.norm.weight", "norm"),
+        ("model.language_model.layers.3.input_layernorm.weight", "layers.3.input_layernorm"),
+        ("model.language_model.layers.4.self_attn.q_norm.weight", "layers.4.self_attn.q_norm"),
+        (LINEAR, "layers.3.mlp.gate_proj"),
+        ("model.language_model.layers.30.self_attn.o_proj.weight", "layers.30.self_attn.o_proj"),
+    ],
+)
+def test_a_module_that_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: str, named: str) -> None:
+    assert lost in TENSORS
+    folder = checkpoint(tmp_path, tensors={name: shape for name, shape in TENSORS.items() if name != lost})
+    assert run(["inspect", str(folder), "--json"]) == 3
+    found = {one["code"]: str(one) for one in json.loads(capsys.readouterr().out)["target"]["findings"]}
+    assert named in found["parts-missing"]
+
+
+@pytest.mark.parametrize("size", ["31B", "26B-A4B", "12B", "E4B", "E2B"])
+def test_nothing_is_missing_in_the_published_shapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    config = shapes.config(size)
+    for form, tensors in (("plain", shapes.tensors(config)), ("packed", shapes.nvfp4(shapes.tensors(config)))):
+        separate = shapes.modelopt() if form == "packed" else None
+        files = shapes.model(config, tensors, tokens=TOKENS, separate=separate)
+        assert "parts-missing" not in codes(shapes.write(tmp_path / form, files), capsys, 0)
+
+
+def test_what_an_assistant_has_and_what_it_takes_from_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = shapes.assistant_config("31B")
+    tensors = shapes.assistant_tensors(config)
+    whole = shapes.write(tmp_path / "whole", shapes.model(config, tensors))
+    assert "parts-missing" not in codes(whole, capsys, 0)
+    norm = next(name for name in tensors if name.endswith("layers.1.input_layernorm.weight"))
+    without = {name: shape for name, shape in tensors.items() if name != norm}
+    assert "parts-missing" in codes(shapes.write(tmp_path / "part", shapes.model(config, without)), capsys, 3)
+
+
+@pytest.mark.parametrize(
+    ("declared", "code"),
+    [
+        ({"quant_method": "superquant"}, "quantization-unknown"),
+        ({"quant_method": "hqq"}, "quantization-unknown"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quantization-unknown"),
+        ({"quant_method": "eetq"}, "quantization-unknown"),
+        ({"quant_method": "aqlm"}, "quantization-unknown"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "declared-not-stored"),
+        ({"quant_method": "torchao", "quant_type": {"default": {}}}, "declared-not-stored"),
+        (GPTQ, "declared-not-stored"),
+        ({"quant_method": "awq", "bits": 4}, "declared-not-stored"),
+        ({"quant_method": "compressed_tensors", "config_groups": {"a": {"weights": {"num_bits": 4}}}}, "declared-not"),
+    ],
+)
+def test_a_quantization_that_vllm_lacks_or_the_weights_lack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], declared: dict[str, Any], code: str
+) -> None:
+    found = codes(checkpoint(tmp_path, config={**CONFIG, "quantization_config": declared}), capsys, 3)
+    assert any(one.startswith(code) for one in found), found
+
+
+def test_a_release_that_still_knew_a_quantization_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["inspect", str(checkpoint(tmp_path, config={**CONFIG, "quantization_config": {"quant_method": "gguf"}}))])
+    assert "does not know (known up to 0.23.0)" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"architectures": ["Gemma3ForConditionalGeneration"]}, "another model than Gemma 4"),
+        ({"architectures": ["GemmaForCausalLM"]}, "another model than Gemma 4"),
+        ({"architectures": ["Gemma3nForConditionalGeneration"]}, "another model than Gemma 4"),
+        ({"text_config": {**CONFIG["text_config"], "sliding_window": None}}, "sliding_window is null"),
+        ({"text_config": {**CONFIG["text_config"], "sliding_window": 0}}, "sliding_window must be between 1"),
+        ({"text_config": {**CONFIG["text_config"], "num_hidden_layers": None}}, "layer_types has"),
+        ({"text_config": {**CONFIG["text_config"], "hidden_size": "1536"}}, "hidden_size must be a whole number"),
+        ({"text_config": []}, "text_config must be an object"),
+        ({"architectures": "Gemma4ForCausalLM"}, "architectures must be a list"),
+    ],
+)
+def test_a_config_that_vllm_cannot_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], said: str
+) -> None:
+    assert run(["inspect", str(checkpoint(tmp_path, config={**CONFIG, **change}))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_type_decides_where_no_architecture_is_named(tmp_path: Path) -> None:
+    config = {name: value for name, value in CONFIG.items() if name != "architectures"}
+    assert {"text", "image"} <= open_checkpoint(str(checkpoint(tmp_path, config=config))).modalities
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00003.safetensors", "tokenizer_config.json"])
+def test_a_pointer_of_git_lfs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * b"0" + b"\nsize 3\n"
+
+    def change(files: dict[str, Any]) -> dict[str, Any]:
+        without = {file: body for file, body in files.items() if not file.endswith((".jinja", "tokenizer.json"))}
+        first = next(file for file in sorted(files) if file.endswith(".safetensors"))
+        return {**without, (first if name.startswith("model") else name): pointer}
+
+    assert run(["inspect", str(checkpoint(tmp_path, change))]) == 2
+    printed = capsys.readouterr().err
+    assert "is a pointer of Git LFS" in printed
+    assert "git lfs pull" in printed
+
+
+def test_an_adapter_is_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shapes.write(tmp_path / "lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"})
+    assert run(["inspect", str(folder)]) == 4
+    assert "is a LoRA adapter, not a model" in capsys.readouterr().err
+
+
+def test_a_folder_written_without_its_dot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path / "some")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert run(["inspect", "some/model", "--offline"]) == 4
+    assert "write ./some/model" in " ".join(capsys.readouterr().err.split())

@@ -71,7 +71,7 @@ def test_a_head_keeps_its_own_size() -> None:
         ("env.NCCL_IB_HCA=mlx5_0", "env.NCCL_IB_HCA: differs on each machine"),
         ("serve.extra_args=[--headless]", "serve.extra_args.0: nodes: 2 already sets --headless"),
         ("serve.extra_args=[--node_rank=1]", "already sets --node-rank"),
-        ("serve.extra_args=['-asc', '2']", "already sets -asc"),
+        ("serve.extra_args=['-asc', '2']", "already sets --api-server-count"),
         ("speculative.live_k=true", "speculative.live_k: works on one machine only"),
     ],
 )

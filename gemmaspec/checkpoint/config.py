@@ -12,6 +12,8 @@ from gemmaspec.errors import CheckpointError
 
 ASSISTANTS: Final = ("gemma4_assistant", "gemma4_unified_assistant")
 """Model types of Gemma 4's own MTP drafts (transformers models/gemma4_assistant, gemma4_unified_assistant)."""
+_USUAL: Final = dict.fromkeys(("gemma4", "gemma4_unified"), "Gemma4ForConditionalGeneration")
+"""Model type → the class that vLLM 0.33.0 takes where config.json names none."""
 _SPECULATORS: Final = {
     "eagle3": "eagle3",
     "peagle": "eagle3",
@@ -47,7 +49,7 @@ def describe(config: Fields) -> Described:
         model_type=model_type or config.text("speculators_model_type", "unknown"),
         dtype=config.text("dtype", config.text("torch_dtype", text.text("dtype", text.text("torch_dtype", "unknown")))),
         text=_text(config, text, architecture, model_type),
-        modalities=_modalities(config, architecture),
+        modalities=_modalities(config, architecture or _USUAL.get(model_type, "")),
         speculator=_speculator(config, text, architecture, model_type),
         token_ids=_token_ids(config, text),
     )
@@ -57,6 +59,8 @@ def _text(config: Fields, text: Fields, architecture: str, model_type: str) -> T
     tied = config.flag("tie_word_embeddings", text.flag("tie_word_embeddings", True))
     if model_type in ASSISTANTS:
         return gemma_text(text, tied=tied, reads_target=True)
+    if architecture.startswith("Gemma") and not architecture.startswith("Gemma4"):
+        raise CheckpointError(f"{config.where}: {architecture} is another model than Gemma 4")
     if text.text("model_type", model_type).startswith("gemma4") or architecture.startswith("Gemma4"):
         return gemma_text(text, tied=tied)
     if _method(config, architecture, model_type) is None:

@@ -18,6 +18,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
 
     Raise CheckpointError, beginning with `where`, for anything else, including duplicate keys and deep nesting.
     """
+    refuse_pointer(raw, where)
     try:
         content = json.loads(raw, object_pairs_hook=_once)
     except RecursionError:
@@ -27,6 +28,17 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{where}: must be a JSON object, got {_kind(content)}")
     return content
+
+
+def refuse_pointer(raw: bytes, where: str) -> None:
+    """Raise CheckpointError if a file's beginning is that of a pointer of Git LFS.
+
+    Its format: the specification of Git LFS, version 1.
+    """
+    if raw.startswith(b"version https://git-lfs"):
+        raise CheckpointError(
+            f"{where} is a pointer of Git LFS, not the file itself", hint="run git lfs pull in the checkpoint's folder"
+        )
 
 
 def printable(text: str, width: int = 200) -> str:

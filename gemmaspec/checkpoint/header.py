@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gemmaspec.checkpoint.fields import load_object, printable
+from gemmaspec.checkpoint.fields import load_object, printable, refuse_pointer
 from gemmaspec.checkpoint.parts import Tensor
 from gemmaspec.errors import CheckpointError
 
@@ -32,6 +32,7 @@ _DTYPE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,15}")
 
 def header_length(prefix: bytes, *, file_size: int, where: str) -> int:
     """Return the number of bytes of JSON after the prefix. Raise CheckpointError if it is impossible."""
+    refuse_pointer(prefix, where)
     if len(prefix) < PREFIX:
         raise CheckpointError(f"{where}: with {len(prefix)} bytes it is too short for a safetensors file")
     length = int.from_bytes(prefix[:PREFIX], "little")

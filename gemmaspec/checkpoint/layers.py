@@ -36,7 +36,7 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
     defaults = _UNIFIED if "unified" in text.text("model_type", "") else _OTHERS
     per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
     own, nothing = _overrides(text, total), Fields({}, text.where)
-    window = text.count("sliding_window", defaults["window"], least=1)
+    window = _window(text, defaults["window"])
     layers = [_gemma_layer(text, own.get(index, nothing), kind, window) for index, kind in enumerate(kinds)]
     return TextModel(
         layers=_with_sharing(layers, shared, reads_target=reads_target),
@@ -49,6 +49,7 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
         experts=text.count("num_experts", 0) if moe else 0,
         experts_per_token=text.count("top_k_experts", 0) if moe else 0,
         tied_embeddings=tied,
+        double_wide=text.flag("use_double_wide_mlp"),
     )
 
 
@@ -77,6 +78,13 @@ def plain_text(text: Fields, *, tied: bool) -> TextModel:
         max_position_embeddings=text.count("max_position_embeddings", 2048, least=1),
         tied_embeddings=tied,
     )
+
+
+def _window(text: Fields, default: int) -> int:
+    """Return the window. A null is not the default: transformers' Gemma4TextConfig wants a number (5.8 to 5.19)."""
+    if text.content.get("sliding_window", default) is None:
+        raise CheckpointError(f"{text.where}: sliding_window is null, but Gemma 4 has sliding layers")
+    return text.count("sliding_window", default, least=1)
 
 
 def _layer_count(text: Fields, default: int | None) -> int:

@@ -39,6 +39,7 @@ class TextModel:
     layers: tuple[Layer, ...]
     hidden_size: int
     intermediate_size: int
+    """Width of a feed-forward layer; `inner` gives that of one layer."""
     vocab_size: int
     max_position_embeddings: int
     """The longest context the checkpoint was made for, in tokens."""
@@ -50,6 +51,12 @@ class TextModel:
     experts_per_token: int = 0
     tied_embeddings: bool = True
     """Whether the input embeddings are the output head too."""
+    double_wide: bool = False
+    """Whether layers that share another's cache are twice as wide inside, as in E2B (gemma4.py, 0.19.0-0.33.0)."""
+
+    def inner(self, layer: Layer) -> int:
+        """Return the width of the feed-forward part of one layer."""
+        return self.intermediate_size * (2 if self.double_wide and layer.shares_with is not None else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ def _in_config(own: Fields) -> Quantization:
     if producer and producer.text("name", "") == "modelopt":
         return _modelopt(own, "config.json")
     method = own.text("quant_method", "compressed-tensors" if "config_groups" in own else "unknown").lower()
+    method = method.replace("compressed_tensors", "compressed-tensors")  # as vLLM's ModelConfig does
     if method.startswith("modelopt"):
         return _modelopt(own, "config.json")
     if method == "compressed-tensors":

@@ -7,7 +7,6 @@ H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/guides/f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,10 +113,8 @@ def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
 
 
 def widest(model: Checkpoint) -> int:
-    """Return the width of the widest feed-forward layer; layers of E2B and E4B that share a cache are twice as wide."""
-    text = model.config.get("text_config")
-    double = text.get("use_double_wide_mlp") if isinstance(text, Mapping) else None
-    return model.text.intermediate_size * (2 if double is True else 1)
+    """Return the width of the widest feed-forward layer."""
+    return max(model.text.inner(layer) for layer in model.text.layers)
 
 
 def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead:

@@ -7,10 +7,11 @@ Effects are those of vLLM's loader (vllm/model_executor/model_loader/weight_util
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gemmaspec.checkpoint.parts import Checkpoint, Layer, Tensor
+from gemmaspec.checkpoint.parts import Checkpoint, Tensor
 from gemmaspec.checkpoint.stored import part_of
 from gemmaspec.finding import Finding
 
@@ -27,6 +28,7 @@ def load_findings(checkpoint: Checkpoint, *, drafts: bool = False) -> Iterator[F
         yield from _tokenizer(checkpoint)
     if checkpoint.tensors and not checkpoint.missing_files and not is_mlx(checkpoint):
         yield from _layers(checkpoint)
+        yield from _parts(checkpoint)
         yield from _shapes(checkpoint)
 
 
@@ -139,6 +141,60 @@ def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
         )
 
 
+def _parts(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Yield the embedding table and norms that are not stored, and modules that only a single layer lacks."""
+    if checkpoint.speculator and checkpoint.speculator.method != "mtp":
+        return  # other heads take the target's
+    lacking = [*_single(checkpoint), *_lacking(checkpoint)]
+    if lacking:
+        yield Finding(
+            code="parts-missing",
+            severity="error",
+            message=f"{_number(len(lacking), 'module')} not stored: {_some(tuple(lacking))}",
+            impact="vLLM stops: weights were not initialized from checkpoint.",
+            fix=f"fetch it again: hf download {checkpoint.ref}",
+        )
+
+
+def _single(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield which of the modules outside of the layers are not stored. An assistant may take the target's table."""
+    stems = {_stem(tensor.name) for tensor in checkpoint.tensors if part_of(tensor.name) != "decoder layers"}
+    wanted = ("norm",) if checkpoint.speculator else ("embed_tokens", "norm")
+    for name in wanted:
+        if not any(stem.rpartition(".")[2] == name and "tower" not in stem for stem in stems):
+            yield name
+
+
+def _lacking(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield modules of single layers that more than half of the layers of the same kind have."""
+    layers = checkpoint.text.layers
+    has: dict[int, set[str]] = {}
+    for index, name, _ in _of_layers(checkpoint):
+        if index < len(layers) and (stem := _stem(name)):
+            has.setdefault(index, set()).add(stem)
+    alike: dict[tuple[str, bool], list[int]] = {}
+    for index in has:
+        alike.setdefault((layers[index].kind, layers[index].shares_with is not None), []).append(index)
+    for indexes in alike.values():
+        usual = Counter(stem for index in indexes for stem in has[index])
+        for index in indexes:
+            yield from (
+                f"layers.{index}.{stem}"
+                for stem, count in sorted(usual.items())
+                if stem not in has[index] and 2 * count > len(indexes) and _is_needed(stem)
+            )
+
+
+def _stem(name: str) -> str:
+    """Return the module that a tensor belongs to."""
+    return name.rpartition(".")[0]
+
+
+def _is_needed(stem: str) -> bool:
+    """Return whether vLLM stops without it; the scales of attention have defaults."""
+    return stem.endswith(("norm", "_proj"))
+
+
 def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield matrices whose size differs from config.json."""
     wrong = list(_wrong(checkpoint))
@@ -173,7 +229,7 @@ def _wrong(checkpoint: Checkpoint) -> Iterator[tuple[Tensor, int, int]]:
         elif name == "self_attn.k_proj.weight":
             yield from _compared(checkpoint, tensor, layer.kv_heads * layer.head_dim, text.hidden_size)
         elif name in ("mlp.gate_proj.weight", "mlp.up_proj.weight"):
-            yield from _compared(checkpoint, tensor, _inner(checkpoint, layer), text.hidden_size)
+            yield from _compared(checkpoint, tensor, text.inner(layer), text.hidden_size)
 
 
 def _compared(checkpoint: Checkpoint, tensor: Tensor, rows: int, columns: int) -> Iterator[tuple[Tensor, int, int]]:
@@ -187,12 +243,6 @@ def _compared(checkpoint: Checkpoint, tensor: Tensor, rows: int, columns: int) -
         return
     if found != (rows, columns):
         yield tensor, rows, columns
-
-
-def _inner(checkpoint: Checkpoint, layer: Layer) -> int:
-    text = checkpoint.config.get("text_config")
-    double = isinstance(text, Mapping) and text.get("use_double_wide_mlp") is True and layer.shares_with is not None
-    return checkpoint.text.intermediate_size * (2 if double else 1)
 
 
 def _of_layers(checkpoint: Checkpoint) -> Iterator[tuple[int, str, Tensor]]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
+from gemmaspec.checkpoint.fields import printable
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
 from gemmaspec.checkpoint.stored import Stored, part_of, stored
 from gemmaspec.finding import Finding
 from gemmaspec.inspect.scales import scale_findings
+from gemmaspec.releases.facts import knows_method, newest, spans
 
 _PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
 _FAMILY: Final = {
@@ -28,11 +30,15 @@ _FAMILY: Final = {
     "GPTQ": "INT4",
 }
 """Declared algorithm → the format that its modules are stored in, where that is not the algorithm's own beginning."""
+_PLAIN: Final = ("BF16", "F16", "F32")
+_PACKING: Final = ("auto-round", "inc", "torchao", "bitsandbytes", "hqq")
+"""Methods whose linear layers are never stored as plain matrices, and whose algorithm names no format."""
 _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 
 
 def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield every finding about a checkpoint's quantization."""
+    yield from _method(checkpoint)
     found = stored(checkpoint.tensors)
     for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
         yield from rule(checkpoint, found)
@@ -77,13 +83,40 @@ def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
+def _method(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Yield a method that vLLM does not have, or has no longer."""
+    own = checkpoint.quantization
+    if own is None or own.method == "unknown" or knows_method(own.method, newest()):
+        return
+    span = spans("quantization", own.method)
+    yield Finding(
+        code="quantization-unknown",
+        severity="error",
+        message=f"{own.declared_in} declares the quantization {printable(own.method, 40)}, "
+        f"which vLLM {newest()} does not know{f' (known {span})' if span else ''}",
+        impact=f"vLLM stops: Unknown quantization method: {printable(own.method, 40)}.",
+        fix="use a release that knows it, or another checkpoint" if span else "use another checkpoint",
+    )
+
+
 def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
     """Yield declared formats in which nothing is stored."""
     quantization = checkpoint.quantization
     if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
         return
     kind = stored_as(quantization.algorithm)
-    if kind in _PACKED and not found.count(kind):
+    linear = [name for kinds in found.formats.values() for name in kinds if _is_linear(name)]
+    plain = [name for kind in _PLAIN for name in found.formats.get(kind, ()) if _is_linear(name)]
+    if quantization.method in _PACKING and linear and len(plain) == len(linear):
+        yield Finding(
+            code="declared-not-stored",
+            severity="error",
+            message=f"{quantization.declared_in} declares {quantization.method}, but every linear layer of the decoder "
+            f"is stored unquantized ({_counts(found)})",
+            impact="vLLM makes packed parameters that nothing fills.",
+            fix="use weights and configuration of the same export",
+        )
+    elif kind in _PACKED and not found.count(kind):
         yield Finding(
             code="declared-not-stored",
             severity="error",
@@ -165,12 +198,7 @@ def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
     quantization = checkpoint.quantization
     if quantization is None or quantization.algorithm == MIXED or not found.count(*_PACKED):
         return
-    plain = [
-        module
-        for kind in ("BF16", "F16", "F32")
-        for module in found.formats.get(kind, ())
-        if part_of(module) == "decoder layers" and _LINEAR.search(module)
-    ]
+    plain = [module for kind in _PLAIN for module in found.formats.get(kind, ()) if _is_linear(module)]
     wrong = [one for one in plain if not is_excluded(one, quantization.excluded) and not _unread(checkpoint, one)]
     if wrong:
         yield Finding(
@@ -181,6 +209,10 @@ def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             impact="vLLM expects them packed; from 0.30.0 on: NVFP4 weight_scale for layer … was never loaded.",
             fix="add them to the excluded modules of the checkpoint's configuration",
         )
+
+
+def _is_linear(module: str) -> bool:
+    return part_of(module) == "decoder layers" and _LINEAR.search(module) is not None
 
 
 def _unread(checkpoint: Checkpoint, module: str) -> bool:

@@ -23,6 +23,7 @@ from gemmaspec.lint import (
     pairing,
     parallel,
     patching,
+    quantization,
     runtime,
     sizes,
 )
@@ -106,6 +107,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *heads.RULES,
     *live_k.RULES,
     *local.RULES,
+    *quantization.RULES,
     *sizes.RULES,
     *nodes.RULES,
 )

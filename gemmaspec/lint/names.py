@@ -47,7 +47,7 @@ def flag_value(subject: Subject) -> Iterator[Issue]:
         known = subject.facts.flags.get(given.flag)
         if known and known.choices and given.value is not None and not known.takes(given.value):
             message = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
-            yield Issue(path=given.path, message=message, fix=_one_of(given.value, known.choices))
+            yield Issue(path=given.path, message=message, fix=one_of(given.value, known.choices))
 
 
 @rule("GS103", "error")
@@ -68,7 +68,7 @@ def speculative_value(subject: Subject) -> Iterator[Issue]:
         known = subject.facts.speculative_values.get(key)
         if known and isinstance(value, str) and value not in known:
             message = f"vLLM {subject.vllm} does not take {value!r} for {key}"
-            yield Issue(path=("speculative", key), message=message, fix=_one_of(value, known))
+            yield Issue(path=("speculative", key), message=message, fix=one_of(value, known))
 
 
 @rule("GS105", "warning")
@@ -93,7 +93,7 @@ def variable_value(subject: Subject) -> Iterator[Issue]:
         known = subject.facts.environment_values.get(name)
         if known and name.startswith("VLLM_") and value.lower() not in {one.lower() for one in known}:
             message = f"vLLM {subject.vllm} does not take {value!r} for {name}"
-            yield Issue(path=("env", name), message=message, fix=_one_of(value, known))
+            yield Issue(path=("env", name), message=message, fix=one_of(value, known))
 
 
 @rule("GS107", "error")
@@ -106,7 +106,7 @@ def parser(subject: Subject) -> Iterator[Issue]:
         given = subject.argument(flag_)
         if given and given.value and given.value not in known and not subject.argument(plugin):
             message = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
-            yield Issue(path=given.path, message=message, fix=_one_of(given.value, known))
+            yield Issue(path=given.path, message=message, fix=one_of(given.value, known))
 
 
 @rule("GS108", "error")
@@ -115,18 +115,7 @@ def attention_backend(subject: Subject) -> Iterator[Issue]:
     for path, name in _attention_backends(subject):
         if name.upper() not in subject.facts.attention_backends and name.lower() != "auto":
             message = f"vLLM {subject.vllm} has no attention backend {name!r}"
-            yield Issue(path=path, message=message, fix=_one_of(name.upper(), subject.facts.attention_backends))
-
-
-@rule("GS109", "error")
-def quantization(subject: Subject) -> Iterator[Issue]:
-    """A quantization that vLLM does not know."""
-    known = subject.facts.quantizations
-    for role, model in (("target", subject.profile.target), ("draft", subject.profile.draft)):
-        if model and model.quantization and model.quantization not in known:
-            message = f"vLLM {subject.vllm} does not know the quantization {model.quantization!r}"
-            fix = _one_of(model.quantization, known) + "; or remove it, because the checkpoint names it"
-            yield Issue(path=(role, "quantization"), message=message, fix=fix)
+            yield Issue(path=path, message=message, fix=one_of(name.upper(), subject.facts.attention_backends))
 
 
 @rule("GS110", "error")
@@ -136,7 +125,7 @@ def cache_dtype(subject: Subject) -> Iterator[Issue]:
     for path, dtype in _cache_dtypes(subject):
         if known and dtype not in known:
             message = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
-            yield Issue(path=path, message=message, fix=_one_of(dtype, known))
+            yield Issue(path=path, message=message, fix=one_of(dtype, known))
 
 
 @rule("GS111", "warning", any_release=True)
@@ -191,7 +180,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {near[0]}?" if near else None
 
 
-def _one_of(value: str, known: Iterable[str]) -> str:
+def one_of(value: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
     return (
@@ -208,7 +197,6 @@ RULES: Final = (
     variable_value,
     parser,
     attention_backend,
-    quantization,
     cache_dtype,
     given_twice,
 )

@@ -41,8 +41,10 @@ def open_checkpoint(
     known = shipped_for(ref) if shapes else None
     try:
         files = _files(ref, revision, cache_dir, offline=offline)
-    except (Unasked, Unreachable):
-        if known is None:
+    except EnvironmentMissing as error:
+        if not is_local(ref) and Path(ref).is_dir():
+            raise EnvironmentMissing(error.message, hint=f"for the folder of this name, write ./{ref}") from None
+        if known is None or not isinstance(error, (Unasked, Unreachable)):
             raise
         return checkpoint_of(known)
     try:
@@ -150,6 +152,10 @@ def _no_config(ref: str, files: CheckpointFiles) -> EnvironmentMissing:
     if gguf:
         says = f"{ref} has GGUF files ({gguf[0]}{' …' if len(gguf) > 1 else ''}) but no config.json"
         return EnvironmentMissing(f"{says}; gemmaspec reads only safetensors")
+    if "adapter_config.json" in files.sizes:
+        return EnvironmentMissing(
+            f"{ref} is a LoRA adapter, not a model", hint="name the model that its adapter_config.json names as base"
+        )
     return EnvironmentMissing(f"{ref} is not a model: config.json is missing")
 
 

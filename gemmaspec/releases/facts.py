@@ -157,6 +157,15 @@ def spans(kind: str, name: str) -> str:
     return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
 
 
+def knows_method(method: str, vllm: str) -> bool:
+    """Return whether a release loads checkpoints of a quantization method; true for a release without facts.
+
+    AutoRound's checkpoints are those of `inc` (quantization/inc.py: override_quantization_method, 0.19.0 to 0.33.0).
+    """
+    facts = facts_for(vllm)
+    return facts is None or {"auto-round": "inc"}.get(method, method) in facts.quantizations
+
+
 def first_with(architecture: str) -> str | None:
     """Return the first release of the table that has a model for an architecture; None if none has."""
     known = ((release, facts_for(release)) for release in _releases())

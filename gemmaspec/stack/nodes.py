@@ -24,6 +24,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.build import Stack, build_stack
@@ -212,8 +213,7 @@ def _health(profile: Profile) -> list[str]:
 
 
 def _unless_given(profile: Profile, flag: str, value: str) -> tuple[str, ...]:
-    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
-    return () if flag in given else (flag, value)
+    return () if extra_of(profile).given(flag) else (flag, value)
 
 
 def _same(address: str) -> str:
