@@ -134,7 +134,7 @@ class Attestor:
     def _function(self, module: Any, row: dict[str, Any], name: str, digests: list[str]) -> dict[str, Any]:
         other, through = code_of.difference(module, name, digests, self.digests)
         found = {**row, "function": name, "state": "attested"}
-        if other is not None:
+        if other is not code_of.SAME:
             what = code_of.described(other)
             found |= {"state": "different", "found": f"it is now {what}{self._whose(other)}"}
         return {**found, "wrapped": through[:8]} if through else found

@@ -21,6 +21,7 @@ from importlib.util import MAGIC_NUMBER as MAGIC
 from typing import Any
 
 MISSING = object()
+SAME = object()
 CLASS_BODY = 0x3  # CO_OPTIMIZED | CO_NEWLOCALS: a function's code has them, a class's body and a module do not
 GENERATOR_BASED = 0x100  # CO_ITERABLE_COROUTINE, which types.coroutine sets in the code of a function
 DEEPEST = 16  # wrappers around one function
@@ -150,7 +151,7 @@ def bound(module: Any, name: str) -> Any:
 def difference(module: Any, name: str, digests: Iterable[str], of: Digests) -> tuple[Any, list[str]]:
     """Return what is bound under a name instead of the patched function, and the names of wrappers around it.
 
-    The first value is None if it is the patched function, possibly in wrappers that hold it.
+    The first value is SAME if it is the patched function, possibly in wrappers that hold it.
     """
     found = bound(module, name)
     if found is MISSING:
@@ -160,7 +161,7 @@ def difference(module: Any, name: str, digests: Iterable[str], of: Digests) -> t
         same = isinstance(function, types.FunctionType) and of(function.__code__) in set(digests)
         if not same or function.__globals__ is not vars(module):
             return function, through
-    return None, through
+    return SAME, through
 
 
 class Digests:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, PatchConflict
+from gemmaspec.launcher import ORIGINS_FILE
 
 WAIT_S: Final = 30.0
 """Seconds that the processes get to look again; a look takes milliseconds, on a busy machine some seconds."""
@@ -29,7 +30,8 @@ class Attesting:
     def ensure(self, *, clock: Callable[[], float], sleep: Callable[[float], None], fresh: bool = True) -> None:
         """Wait until every process has looked again, and raise PatchConflict unless all run the patched functions.
 
-        Without `fresh`, what they said last counts. A server without patches has nothing to attest.
+        Without `fresh`, what they said last counts. A server without patches has nothing to attest; its stack lacks
+        the files for it.
         """
         until = clock() + WAIT_S
         while True:
@@ -61,6 +63,8 @@ class Attesting:
 
     def _missing(self, host: str, report: dict[str, Any] | None, *, fresh: bool) -> str:
         """Return who has not attested, or not since the server was healthy; empty if all have."""
+        if report is None and (self._server.folder / ORIGINS_FILE).is_file():
+            return _on(host, "the launcher's report cannot be read, so what its processes attest is not known")
         attested = (report or {}).get("attested")
         if not attested:
             return ""
