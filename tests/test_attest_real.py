@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
+from gemmaspec import data
 from gemmaspec.engine.attested import parse_attested
 from tests.attesting import until
-from tests.real import PORT, PROFILE, STATE, gemmaspec, up
+from tests.real import PORT, PROFILE, SHARED, STATE, gemmaspec, up
 
 pytestmark = pytest.mark.real_process
 
@@ -84,3 +86,31 @@ def test_a_plugin_that_replaces_a_patched_function_ends_the_start(tmp_path: Path
         assert [one["name"] for one in report["attestation"]["plugins"]] == ["faster"]
     finally:
         gemmaspec("down", PROFILE)
+
+
+WRAPPERS = """\
+import sys, types
+sys.path.insert(0, sys.argv[1])
+import attest_code as code_of
+import torch
+
+text = "def value(a):\\n    return a + 1\\n"
+for name, wrap in {
+    "compile": torch.compile, "no_grad": torch.no_grad(), "inference_mode": torch.inference_mode(),
+    "disable": torch._dynamo.disable, "library": lambda fn: torch._dynamo.allow_in_graph(fn),
+}.items():
+    module = types.ModuleType("m")
+    exec(compile(text, "m.py", "exec"), vars(module))
+    digests = [code_of.digest(module.value.__code__)]
+    module.value = wrap(module.value)
+    other, _ = code_of.difference(module, "value", digests, code_of.Digests())
+    assert other is code_of.SAME, (name, other)
+print("seen through")
+"""
+
+
+def test_the_wrappers_of_the_real_torch_are_seen_through() -> None:
+    python = next((SHARED / "runtimes").glob("*/bin/python"))
+    words = [str(python), "-c", WRAPPERS, str(data.LAUNCHER.parent)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "seen through\n", done.stderr

@@ -149,7 +149,7 @@ WAYS = {
     "env -S python -E": Way(ends="refused", says=("ignore_environment",), arrange=first_line("#!/usr/bin/env -S {python} -E")),
     "a path too long for a first line": Way(ends="attested", arrange=first_line("#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''")),
     "a long path and -E": Way(ends="refused", says=("ignore_environment",), arrange=first_line("#!/bin/sh\n'''exec' \"{python}\" -E \"$0\" \"$@\"\n' '''")),
-    "an interpreter that does not come up": Way(ends="needs", says=("cannot ask", "next: "), arrange=into_site("stop.pth", "import os; os._exit(9) if 'origins.py' in open('/proc/self/cmdline').read() else 0\n")),
+    "an interpreter that does not come up": Way(ends="needs", says=("cannot ask", "next: "), arrange=into_site("stop.pth", "import os; os._exit(9) if 'asked.py' in open('/proc/self/cmdline').read() else 0\n")),
     # what runs before the program
     "a finder that is first": Way(ends="refused", says=("EditableFinder", "/other/vllm/v1/core.py"), arrange=lambda place: finder(place, first=True)),
     "a finder that is last": Way(ends="attested", arrange=lambda place: finder(place, first=False)),

@@ -87,7 +87,8 @@ SECRETS = ("--api-key", "--hf-token")
 RANKS = "ranks.py"  # beside this file: the comparison with the ranks on other machines
 RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
 ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
-ATTEST = ("attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")  # beside this file: run inside vLLM
+# Beside this file: what answers origins.py, and what runs inside vLLM.
+ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
 RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
 LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
 LIVE_K_MODULE = "gemmaspec_live_k"
@@ -1414,11 +1415,10 @@ class Attestation:
             return None
         began = time.perf_counter()
         interpreter = self.origins.interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
-        plugins = list(self.origins.plugins_on(sys.path))
-        if interpreter is None:
-            say(f"{program} is not a Python script, so it cannot be asked where it would import vllm from")
-        else:
+        try:
             plugins = self._asked(interpreter, program, environment)
+        except self.origins.Refused as error:
+            raise LaunchError(error.code, *error.lines) from None
         for plugin in plugins:
             plugin["loaded"] = self.origins.allowed(plugin, environment)
             does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
@@ -1428,14 +1428,17 @@ class Attestation:
         took = milliseconds(began)
         return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
 
-    def _asked(self, interpreter: list[str], program: str, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    def _asked(
+        self, interpreter: list[str] | None, program: str, environment: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """Return the foreign plugins; this Python is asked for them where the server's cannot be."""
         modules = [target.module for target in self.targets]
-        try:
-            found = self.origins.ask(interpreter, program, modules, environment)
-        except self.origins.Refused as error:
-            raise LaunchError(error.code, *error.lines) from None
-        wrong = list(self.origins.differences(found, self.targets, self.folder, program))
-        if wrong:
+        found = self.origins.ask(interpreter or [sys.executable], program, modules, environment)
+        plugins: list[dict[str, Any]] = found["plugins"]
+        if interpreter is None:
+            say(f"{program} is not a Python script, so it cannot be asked where it would import vllm from")
+            return plugins
+        if wrong := list(self.origins.differences(found, self.targets, self.folder, interpreter, program)):
             raise LaunchError(
                 5,
                 *wrong,
@@ -1444,7 +1447,7 @@ class Attestation:
             )
         if not Path(found["prefix"]).samefile(sys.prefix):
             say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
-        return list(found["plugins"])
+        return plugins
 
 
 def module_of(path: str) -> str:

@@ -2,8 +2,8 @@
 
 The launcher loads this file from its own folder. It prepares RUN/attest, from which every process of the server attests
 its patched functions, and asks the interpreter in the server's first line, with the flags there and the environment of
-the server, where it would look for each patched module. Nothing of vLLM is imported for that. Run as a script, this
-file is the asked side. Standard library, Python 3.10+.
+the server, where it would look for each patched module; asked.py answers. Nothing of vLLM is imported for
+that. Standard library, Python 3.10+.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ANSWER = "gemmaspec-origins:"  # begins the line of the answer; other lines are whatever the interpreter prints itself
+ANSWER = "gemmaspec-origins:"  # as in asked.py
+ANSWERS = {"prefix", "flags", "origins", "site", "plugins"}
+ASKED = "asked.py"
 MARKER = ".gemmaspec-overlay"  # as in launch.py: the next launcher takes such a folder off PYTHONPATH
 MOST_S = 30.0  # an interpreter starts in milliseconds, on a cold disk in seconds
-GROUPS = "vllm."  # every group of entry points that vLLM loads in its processes begins so
 CARRIED = {  # files beside this one, and what they are called in RUN/attest
     "attest_site.py": "sitecustomize.py",
     "attest.py": "gemmaspec_attest.py",
@@ -32,8 +32,6 @@ CARRIED = {  # files beside this one, and what they are called in RUN/attest
     "attest_sum.py": "gemmaspec_attest_sum.py",
 }
 LONG_SHEBANG = re.compile(rb"'''exec' (.+?) \"\$0\" \"\$@\"")  # what pip and uv write for a path of over 127 bytes
-
-
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")  # the name of an interpreter
 
 
@@ -147,12 +145,12 @@ def ask(
     environment: Mapping[str, str],
     wait_s: float = MOST_S,
 ) -> dict[str, Any]:
-    """Return what the server's interpreter answers (see `answer`). Raise Refused(4) if it gives no answer."""
+    """Return what the server's interpreter answers (see asked.py). Raise Refused(4) if it gives no answer."""
     question = json.dumps({"script": script, "modules": list(modules)})
     shown = shlex.join(interpreter)
     try:
         done = subprocess.run(
-            [*interpreter, os.path.abspath(__file__)],
+            [*interpreter, str(Path(__file__).absolute().with_name(ASKED))],
             input=question.encode(), capture_output=True, env=dict(environment), timeout=wait_s, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -162,7 +160,7 @@ def ask(
         if line.startswith(ANSWER):
             with contextlib.suppress(ValueError, RecursionError):
                 found = json.loads(line.removeprefix(ANSWER))
-                if isinstance(found, dict):
+                if isinstance(found, dict) and found.keys() >= ANSWERS:
                     return found
     last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
     raise Refused(4, *_no_answer(script, shown, f"exit code {done.returncode}: {last[0][:300]}"))
@@ -175,16 +173,18 @@ def _no_answer(script: str, shown: str, why: str) -> tuple[str, str]:
     )
 
 
-def differences(found: Mapping[str, Any], targets: Sequence[Target], folder: Path, script: str) -> Iterator[str]:
+def differences(
+    found: Mapping[str, Any], targets: Sequence[Target], folder: Path, interpreter: Sequence[str], script: str
+) -> Iterator[str]:
     """Yield why the server would not run the patched code; nothing if it would."""
     flags = found["flags"]
     ignores = [name for name in ("isolated", "ignore_environment") if flags.get(name)]
-    shown = shlex.join(found["interpreter"])
+    shown = shlex.join(interpreter)
     for target in targets:
         seen = found["origins"].get(target.module, {})
         origin = seen.get("origin") or ""
         if not _same(origin, target.file):
-            by = f", by the finder {seen['finder']}" if seen.get("finder") not in (None, PATH_FINDER) else ""
+            by = f", by the finder {seen['finder']}" if seen.get("finder") not in (None, "PathFinder") else ""
             yield f"{shown} would import {target.module} from {origin or 'nowhere'}{by}, not from {target.file}"
     if ignores:
         yield f"the first line of {script} makes Python ignore PYTHONPATH ({', '.join(ignores)}), which has the overlay"
@@ -200,91 +200,7 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-PATH_FINDER = "PathFinder"
-
-
-# The asked side
-
-
-def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where each module would be imported from, this Python's flags, and vLLM's entry points of others."""
-    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
-        sys.path[0] = os.path.dirname(os.path.realpath(question["script"]))
-    elif sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-        del sys.path[0]
-    site = next((one.gemmaspec for one in sys.meta_path if hasattr(one, "gemmaspec")), None)
-    other = getattr(sys.modules.get("sitecustomize"), "__file__", None)
-    return {
-        "interpreter": [sys.executable, *subprocess._args_from_interpreter_flags()],  # type: ignore[attr-defined]
-        "prefix": sys.prefix,
-        "flags": {name: getattr(sys.flags, name) for name in ("isolated", "ignore_environment", "no_site")},
-        "origins": {name: origin_of(name) for name in question["modules"]},
-        "site": site or other,
-        "plugins": list(plugins_on(sys.path)),
-    }
-
-
-def origin_of(name: str) -> dict[str, str | None]:
-    """Return where a module would come from and the finder that says so, without importing its packages."""
-    path: Any = None
-    full = ""
-    found: dict[str, str | None] = {"origin": None, "finder": None}
-    for part in name.split("."):
-        full = f"{full}.{part}" if full else part
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(full, path) if find and not hasattr(finder, "gemmaspec") else None
-            if spec is not None:
-                break
-        else:
-            return {"origin": None, "finder": None}
-        path = spec.submodule_search_locations
-        kind = finder if isinstance(finder, type) else type(finder)
-        found = {"origin": spec.origin, "finder": kind.__name__ if kind.__name__ == PATH_FINDER else _titled(kind)}
-    return found
-
-
-def _titled(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def plugins_on(path: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the entry points of vLLM's groups that are not vLLM's own, from the metadata on a search path.
-
-    importlib.metadata finds the same, and takes longer to import than this takes.
-    """
-    seen = set()
-    for entry in path:
-        with contextlib.suppress(OSError):
-            for one in sorted(os.listdir(entry or ".")):
-                if not one.endswith((".dist-info", ".egg-info")) or one in seen:
-                    continue
-                seen.add(one)
-                with contextlib.suppress(OSError, ValueError):
-                    file = os.path.join(entry, one, "entry_points.txt")
-                    yield from _entry_points(file, one.rpartition(".")[0])
-
-
-def _entry_points(file: str, distribution: str) -> Iterator[dict[str, str]]:
-    with open(file, encoding="utf-8") as opened:
-        text = opened.read(256 * 1024)
-    if f"[{GROUPS}" not in text.replace(" ", ""):
-        return
-    group = ""
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            group = line.strip("[] ")
-        elif group.startswith(GROUPS) and "=" in line and not line.startswith(("#", ";")):
-            name, _, value = map(str.strip, line.partition("="))
-            if value.partition(":")[0].partition(".")[0] != "vllm":
-                yield {"group": group, "name": name[:100], "value": value[:200], "distribution": distribution[:100]}
-
-
 def allowed(plugin: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Return whether VLLM_PLUGINS lets vLLM load a plugin (vllm/plugins/__init__.py, 0.19.0-0.33.0)."""
     listed = environment.get("VLLM_PLUGINS")
     return listed is None or plugin["name"] in listed.split(",")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"\n{ANSWER}{json.dumps(answer(json.loads(sys.stdin.buffer.read())))}\n")

@@ -88,7 +88,7 @@ def compile_of(profile: Profile) -> str:
     for one in extra_of(profile).arguments:
         if one.flag == LEVEL:
             asked = f"-O{one.value}"
-        elif one.flag == COMPILATION and "." in one.written.partition("=")[0]:  # one key of it, beside the others
+        elif one.flag == COMPILATION and "." in one.written.partition("=")[0]:  # one key of it, added to the others
             asked = ",".join(filter(None, (asked, one.written.partition(".")[2])))
         elif one.flag == COMPILATION:
             asked = "".join((one.value or "").split())
