@@ -176,6 +176,17 @@ class Subject:
         return bool(_UNIFIED.search(self.called("target")))
 
     @property
+    def caches_fp8(self) -> bool | None:
+        """Whether the KV cache is FP8, as the profile or the checkpoint says; None if unknown."""
+        dtype = self.value("--kv-cache-dtype") or "auto"
+        if dtype != "auto":
+            return dtype.startswith("fp8")
+        if self.target is None:
+            return None
+        own = self.target.quantization
+        return bool(own and (own.kv_cache or "").lower().startswith("fp8"))
+
+    @property
     def takes_images(self) -> bool | None:
         """Whether the target accepts images, audio or video; None if unknown.
 
@@ -185,6 +196,13 @@ class Subject:
         if self.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
             return False
         return self.target.modalities != {"text"} if self.target else None
+
+    @property
+    def masks(self) -> bool | None:
+        """Whether the target serves images that see later tokens; None if unknown."""
+        if self.takes_images is False:
+            return False
+        return self.target.masks_images if self.target else None
 
     @property
     def batch(self) -> int | None:
