@@ -26,6 +26,7 @@ from gemmaspec.cluster.pod import unexpanded
 from gemmaspec.cluster.settings import Settings
 from gemmaspec.cluster.text import yaml_text
 from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 
@@ -192,7 +193,15 @@ def test_other_files_are_another_config_map_and_none_can_be_changed() -> None:
     for each, made in zip(maps, (one, other), strict=True):
         stack = next(volume for volume in pod_of(made)["volumes"] if volume["name"] == "stack")
         assert stack["configMap"]["name"] == each["metadata"]["name"]
-        files = {"launch.py", "probe.py", "plan.json", "speculative-config.json", "chat-template.jinja"}
+        files = {
+            "launch.py",
+            ORIGINS_FILE,
+            *ATTEST_FILES,
+            "probe.py",
+            "plan.json",
+            "speculative-config.json",
+            "chat-template.jinja",
+        }
         assert set(each["data"]) == files
     assert one.objects["deployment.yaml"]["metadata"]["name"] == other.objects["deployment.yaml"]["metadata"]["name"]
 

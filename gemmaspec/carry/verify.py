@@ -231,6 +231,8 @@ def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, 
     except GemmaspecError as error:
         outcome.unread.append(Unreadable(place=place, error=error))
         return
+    if attested := report.get("attested"):
+        outcome.notes.append(f"{ref}: {attested['text']}")
     required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
     vllm = str(report["vllm"]["version"])
     outcome.cells += [

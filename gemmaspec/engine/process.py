@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.attested import FILE as ATTESTED
+from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.detached import start_detached
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
@@ -159,7 +161,9 @@ class ProcessEngine:
             found = parse_report(text)
         except GemmaspecError as error:
             raise UnreadableFile(file, error.message) from None
-        return found if found.get("pid") == last.pid else None
+        if found.get("pid") != last.pid:
+            return None
+        return with_attested(found, self.read(server, str(server.run_dir / ATTESTED)))
 
     def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""

@@ -8,7 +8,8 @@ patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONP
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
 copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
 (--nnodes) the ranks compare what they are about to run, by ranks.py and rank_facts.py next to this file, and all
-start or none does.
+start or none does. By origins.py it asks the server's own interpreter whether it would import the patched files; by
+attest.py and its neighbours every process of the server then attests its patched functions.
 
 Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or the
 ranks differ · 6 already running, or another rank failed · 7 a rank did not come · 130 interrupted. Otherwise the
@@ -40,6 +41,7 @@ import json
 import operator
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -84,6 +86,9 @@ UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError,
 SECRETS = ("--api-key", "--hf-token")
 RANKS = "ranks.py"  # beside this file: the comparison with the ranks on other machines
 RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
+ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
+# Beside this file: what answers origins.py, and what runs inside vLLM.
+ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
 RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
 LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
 LIVE_K_MODULE = "gemmaspec_live_k"
@@ -1391,6 +1396,98 @@ def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
     return modules
 
 
+# Attestation: whether what runs is what was patched
+
+
+class Attestation:
+    """What the server's processes have to attest, and the question to its interpreter before it starts."""
+
+    def __init__(self, origins: Any = None, targets: Sequence[Any] = (), folder: Path | None = None) -> None:
+        """Hold origins.py, its targets and RUN/attest; without targets, nothing is asked."""
+        self.origins, self.targets, self.folder = origins, targets, folder
+
+    def ask(self, program: str, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the report's row; None if nothing is patched.
+
+        Raise LaunchError(5) if the server would import something else, LaunchError(4) if it cannot be asked.
+        """
+        if self.folder is None:
+            return None
+        began = time.perf_counter()
+        interpreter = self.origins.interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
+        try:
+            plugins = self._asked(interpreter, program, environment)
+        except self.origins.Refused as error:
+            raise LaunchError(error.code, *error.lines) from None
+        for plugin in plugins:
+            plugin["loaded"] = self.origins.allowed(plugin, environment)
+            does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
+            say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
+        self.origins.write_targets(self.folder, self.targets, plugins)
+        modules = [target.module for target in self.targets]
+        took = milliseconds(began)
+        return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
+
+    def _asked(
+        self, interpreter: list[str] | None, program: str, environment: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """Return the foreign plugins; this Python is asked for them where the server's cannot be."""
+        modules = [target.module for target in self.targets]
+        found = self.origins.ask(interpreter or [sys.executable], program, modules, environment)
+        plugins: list[dict[str, Any]] = found["plugins"]
+        if interpreter is None:
+            say(f"{program} is not a Python script, so it cannot be asked where it would import vllm from")
+            return plugins
+        if wrong := list(self.origins.differences(found, self.targets, self.folder, interpreter, program)):
+            raise LaunchError(
+                5,
+                *wrong,
+                "the server would not run the patched code: vllm was not started",
+                f"next: head -1 {program}; {shlex.join(interpreter)} -c 'import sys; print(sys.path, sys.meta_path)'",
+            )
+        if not Path(found["prefix"]).samefile(sys.prefix):
+            say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
+        return plugins
+
+
+def module_of(path: str) -> str:
+    """Return the module of a path such as vllm/v1/core/kv_cache_utils.py."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def carry_attestation(
+    run_dir: Path, package: Path, overlay: Path | None, results: Sequence[PatchResult], changed: Mapping[str, bytes]
+) -> Attestation:
+    """Prepare what the server's processes attest with: nothing if no patch is in."""
+    for name in ("attest", "attested.json"):
+        remove(run_dir / name)
+    hunks: dict[str, list[dict[str, Any]]] = {}
+    data: dict[str, bytes] = dict(changed)
+    required: set[str] = set()
+    for result in (one for one in results if one.state in ("applies", "drifted", "applied")):
+        variant = next(one for one in result.patch.variants if one.name == result.variant)
+        for edit, file in zip(variant.files, result.files, strict=True):
+            rows = [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
+            hunks.setdefault(edit.path, []).extend(rows)
+            data.setdefault(edit.path, file.before or b"")
+            required |= {edit.path} if result.patch.required else set()
+    if not hunks:
+        return Attestation()
+    origins = load_next_to_this(ORIGINS)
+    root = overlay or package.parent
+    targets = [
+        origins.Target(
+            module_of(path), str(root / path), sha256(data[path]), path in required, path in changed, tuple(rows)
+        )
+        for path, rows in hunks.items()
+    ]
+    try:
+        origins.refuse_beside(package, targets)
+        return Attestation(origins, targets, origins.carry(run_dir))
+    except origins.Refused as error:
+        raise LaunchError(error.code, *error.lines) from None
+
+
 def remove(path: Path) -> None:
     """Delete a file, a link (never its target) or a folder if it exists."""
     if path.is_dir() and not path.is_symlink():
@@ -1457,7 +1554,7 @@ def load_next_to_this(name: str) -> Any:
     """Return the module of a file next to this one. Raise LaunchError(4) if it is missing."""
     file = Path(__file__).absolute().parent / name
     if not file.is_file():
-        raise LaunchError(4, f"{file} is missing, and a server on several machines needs it; render the stack again")
+        raise LaunchError(4, f"{file} is missing, and this server needs it; render the stack again")
     spec = importlib.util.spec_from_file_location(f"gemmaspec_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -1483,7 +1580,8 @@ def facts_of(
         data = file.before if file.after is None else file.after
         found[file.path] = "" if data is None else sha256(data)
     own = Path(__file__).absolute()
-    launcher = b"".join((own.parent / name).read_bytes() for name in (own.name, RANKS, RANK_FACTS))
+    beside = [own.parent / name for name in (own.name, RANKS, RANK_FACTS, ORIGINS, *ATTEST)]
+    launcher = b"".join(file.read_bytes() for file in beside if file.is_file())
     return {
         **found,
         "plan": plan.sha256,
@@ -1676,18 +1774,27 @@ def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
         raise LaunchError(5, f"{required} does not fit vllm {version}: vllm was not started", advice)
 
 
-def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoReturn:
-    """Replace this process with the server, found next to this Python or on PATH; the server keeps the lock."""
+def program_of(command: Sequence[str]) -> str:
+    """Return the server's program, next to this Python or on PATH. Raise LaunchError(4) if it is missing."""
     beside = Path(sys.executable).parent / command[0]
     program = str(beside) if os.access(beside, os.X_OK) and beside.is_file() else shutil.which(command[0])
     if program is None:
         raise LaunchError(4, f"the program {command[0]} is neither next to {sys.executable} nor on PATH")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)}
-    if not pythonpath:
-        del environment["PYTHONPATH"]  # an empty value would mean the working folder
+    return program
+
+
+def environment_of(pythonpath: Sequence[str]) -> dict[str, str]:
+    """Return the server's environment; an empty PYTHONPATH would mean the working folder."""
+    rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**rest, "PYTHONPATH": os.pathsep.join(pythonpath)} if pythonpath else rest
+
+
+def become(program: str, command: Sequence[str], environment: Mapping[str, str], lock: int) -> NoReturn:
+    """Replace this process with the server, which keeps the lock."""
     os.set_inheritable(lock, True)
     try:
-        os.execvpe(program, list(command), environment)  # noqa: S606 - an argv list, no shell
+        # A Python that is called by its bare name takes its modules from the first python on PATH.
+        os.execvpe(program, [program, *command[1:]], environment)  # noqa: S606 - an argv list, no shell
     except OSError as error:
         raise LaunchError(4, f"cannot run {program}: {error.strerror}") from None
 
@@ -1760,16 +1867,22 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     if overlay:
         report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
         front.insert(0, str(overlay))
+    attested = carry_attestation(options.run_dir, package, overlay, results, changed)
+    if attested.folder:
+        front.insert(1 if overlay else 0, str(attested.folder))
     modules = carry_live_k(plan, options.run_dir)
     if modules:
         front.append(str(modules))
         say(f"k can be changed while it runs: {LIVE_K} has the plan's sha256")
+    program, environment = program_of(command), environment_of([*front, *pythonpath])
+    if row := attested.ask(program, command, environment):
+        report["attestation"] = row
     write_report(report_file, report)
     compare_ranks(ranks, facts_of(ranks, plan, version, results, command, front), report, report_file)
     took = report["overlay_ms"]
     ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
-    become(command, [*front, *pythonpath], lock)
+    become(program, command, environment, lock)
 
 
 def compare_ranks(ranks: Ranks, facts: Mapping[str, str], report: dict[str, Any], file: Path) -> None:
