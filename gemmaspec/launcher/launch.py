@@ -41,6 +41,7 @@ import operator
 import os
 import re
 import shutil
+import stat
 import sys
 import time
 import tokenize
@@ -287,14 +288,20 @@ class Plan:
 def load_plan(path: Path) -> Plan:
     """Read and check a plan file. Raise LaunchError(2) if gemmaspec did not write it."""
     try:
-        with path.open("rb") as file:
-            data = file.read(PLAN_LIMIT + 1)
+        data = read_plain(path, PLAN_LIMIT + 1)
         check(len(data) <= PLAN_LIMIT, f"larger than {PLAN_LIMIT} bytes")
         return parse_plan(json.loads(data))
     except OSError as error:
         raise LaunchError(2, f"cannot read the plan {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise LaunchError(2, f"the plan {path} is invalid: {error}") from None
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """Return the beginning of a file. Raise ValueError for a FIFO or device, which could keep a start waiting."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        check(stat.S_ISREG(os.fstat(file.fileno()).st_mode), "not a regular file")
+        return file.read(limit)
 
 
 def parse_plan(data: Any) -> Plan:
@@ -428,6 +435,15 @@ class Source:
         """The syntax tree. Raise SyntaxError, ValueError or RecursionError if Python cannot compile the file."""
         parsed: ast.Module = quietly(ast.parse, self.data)
         return parsed
+
+    @cached_property
+    def writes(self) -> list[Any]:
+        """What may bind a name of the file from elsewhere in it; `X.f = wrap(X.f)` may not."""
+        found = [node for node in ast.walk(self.tree) if is_write(node)]
+        kept = [
+            node for one in found if isinstance(one, ast.Assign) for node in one.targets if is_wrapped(node, one.value)
+        ]
+        return [node for node in found if not isinstance(node, ast.Assign) and node not in kept]
 
     def is_inside(self, index: int) -> bool:
         """Return whether a line begins inside a string. Raise one of UNREADABLE if the file is not valid Python."""
@@ -612,6 +628,129 @@ def joined(node: ast.JoinedStr) -> Iterator[str]:
 def is_text(node: Any) -> bool:
     """Return whether a statement is only a string, usually a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+# Names that are bound again
+
+
+def rebound(source: Source, hunk: Hunk, index: int) -> list[tuple[str, int]]:
+    """Return the patched names that the file binds again, each with a line: code that is not patched may run."""
+    tree, first, last = source.tree, index + 1, index + len(hunk.old)
+    depth = hunk.function.count(".") + 1 if hunk.function else 0
+    starts = (re.match(r"( *)(?:async +def|def|class) +(\w+)|()(\w+) *(?::[^=]+)?=[^=]", line) for line in hunk.added)
+    names = {found[2] or found[4] for found in starts if found and len(found[1] or "") == 4 * depth}
+    for node in tree.body if not depth else ():
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno <= last and first <= (node.end_lineno or 0):
+            names |= {name for name, _ in bindings(node)}
+    scopes = {f"{hunk.function}.{name}" if depth else name for name in names}
+    scopes.add(hunk.function or scope_at(tree, first, last))
+    found = {one for scope in scopes - {""} for one in bound_again(source, scope, last)}
+    return sorted(found, key=lambda one: one[1])
+
+
+def scope_at(tree: ast.AST, first: int, last: int) -> str:
+    """Return the qualified name of the innermost function or class that holds some lines; "" for none."""
+    for node in defined_in(tree):
+        if first_line(node) <= first and last <= node.end_lineno:
+            return f"{node.name}.{inner}" if (inner := scope_at(node, first, last)) else str(node.name)
+    return ""
+
+
+def bound_again(source: Source, scope: str, last: int) -> Iterator[tuple[str, int]]:
+    """Yield each part of a qualified name that is bound besides its definition, and the line.
+
+    `last` is the line from which on a name counts that has no definition in the file. A name bound to the result of a
+    call on itself (`f = wrap(f)`) does not count.
+    """
+    parts, holder = scope.split("."), source.tree
+    for number, part in enumerate(parts):
+        path = ".".join(parts[: number + 1])
+        node = next((node for node in defined_in(holder) if node.name == part), None)
+        since = node.end_lineno if node else last
+        for top in ast.iter_child_nodes(holder):
+            begin, end = getattr(top, "lineno", 0), getattr(top, "end_lineno", 0)
+            beside = node is not None and top is not node and begin <= node.lineno <= end  # under the same if or try
+            if beside or begin > since:
+                yield from ((path, line) for name, line in bindings(top) if name in (part, "*"))
+        if not isinstance(node, ast.ClassDef):
+            break
+        holder = node  # type: ignore[assignment]
+    for write in source.writes:
+        if (isinstance(write, ast.Global) and parts[0] in write.names) or sets_name(write, parts):
+            yield scope, write.lineno
+
+
+def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield what a statement binds or deletes in the scope in which it stands, with lines; "*" is any name.
+
+    Definitions do not count.
+    """
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id, node.lineno
+    elif isinstance(node, ast.alias):
+        yield (node.asname or node.name).partition(".")[0], getattr(node, "lineno", 0)
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+        yield node.name, node.lineno
+    elif isinstance(node, ast.MatchMapping) and node.rest:
+        yield node.rest, node.lineno
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "exec":
+        yield "*", node.lineno
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.Assign) and child in node.targets and is_wrapped(child, node.value)):
+            yield from bindings(child)
+
+
+def is_wrapped(target: ast.AST, value: ast.AST) -> bool:
+    """Return whether a value is a call whose one positional argument is the target itself, or such a call."""
+    if not isinstance(value, ast.Call) or len(value.args) != 1:
+        return False
+    (argument,) = value.args
+    return ast.unparse(argument) == ast.unparse(target) or is_wrapped(target, argument)
+
+
+SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
+
+
+def is_write(node: ast.AST) -> bool:
+    """Return whether a node may bind a name from elsewhere: global, X.name = …, setattr(…), globals()["name"] = …."""
+    if isinstance(node, ast.Attribute):
+        return not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and is_namespace(node.value)
+    if isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        spaces = called in ("update", "pop", "__setitem__") and is_namespace(getattr(node.func, "value", None))
+        return called in SETTERS or spaces
+    return isinstance(node, ast.Global) or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute))
+
+
+def sets_name(node: Any, parts: Sequence[str]) -> bool:
+    """Return whether one of a file's `writes` may set or delete the name that ends in these parts."""
+    name = parts[-1]
+    if isinstance(node, ast.Attribute):
+        own = isinstance(node.value, ast.Name) and node.value.id in ("cls", "self") and len(parts) == 1
+        return node.attr == name and not own
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.slice, ast.Constant) or node.slice.value == name
+    if not isinstance(node, ast.Call):
+        return False
+    if is_namespace(getattr(node.func, "value", None)):
+        return True
+    values = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+    if name not in values:  # a name that is not written out may be any one of the object
+        owner = node.args[0] if node.args else None
+        return not values and isinstance(owner, ast.Name) and owner.id in parts[:-1]
+    wrapped = len(node.args) == 3 and is_wrapped(ast.Attribute(node.args[0], name, ast.Load()), node.args[2])
+    return not wrapped
+
+
+def is_namespace(node: ast.AST | None) -> bool:
+    """Return whether an expression is globals(), vars(…), locals() or an object's __dict__."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("globals", "vars", "locals")
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
 
 
 # Finding a place
@@ -835,11 +974,15 @@ def nowhere(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> Fou
 
 def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int:
     """Return the line index in the spans that is most similar to the old lines, or closest to their line."""
-    wanted = [set(line.encode(source.encoding).split()) for line in hunk.old]
+    wanted = [set(words(line)) for line in hunk.old]
 
-    def likeness(index: int) -> tuple[int, int]:
-        there = source.lines[index : index + len(wanted)]
-        alike = sum(len(words & set(line.split())) for words, line in zip(wanted, there, strict=False))
+    @functools.cache
+    def there(index: int) -> set[str]:
+        return set(words(source.lines[index].decode(source.encoding, "replace")))
+
+    def likeness(index: int) -> tuple[float, int]:
+        pairs = zip(wanted, map(there, range(index, len(source.lines))), strict=False)
+        alike = sum(2 * len(old & new) / (len(old) + len(new) or 1) for old, new in pairs)
         return alike, -abs(index + 1 - hunk.line)
 
     return max((index for begin, end in spans for index in range(begin, end)), key=likeness, default=0)
@@ -882,8 +1025,8 @@ class PatchResult:
     @property
     def half(self) -> bool:
         """Whether part of the patch is applied and the rest is not."""
-        done = any(file.half or file.state == "applied" for file in self.files)
-        return done and self.state != "applied"
+        done = [file.half or file.state == "applied" for file in self.files]
+        return any(done) and not (all(done) and self.state in ("applied", "drifted"))
 
     @property
     def stands(self) -> bool:
@@ -928,10 +1071,21 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
 
     `read` returns the installed files; `changed` holds those that earlier patches changed.
     """
-    variants = candidates(patch, version)
+    named = candidates(patch, version)
+    known = [one for one in patch.variants if all(known_as(edit, read(edit.path)) for edit in one.files)]
+    # the files say which release this is, whatever its version says
+    variants = named if not known or set(known) & set(named) else (known[-1],)
+    result = decide_variants(patch, variants, version, read, changed or {})
+    return result if named or result.state == "applies" else PatchResult(patch, "not-needed", None, ())
+
+
+def decide_variants(
+    patch: Patch, variants: Sequence[Variant], version: str, read: Read, changed: Mapping[str, bytes]
+) -> PatchResult:
+    """Decide one patch by some of its variants, as decide_patch() does."""
     if not variants:
         return PatchResult(patch, "not-needed", None, ())
-    results = [decide_variant(patch, variant, version, read, changed or {}) for variant in variants]
+    results = [decide_variant(patch, variant, version, read, changed) for variant in variants]
     newest_first = [result for result in reversed(results) if result.state != "missing"]
     applied = [result for result in results if result.state == "applied"]
     applies = [result for result in results if result.state in ("applies", "drifted")]
@@ -942,7 +1096,7 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
     if applied or half:
         return (applied or half)[0]
     if not any(result.stands for result in results):
-        closed = closed_rules(patch, variants, read, changed or {})
+        closed = closed_rules(patch, variants, read, changed)
         if closed:
             return PatchResult(patch, "superseded", None, closed)
     if beyond and not [result for result in applies if result.state == "applies" or result.stands]:
@@ -1065,27 +1219,35 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
 def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> FileResult:
     """Return the decision on a file from those on its hunks."""
     states = [place.state for place in places]
-    result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, places[0].detail)
+    again = [
+        f"{name} is bound again in line {line}, so other code may run than the patched"
+        for hunk, place in zip(edit.hunks, places, strict=True)
+        if place.state in ("applies", "applied")
+        for name, line in rebound(source, hunk, place.index or 0)[:1]
+    ]
+    told = "; ".join(part for part in (places[0].detail, *dict.fromkeys(again)) if part)
+    result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, told, drifted=bool(again))
     half = any(place.trace or place.state == "applied" for place in places)
     result = replace(result, half=half, stands=any(place.stands for place in places))
     for place in places:
         if place.state not in ("applies", "applied"):
             line = None if place.index is None else place.index + 1
-            more = {"detail": place.detail, "expected": place.expected, "found": place.found}
+            more = {"detail": place.detail, "expected": place.expected, "found": place.found, "drifted": False}
             return replace(result, state=place.state, line=line, **more)  # type: ignore[arg-type]
     if "applies" not in states:
         return replace(result, before=source.data, after=source.data, half=False, stands=False)
     if "applied" in states:
         detail = f"the file already has {states.count('applied')} of {len(states)} hunks, but not the others"
         missing = edit.hunks[states.index("applies")]
-        return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old)
+        return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old, drifted=False)
     try:
         after = source.replaced((place.index or 0, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
-        return replace(result, state="conflict", detail=f"the patched file would be invalid: {error}")
-    drift = drift_of(edit, places)
-    drifted = any(place.lines is not None for place in places)
+        detail = f"the patched file would be invalid: {error}"
+        return replace(result, state="conflict", detail=detail, drifted=False)
+    drift = "; ".join(part for part in (drift_of(edit, places), *dict.fromkeys(again)) if part)
+    drifted = bool(again) or any(place.lines is not None for place in places)
     return replace(result, state="applies", before=source.data, after=after, detail=drift, drifted=drifted)
 
 
@@ -1325,9 +1487,12 @@ def pip(wanted: Sequence[str], *arguments: str) -> str:
 
 def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) -> Path | None:
     """Remove the last overlay; if any file changed, build a new one in a fresh folder and rename it into place."""
-    overlay, fresh = run_dir / "overlay", run_dir / "overlay.new"
+    overlay, fresh, old = run_dir / "overlay", run_dir / "overlay.new", run_dir / "overlay.old"
     remove(fresh)
-    remove(overlay)
+    remove(old)
+    if overlay.exists() or overlay.is_symlink():  # a kill leaves no half of it under its name
+        overlay.rename(old)
+        remove(old)
     if not changed:
         return None
     try:
@@ -1353,7 +1518,8 @@ def mirror(source: Path, target: Path, changed: Mapping[str, bytes]) -> None:
         elif name not in below:
             (target / name).symlink_to(source / name)
         elif "" in below[name]:
-            (target / name).write_bytes(below[name][""])
+            with naming(target / name):
+                (target / name).write_bytes(below[name][""])
         else:
             mirror(source / name, target / name, below[name])
 
@@ -1378,10 +1544,10 @@ def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
         return None
     folder = Path(__file__).absolute().parent
     try:
-        with (folder / LIVE_K).open("rb") as file:
-            data = file.read(FILE_LIMIT + 1)
-    except OSError as error:
-        raise LaunchError(4, f"cannot read {folder / LIVE_K}: {error.strerror}; render the stack again") from None
+        data = read_plain(folder / LIVE_K, FILE_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise LaunchError(4, f"cannot read {folder / LIVE_K}: {why}; render the stack again") from None
     if sha256(data) != plan.live_k:
         raise LaunchError(2, f"{folder / LIVE_K} was changed after it was rendered (sha256); render the stack again")
     modules.mkdir(mode=0o755)
@@ -1393,10 +1559,11 @@ def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
 
 def remove(path: Path) -> None:
     """Delete a file, a link (never its target) or a folder if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with naming(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 # Several machines
@@ -1555,7 +1722,7 @@ def speculative_arguments(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_plain(path, PLAN_LIMIT))
         check(isinstance(data, dict), "not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(2, f"cannot read the speculative config {path}: {error}") from None
@@ -1567,18 +1734,36 @@ def take_run_dir(path: Path) -> int:
     if path.is_symlink():
         raise LaunchError(2, f"the run folder {path} is a link: use another --run-dir")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = path.stat().st_uid
+    owner, mode = path.stat().st_uid, path.stat().st_mode
     if owner not in (0, os.geteuid()):
         raise LaunchError(2, f"the run folder {path} belongs to user {owner}: use another --run-dir")
-    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # whoever can write could swap the overlay before the import; not in a sticky folder or a container's own mount
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not (mode & stat.S_ISVTX or os.path.ismount(path)):
+        raise LaunchError(2, f"other users can write to the run folder {path}", f"next: chmod go-w {path}")
+    file = path / "lock"
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        raise LaunchError(2, f"{file} is not a regular file", f"next: rm {file}")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(lock, 20).decode("ascii", "replace").strip() or "?"
         raise LaunchError(6, f"already running: process {holder} holds {path}; stop it first") from None
-    os.truncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
+    with naming(file):
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
     return lock
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an OSError that names none, or only its last part."""
+    try:
+        yield
+    except OSError as error:
+        if not Path(str(error.filename or "")).is_absolute():
+            error.filename = str(path)
+        raise
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
@@ -1586,7 +1771,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
     fresh = path.with_name(path.name + ".new")
     remove(fresh)
     try:
-        fresh.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        with naming(fresh):
+            fresh.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         fresh.replace(path)
     finally:
         remove(fresh)
