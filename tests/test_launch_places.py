@@ -13,6 +13,7 @@ from gemmaspec import data
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit, Hunk, Known, Patch, PatchResult, Rule, Variant
 from gemmaspec.patching.places import place_of
+from tests.launching import tree_of_function
 
 PATH, OTHER = "vllm/a.py", "vllm/b.py"
 STOCK = '''\
@@ -46,7 +47,13 @@ HUNK = Hunk(
     ("    except AssertionError:",),
     ("    except (AssertionError, ValueError):", "        # windows differ"),
 )
-RULE = Rule(PATH, "plan", "except (AssertionError, ValueError): return False", "except AssertionError:")
+RULE = Rule(
+    PATH,
+    "plan",
+    was="except AssertionError:\n    return False",
+    fixed=("except (AssertionError, ValueError):\n    return False",),
+)
+OTHER_RULE = Rule(PATH, "other", release="0.34.0", tree=tree_of_function(STOCK, "other"))
 DECOY = "    try:\n        list(specs)\n    except AssertionError:\n        return False\n"
 EDITED = STOCK.replace("except AssertionError:", "except (AssertionError, KeyError):")
 
@@ -84,7 +91,7 @@ TWO = (Hunk("", 2, ('    "one",',), ('    "one",', '    "new",')), HUNK)
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_half_of_a_patch_is_a_conflict_though_a_rule_would_match(number: int) -> None:
-    patch = patch_of(known_edit(*TWO), rules=(Rule(PATH, "other", "len(specs)"),))
+    patch = patch_of(known_edit(*TWO), rules=(OTHER_RULE,))
     half = STOCK.replace("\n".join(TWO[number].old), "\n".join(TWO[number].new), 1)
     result = decided(half, patch)
     assert result.state == "conflict"
@@ -94,7 +101,7 @@ def test_half_of_a_patch_is_a_conflict_though_a_rule_would_match(number: int) ->
 
 def test_half_of_a_patch_over_two_files_is_a_conflict_though_a_rule_would_match() -> None:
     edits = known_edit(HUNK), known_edit(HUNK, path=OTHER)
-    patch = patch_of(*edits, rules=(Rule(PATH, "other", "len(specs)"),))
+    patch = patch_of(*edits, rules=(OTHER_RULE,))
     done = STOCK.replace("\n".join(HUNK.old), "\n".join(HUNK.new))
     for first, second in ((done, STOCK), (STOCK, done), (done, EDITED), (EDITED, done)):
         files = {PATH: first.encode(), OTHER: second.encode()}
@@ -113,19 +120,14 @@ def test_what_only_speaks_of_a_rule_does_not_close_the_hole(line: str) -> None:
 
 
 def test_where_the_old_lines_stand_nothing_is_superseded() -> None:
-    closed = Rule(PATH, "other", "len(specs)")
-    assert decided(STOCK + "\n", patch_of(rules=(closed,))).state == "applies"
-    assert decided(EDITED, patch_of(rules=(closed,))).state == "superseded"
+    assert decided(STOCK + "\n", patch_of(rules=(OTHER_RULE,))).state == "applies"
+    assert decided(EDITED, patch_of(rules=(OTHER_RULE,))).state == "superseded"
 
 
-def test_a_rule_may_say_what_must_be_gone_and_holds_wherever_the_function_is_defined() -> None:
-    mended = STOCK.replace("except AssertionError:", "except (AssertionError,\n            ValueError,):")
-    assert decided(mended.replace("if not", "if  not")).state == "applied"  # the same syntax tree as the patch makes
-    mended = mended.replace("return True", "return None")
-    assert decided(mended).state == "superseded"
-    assert decided(mended.replace("return merged is", f"{DECOY.lstrip()}    return merged is")).state == "conflict"
-    twice = mended + "\n\ndef plan(specs):\n    return True\n"
-    assert decided(twice).state == "conflict"
+def test_all_digests_of_a_release_must_hold() -> None:
+    gone = Rule(PATH, "plan", release="0.34.0", tree="0" * 16)
+    assert decided(EDITED, patch_of(rules=(OTHER_RULE, gone))).state == "conflict"
+    assert decided(EDITED, patch_of(rules=(OTHER_RULE, replace(gone, release="0.35.0")))).state == "superseded"
 
 
 # places
@@ -281,7 +283,7 @@ def test_an_encoding_that_is_none_of_text_is_a_conflict(codec: str) -> None:
     whole = Hunk("", 1, ("x = 1",), ("x = 2",))
     result = launch.decide_file(FileEdit(PATH, (whole,)), f"# coding: {codec}\nx = 1\n".encode())
     assert result.state in ("conflict", "applies")
-    assert launch.closed_by(RULE, {PATH: f"# coding: {codec}\n{STOCK}".encode()}.get) is None
+    assert launch.closed_by(RULE, patch_of(), {PATH: f"# coding: {codec}\n{STOCK}".encode()}.get) is None
 
 
 def test_the_launcher_reads_no_file_that_is_larger_than_any_of_vllm(tmp_path: Path) -> None:

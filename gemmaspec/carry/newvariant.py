@@ -183,12 +183,9 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
             copy = rule.model_copy(update={"path": new})
             if rule.path != old or copy in patch.text.superseded or index in found:
                 continue
-            compiled = launcher.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
-            if launcher.closed_by(compiled, lambda path: wanted.files[path][0]):
-                say(
-                    f"superseded: did not copy a rule for {new}, because it matches the unpatched file: {rule.contains}"
-                )
-            elif rule.scope and launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
+            if rule.tree:
+                continue  # of a file of a release, which did not move
+            if launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
                 found[index] = copy
                 say(f"superseded: copied a rule for {new}")
     return found

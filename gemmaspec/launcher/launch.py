@@ -19,6 +19,8 @@ Contents (a comment marks each section; to read it as a story, start at `launch`
     The plan            the classes of plan.json, and how it is checked
     Versions            ranges, releases, and builds that are not releases
     Reading code        a file as lines and as a syntax tree; which lines are code; digests of code
+    Names that are ...  a patched name that the file binds a second time
+    Fixes in other ...  a function that vLLM itself fixed, compared with the known ones as syntax trees
     Finding a place     one hunk in one file: where it applies, and whether that is the right place
     Deciding            from hunks to files, variants, patches and the plan
     This machine        the installed vLLM, the packages it needs, the overlay
@@ -31,6 +33,7 @@ from __future__ import annotations
 import argparse
 import ast
 import bisect
+import builtins
 import contextlib
 import fcntl
 import functools
@@ -74,6 +77,7 @@ UNFINISHED = re.compile(rf"{NUMBER}\.?(?:dev|rc|a|b)\d*")  # a build made before
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
 DIGEST = re.compile("[0-9a-f]{64}")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+TREE = re.compile("[0-9a-f]{16}")
 MARKS = re.compile("(?:[0-9a-f]{8})*")
 WORD = re.compile(
     r"""[A-Za-z]{0,2}(?:'''(?:.*?'''|.*)|\"\"\"(?:.*?\"\"\"|.*)|'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)"""
@@ -234,17 +238,28 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rule:
-    """A sign that vLLM itself fixed the bug: the code of `scope` has the words of `contains`, not those of `lacks`."""
+    """A sign that vLLM itself fixed the bug in `scope`, compared as syntax trees.
+
+    Either `tree`: the digest of the function or class in a `release` that was reviewed; all such rules of one release
+    must hold. Or `fixed` and `was`: with one of the `fixed` statements replaced by `was`, the function is that of a
+    known release. In both, `...` stands for any statements.
+    """
 
     path: str
     scope: str
-    contains: str
-    lacks: str = ""
+    was: str = ""
+    fixed: tuple[str, ...] = ()
+    release: str = ""
+    tree: str = ""
 
     def __post_init__(self) -> None:
-        """Require words in `contains`, because an empty rule would match any code."""
+        """Require one of both kinds, and code that can be parsed."""
         check_path(self.path)
-        check(words(self.contains), "contains is empty")
+        check(self.scope, "scope is empty: a rule is about a function or class")
+        check(bool(self.fixed) != bool(self.tree), "a rule has either fixed or tree")
+        check(not self.tree or (TREE.fullmatch(self.tree) and self.release), "tree is not a digest, or has no release")
+        statements(self.was)
+        check(all(map(statements, self.fixed)), "fixed has no statement")
 
 
 @dataclass(frozen=True)
@@ -435,6 +450,12 @@ class Source:
         """The syntax tree. Raise SyntaxError, ValueError or RecursionError if Python cannot compile the file."""
         parsed: ast.Module = quietly(ast.parse, self.data)
         return parsed
+
+    @cached_property
+    def bound(self) -> list[tuple[str, int]]:
+        """The names that the module itself binds or defines, with lines."""
+        defined = [(str(node.name), int(node.lineno)) for node in defined_in(self.tree)]
+        return defined + [one for node in self.tree.body for one in bindings(node)]
 
     @cached_property
     def writes(self) -> list[Any]:
@@ -645,6 +666,8 @@ def rebound(source: Source, hunk: Hunk, index: int) -> list[tuple[str, int]]:
     scopes = {f"{hunk.function}.{name}" if depth else name for name in names}
     scopes.add(hunk.function or scope_at(tree, first, last))
     found = {one for scope in scopes - {""} for one in bound_again(source, scope, last)}
+    used = {word for line in hunk.added for word in words(line) if hasattr(builtins, word)}
+    found |= {one for one in source.bound if one[0] in used}
     return sorted(found, key=lambda one: one[1])
 
 
@@ -751,6 +774,250 @@ def is_namespace(node: ast.AST | None) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in ("globals", "vars", "locals")
     return isinstance(node, ast.Attribute) and node.attr == "__dict__"
+
+
+# Fixes in other words
+
+
+def statements(text: str) -> list[Any]:
+    """Return the statements, or the handlers, of a piece of code. Raise ValueError if it is not valid Python."""
+    try:
+        if text.lstrip().startswith("except"):
+            return [*ast.parse(f"try:\n    pass\n{text}").body[0].handlers]  # type: ignore[attr-defined]
+        return [*ast.parse(text).body]
+    except SyntaxError as error:
+        raise ValueError(f"not valid Python: {error.msg}: {text!r}") from None
+
+
+def is_rewritten(function: Any, tree: ast.Module, was: str, fixed: str, known: Iterable[str]) -> bool:
+    """Return whether the function is a known one but for `fixed` in the place of `was`."""
+    pattern, digests = statements(fixed), set(known)
+    for block in blocks_of(function):
+        for begin in range(len(block) if digests else 0):
+            for end in range(begin + 1, len(block) + 1):
+                for window in (block[begin:end], without_aliases(block[begin:end])):
+                    for gaps in same_block(pattern, window or [], function):
+                        fix, back = block[begin:end], filled(statements(was), gaps)
+                        block[begin:end] = back
+                        kept = names_in([function]) if block and tree_digest([function]) in digests else None
+                        block[begin : begin + len(back)] = fix
+                        if kept is not None:
+                            return is_sound(function, tree, fix, kept, stored_in(back), fixed)
+    return False
+
+
+def blocks_of(node: ast.AST) -> Iterator[list[Any]]:
+    """Yield the lists of statements, and of handlers, in a function, without those of functions inside."""
+    for _, value in ast.iter_fields(node):
+        if isinstance(value, list) and value and isinstance(value[0], (ast.stmt, ast.excepthandler)):
+            yield value
+            for child in value:
+                if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    yield from blocks_of(child)
+
+
+def same_block(pattern: Sequence[Any], found: Sequence[Any], function: Any) -> Iterator[list[Any]]:
+    """Yield, for each way in which statements are those of a pattern, what its gaps (`...`) stand for, in order."""
+    if not pattern and not found:
+        yield []
+    if pattern and is_gap(pattern[0]):
+        for size in range(len(found) + 1):
+            yield from ([found[:size], *rest] for rest in same_block(pattern[1:], found[size:], function))
+    elif found:
+        if pattern:
+            for gaps in same_node(pattern[0], found[0]):
+                yield from ([*gaps, *rest] for rest in same_block(pattern[1:], found[1:], function))
+        if is_log(found[0], function):
+            yield from same_block(pattern, found[1:], function)
+
+
+def same_node(pattern: Any, found: Any) -> Iterator[list[Any]]:
+    """Yield as same_block() does, for one statement or handler."""
+    pattern, found = as_store(pattern), as_store(found)
+    if type(pattern) is not type(found):
+        return
+    gaps: list[list[Any]] = [[]]
+    for name, value in ast.iter_fields(pattern):
+        other = getattr(found, name)
+        if isinstance(pattern, ast.ExceptHandler) and name != "body":
+            gaps = gaps if name == "name" or catches(pattern.type, found.type) else []
+        elif isinstance(value, list) and isinstance([*value, *other, None][0], (ast.stmt, ast.excepthandler)):
+            gaps = [[*one, *more] for one in gaps for more in same_block(value, other, found)]
+        elif name not in ("kind", "type_comment") and canonical(value) != canonical(other):
+            gaps = []
+    yield from gaps
+
+
+def is_gap(node: Any) -> bool:
+    """Return whether a statement of a pattern is `...`."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
+
+
+def filled(back: list[Any], gaps: Sequence[Any]) -> list[Any]:
+    """Return the statements of `was` with its gaps filled from those of the match, in order."""
+    left = list(gaps)
+
+    def fill(nodes: list[Any]) -> list[Any]:
+        done: list[Any] = []
+        for node in nodes:
+            if is_gap(node):
+                done += left.pop(0) if left else []
+                continue
+            for name, value in ast.iter_fields(node):
+                if isinstance(value, list) and value and isinstance(value[0], (ast.stmt, ast.excepthandler)):
+                    setattr(node, name, fill(value))
+            done.append(node)
+        return done
+
+    return fill(back)
+
+
+def catches(wanted: Any, found: Any) -> bool:
+    """Return whether a handler catches the wanted exceptions, and otherwise only builtin ones."""
+    if found is None:
+        return True
+    names, needed = ({one.id for one in each if isinstance(one, ast.Name)} for each in map(members, (found, wanted)))
+    kinds = [getattr(builtins, name, None) for name in names]
+    if len(names) != len({ast.dump(one) for one in members(found)}) or not all(isinstance(one, type) for one in kinds):
+        return False
+    return needed <= names or bool(names & {"Exception", "BaseException"})
+
+
+def members(node: Any) -> list[Any]:
+    """Return the parts of a tuple; anything else is its only part."""
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+LOGS = ("debug", "info", "warning", "error", "exception", "debug_once", "info_once", "warning_once")
+
+
+def is_log(node: Any, around: Any) -> bool:
+    """Return whether a statement does nothing, or logs constants and names that are bound there."""
+    if isinstance(node, ast.Pass) or is_text(node):
+        return True
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in LOGS:
+        return False
+    bound = {around.name} if isinstance(around, ast.ExceptHandler) else set()
+    if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        bound = {one.arg for one in [*around.args.posonlyargs, *around.args.args, *around.args.kwonlyargs]}
+    values = [*call.args, *(one.value for one in call.keywords)]
+    plain = [isinstance(one, ast.Constant) or (isinstance(one, ast.Name) and one.id in bound) for one in values]
+    return isinstance(call.func.value, ast.Name) and call.func.value.id == "logger" and all(plain)
+
+
+def as_store(node: Any) -> Any:
+    """Return a statement in a plainer form: `x.setdefault(k, v)`, `x.update({k: v})` as `x[k] = v`, if in if as one."""
+    while isinstance(node, ast.If) and not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If):
+        inner = node.body[0]
+        if inner.orelse:
+            break
+        tests = [one for test in (node.test, inner.test) for one in conjuncts(test)]
+        node = ast.If(ast.BoolOp(ast.And(), tests), inner.body, [])
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.keywords:
+        return node
+    pair = call.args if call.func.attr in ("setdefault", "__setitem__") else []
+    if call.func.attr == "update" and len(call.args) == 1 and isinstance(call.args[0], ast.Dict):
+        pair = [*call.args[0].keys, *call.args[0].values]  # type: ignore[list-item]
+    if len(pair) != 2 or pair[0] is None:
+        return node
+    return ast.Assign([ast.Subscript(call.func.value, pair[0], ast.Store())], pair[1])
+
+
+def conjuncts(test: Any) -> list[Any]:
+    """Return the operands of an `and`; anything else is its only one."""
+    return list(test.values) if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def without_aliases(window: Sequence[Any]) -> list[Any] | None:
+    """Return the statements with new names for plain values (`a = x.y`, `a := x.y`) replaced by these; None if none."""
+    import copy
+
+    module = copy.deepcopy(ast.Module(list(window), []))
+    assigned = [(node.targets, node.value) for node in module.body if isinstance(node, ast.Assign)]
+    assigned += [([node.target], node.value) for node in ast.walk(module) if isinstance(node, ast.NamedExpr)]
+    aliases = {
+        targets[0].id: value
+        for targets, value in assigned
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and is_plain(value)
+    }
+    stored = [one.id for one in ast.walk(module) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
+    if not aliases or any(stored.count(name) != 1 for name in aliases):
+        return None
+
+    class Inline(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            return self.visit(copy.deepcopy(aliases[node.id])) if node.id in aliases else node
+
+        def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
+            return self.visit(node.value) if node.target.id in aliases else self.generic_visit(node)
+
+        def visit_Assign(self, node: ast.Assign) -> Any:
+            named = node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
+            return None if named in aliases else self.generic_visit(node)
+
+    with contextlib.suppress(RecursionError):
+        return list(Inline().visit(module).body)
+    return None
+
+
+def is_plain(node: Any) -> bool:
+    """Return whether reading a value has no effect: a name, an attribute of one, or getattr(…) with a constant."""
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id == "getattr" and not node.keywords
+        return named and is_plain(node.args[0]) and all(isinstance(one, ast.Constant) for one in node.args[1:])
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and is_plain(node.value))
+
+
+def is_sound(
+    function: Any, tree: ast.Module, fix: Sequence[ast.AST], kept: set[str], stored: set[str], fixed: str
+) -> bool:
+    """Return whether the names in a fix mean what they say: new ones hide nothing, and the others are what they were.
+
+    `kept` are the names of the statements that the fix replaced and of the rest of the function, `stored` those that
+    the replaced statements bind.
+    """
+    ours = names_in(statements(fixed))
+    handlers = {one.name for node in fix for one in ast.walk(node) if isinstance(one, ast.ExceptHandler) and one.name}
+    if (stored_in(fix) - stored) & (kept | ours) or handlers & (kept | ours):
+        return False
+    local = stored_in([function]) | handlers | {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    bound = [name for top in tree.body for name, _ in bindings(top)]
+    bound += [node.name for node in defined_in(tree)]
+    imported = [
+        one.name
+        for top in tree.body
+        if isinstance(top, ast.ImportFrom) and (top.level or (top.module or "").partition(".")[0] == "vllm")
+        for one in top.names
+        if one.asname in (None, one.name)
+    ]
+    top_level = [name for top in tree.body if not is_block(top) for name, _ in bindings(top)]
+    for name in names_in(fix) - local:
+        if "*" in bound or (hasattr(builtins, name) and name in bound):
+            return False
+        from_vllm = bound.count(name) == 1 and name in imported
+        if not hasattr(builtins, name) and not from_vllm and (name in ours or top_level.count(name) != 1):
+            return False
+    return True
+
+
+def is_block(node: ast.AST) -> bool:
+    """Return whether a statement holds others that run where it stands, or not at all (if, try, with, for)."""
+    return any(
+        isinstance(value, list) and value and isinstance(value[0], ast.stmt) for _, value in ast.iter_fields(node)
+    )
+
+
+def stored_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return every name that some statements bind."""
+    found = (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name))
+    return {one.id for one in found if not isinstance(one.ctx, ast.Load)}
+
+
+def names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return every name in some statements."""
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 # Finding a place
@@ -1093,15 +1360,22 @@ def decide_variants(
     # Beyond the range, vLLM's own fix may contain some of the patch's lines; then the lines that the patch removes
     # are gone. A variant that is half applied because of vLLM's own lines does not count if another one applies fully.
     half = [one for one in reversed(results) if one.half and (one.stands or not beyond) and not applies]
-    if applied or half:
-        return (applied or half)[0]
+    if applied:
+        return applied[0]
+    if half:
+        advice = f"part of it is in: install vllm again, or run gemmaspec patch prove {patch.id} --tree DIR"
+        return replace(half[0], detail=advice)
     if not any(result.stands for result in results):
         closed = closed_rules(patch, variants, read, changed)
         if closed:
             return PatchResult(patch, "superseded", None, closed)
     if beyond and not [result for result in applies if result.state == "applies" or result.stands]:
         return PatchResult(patch, "not-needed", None, (), f"{beyond}, and this build lacks the lines that it changes")
-    return (applies or newest_first or results[::-1])[0]
+    result = (applies or newest_first or results[::-1])[0]
+    if result.state in FITS or any(file.drifted for file in result.files):
+        return result
+    advice = f"vLLM may have fixed it itself: run gemmaspec patch prove {patch.id} --tree DIR, where DIR contains vllm/"
+    return replace(result, detail=advice)
 
 
 def closed_rules(
@@ -1113,8 +1387,15 @@ def closed_rules(
     """
     edits = [edit for variant in variants for edit in variant.files]
     decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
-    rules = [rule for rule in patch.superseded if rule.path not in decided]
-    return tuple(file for rule in rules if (file := closed_by(rule, lambda path: changed.get(path, read(path)))))
+    groups: dict[str, list[Rule]] = {}
+    for number, rule in enumerate(patch.superseded):
+        if rule.path not in decided:
+            groups.setdefault(rule.release or f"#{number}", []).append(rule)
+    found: list[FileResult] = []
+    for rules in groups.values():
+        closed = [closed_by(rule, patch, lambda path: changed.get(path, read(path))) for rule in rules]
+        found += [file for file in closed if file] if all(closed) else []
+    return tuple(found)
 
 
 def decide_variant(
@@ -1171,26 +1452,33 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def closed_by(rule: Rule, read: Read) -> FileResult | None:
-    """Return the result if every definition of the rule's scope matches the rule; else None."""
+def closed_by(rule: Rule, patch: Patch, read: Read) -> FileResult | None:
+    """Return the result if the one definition of the rule's scope is fixed as the rule says; else None."""
     data = read(rule.path)
     if rule.scope.rpartition(".")[2].encode() not in (data or b""):
         return None
     with contextlib.suppress(*UNREADABLE):
         source = Source(data or b"")
-        spans = source.spans(rule.scope)
-        if spans and all(is_closed(rule, stream(map(source.words, range(*span)))) for span in spans):
-            lacks = f" and lacks {rule.lacks}" if rule.lacks else ""
-            detail = f"{rule.scope or 'the file'} contains {rule.contains}{lacks}"
-            return FileResult(rule.path, "superseded", spans[0][0] + 1, detail)
+        nodes = definitions(source.tree, rule.scope)
+        if len(nodes) != 1 or any(bound_again(source, rule.scope, 0)):
+            return None
+        if rule.tree:
+            closed = tree_digest(nodes) == rule.tree
+            detail = f"{rule.scope} is that of {rule.release}"
+        else:
+            edits = [edit for variant in patch.variants for edit in variant.files if edit.path == rule.path]
+            known = {
+                place.function
+                for edit in edits
+                for entry in edit.known
+                for hunk, place in zip(edit.hunks, entry.places, strict=False)
+                if hunk.function == rule.scope
+            }
+            closed = any(is_rewritten(nodes[0], source.tree, rule.was, fixed, known) for fixed in rule.fixed)
+            detail = f"{rule.scope} is fixed by vLLM itself"
+        if closed:
+            return FileResult(rule.path, "superseded", first_line(nodes[0]), detail)
     return None
-
-
-def is_closed(rule: Rule, code: Sequence[str]) -> bool:
-    """Return whether the words contain those of the rule but not those that it says must be gone."""
-    return bool(occurrences(stream([words(rule.contains)]), code)) and not occurrences(
-        stream([words(rule.lacks)]), code
-    )
 
 
 def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) -> FileResult:
