@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec import launcher
+from gemmaspec.carry.recorded import with_places
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching import rewrite
+from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.minimal import FileDiff, minimal_diff
 from gemmaspec.patching.patch import Patch, SupersededRule, load_patch
 from gemmaspec.trees.listing import Listing
@@ -92,6 +94,8 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     _check_target(new, wanted)
     _check_others(judge, new, floor, others)
     made = next(one for one in new.text.variants if one.diff == variant.diff)
+    known = with_places(dataclasses.replace(new, folder=patch.folder), variant.diff, wanted.vllm, wanted.files)
+    files[KNOWN_FILE] = known
     return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
 
 
