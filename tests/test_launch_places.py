@@ -333,3 +333,61 @@ def test_a_digest_knows_code_from_comments_and_text() -> None:
         assert digest(TRICKY) != digest(
             TRICKY.replace(old, new).replace("[x async", "[x" if "async" in old else "[x async")
         )
+
+
+BRANCHES = """\
+def share(groups, layer):
+    for group in groups:
+        if group.own:
+            target = group.find(layer)
+            target.names.append(layer)
+            target.done = True
+        else:
+            target = group.find(layer)
+            group.names.add(layer)
+            target.done = True
+"""
+IN_BRANCH = Hunk(
+    "share",
+    5,
+    ("            target.names.append(layer)",),
+    ("            target.names.append(layer)", "            x()"),
+)
+
+
+def test_a_copy_that_was_left_over_in_another_branch_is_not_patched() -> None:
+    patch = patch_of(known_edit(IN_BRANCH, stock=BRANCHES), rules=())
+    moved = BRANCHES.replace("target.names.append(layer)", "target.add(layer)", 1).replace(
+        "target = group", "found = group", 1
+    )
+    moved = moved.replace("            target.done = True\n", "            found.done = True\n", 1)
+    moved = moved.replace("group.names.add(layer)", "target.names.append(layer)")
+    for version in ("0.33.0", "0.34.0"):
+        result = launch.decide_patch(patch, version, {PATH: moved.encode()}.get)
+        assert (result.state, "context that no known release has" in result.files[0].detail) == ("conflict", True)
+    drifted = BRANCHES.replace("def share(groups, layer):\n", "def share(groups, layer):\n    groups = list(groups)\n")
+    assert launch.decide_patch(patch, "0.34.0", {PATH: drifted.encode()}.get).state == "drifted"
+
+
+FIRST = '''\
+def warn(self):
+    """Text."""
+    if self.images:
+        print("no images")
+        self.told = True
+'''
+AT_HEAD = Hunk("warn", 3, ("    if self.images:",), ("    if self.images:", "        self.images = False"))
+
+
+@pytest.mark.parametrize("edit", [
+    ("def warn(self):", "async def warn(self):"), ("def warn(self):", "def warn(self) -> None:"),
+    ("def warn(self):", "@cached\ndef warn(self):"), ("    if self", "    def inner():\n        return 1\n\n    if self"),
+    ("    if self", "    now = self.now\n    if self"),
+])  # fmt: skip
+def test_what_comes_before_the_first_line_of_a_function_is_drift_and_no_conflict(edit: tuple[str, str]) -> None:
+    patch = patch_of(known_edit(AT_HEAD, stock=FIRST), rules=())
+    changed = FIRST.replace(*edit)
+    result = launch.decide_patch(patch, "0.34.0", {PATH: changed.encode()}.get)
+    assert (result.state, after(result)) == ("drifted", changed.replace(AT_HEAD.old[0], "\n".join(AT_HEAD.new)))
+    decoy = changed.replace("self.images:", "self.images and self:") + "    if self.images:\n        print()\n"
+    assert launch.decide_patch(patch, "0.34.0", {PATH: decoy.encode()}.get).state == "conflict"

@@ -178,6 +178,10 @@ class Surroundings:
     again: tuple[int, ...]
     function: str = ""
     patched: str = ""
+    inside: str = ""
+    """In a function, the lines that the blocks around the hunk begin with, the innermost first; "" if not recorded."""
+    head: bool = False
+    """Whether the hunk is the first code of its function, so that the line above is the function's own."""
 
     def __post_init__(self) -> None:
         """Check the length of the rows, because they are split into marks by length."""
@@ -1152,7 +1156,11 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
     scope than it did in that release, because then somebody copied code. One side must match better here than
     anywhere else.
     """
-    sides = ((index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1]))
+    if place.inside and place.inside != enclosing(source, spans, index):
+        return False  # lines that were left over in another branch
+    sides = [(index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1])]
+    if place.head:
+        del sides[0]
     unique = False
     for edge, step, known, again in sides:
         here, elsewhere = likeness(source, spans, edge, step, cut(known))
@@ -1160,6 +1168,22 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
             return False
         unique = unique or here > elsewhere
     return unique
+
+
+def enclosing(source: Source, spans: Sequence[tuple[int, int]], index: int) -> str:
+    """Return the marks of the lines that the blocks around a line of a function begin with, the innermost first."""
+
+    def depth(at: int) -> int:
+        line = source.lines[at].expandtabs()
+        return len(line) - len(line.lstrip())
+
+    begin = next((begin for begin, end in spans if begin <= index < end), index)
+    level, row = depth(index), []
+    for at, mark in reversed(source.marks(begin, index)):
+        if depth(begin) < depth(at) < level:
+            level = depth(at)
+            row.append(mark)
+    return "".join([*row, EDGE])
 
 
 def likeness(
