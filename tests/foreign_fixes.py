@@ -556,44 +556,155 @@ KV_SPEC_UNSEEN = Fixes(
         uniform("except (Exception,):\n        return False"),
         uniform("except (AssertionError, Exception):\n        return False"),
         uniform("except (AssertionError, ValueError):\n        # sliding windows differ\n        return False"),
-        uniform("except (AssertionError, ValueError, RuntimeError):\n        logger.info('mixed windows')\n        return False"),
+        uniform(
+            "except (AssertionError, ValueError, RuntimeError):\n        logger.info('mixed windows')\n        return False"
+        ),
         uniform("except Exception as error:\n        logger.warning('cannot merge: %s', error)\n        return False"),
-        uniform("except ValueError:\n        return False\n    except AssertionError:\n        return False\n    except KeyError:\n        return False"),
+        uniform(
+            "except ValueError:\n        return False\n    except AssertionError:\n        return False\n    except KeyError:\n        return False"
+        ),
         uniform("except AssertionError:\n        return False\n    except Exception:\n        return False"),
         uniform("except (AssertionError, ValueError):\n        return bool(0)"),
         uniform("except (AssertionError, ValueError):\n        uniform = False\n        return uniform"),
         uniform("except (AssertionError, ValueError):\n        return not True"),
-        [(UNIFORM, "    import contextlib\n\n    with contextlib.suppress(AssertionError, ValueError):\n        values = list(kv_cache_spec.values())\n        values[0].merge(values)\n        return True\n    return False\n")],
-        [(UNIFORM, UNIFORM.replace("AssertionError", "(AssertionError, ValueError)").replace("return False", "is_uniform = False").replace("    return True", "    else:\n        is_uniform = True\n    return is_uniform"))],
-        [(UNIFORM, UNIFORM.replace("kv_cache_spec_values", "specs").replace("AssertionError", "(AssertionError, ValueError)"))],
-        [(UNIFORM, UNIFORM.replace("        kv_cache_spec_values = list(kv_cache_spec.values())\n", "").replace("    try:", "    kv_cache_spec_values = list(kv_cache_spec.values())\n    try:").replace("AssertionError", "(ValueError, AssertionError)"))],
-        [(UNIFORM, UNIFORM.replace("    return True\n", "    except ValueError:\n        return False\n    return True\n"))],
-        uniform("except (AssertionError, ValueError) as reason:\n        logger.debug('%s', reason)\n        return False"),
+        [
+            (
+                UNIFORM,
+                "    import contextlib\n\n    with contextlib.suppress(AssertionError, ValueError):\n        values = list(kv_cache_spec.values())\n        values[0].merge(values)\n        return True\n    return False\n",
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace("AssertionError", "(AssertionError, ValueError)")
+                .replace("return False", "is_uniform = False")
+                .replace("    return True", "    else:\n        is_uniform = True\n    return is_uniform"),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace("kv_cache_spec_values", "specs").replace(
+                    "AssertionError", "(AssertionError, ValueError)"
+                ),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace("        kv_cache_spec_values = list(kv_cache_spec.values())\n", "")
+                .replace("    try:", "    kv_cache_spec_values = list(kv_cache_spec.values())\n    try:")
+                .replace("AssertionError", "(ValueError, AssertionError)"),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace("    return True\n", "    except ValueError:\n        return False\n    return True\n"),
+            )
+        ],
+        uniform(
+            "except (AssertionError, ValueError) as reason:\n        logger.debug('%s', reason)\n        return False"
+        ),
         uniform("except (BaseException):\n        return False"),
         uniform("except (TypeError, ValueError, AssertionError):\n        return False"),
-        uniform("except (\n        ValueError,  # windows\n        AssertionError,  # types\n    ) as error:\n        return False"),
+        uniform(
+            "except (\n        ValueError,  # windows\n        AssertionError,  # types\n    ) as error:\n        return False"
+        ),
     ],
     wrong=[
         uniform("except (AssertionError, TypeError):\n        return False"),
         uniform("except AssertionError as error:\n        logger.debug('%s', error)\n        return False"),
         uniform("except (AssertionError, UnicodeError):\n        return False"),
-        uniform("except (AssertionError, ValueError):\n        return kv_cache_spec_values[0].merge(kv_cache_spec_values)"),
+        uniform(
+            "except (AssertionError, ValueError):\n        return kv_cache_spec_values[0].merge(kv_cache_spec_values)"
+        ),
         uniform("except (AssertionError, ValueError) as error:\n        raise RuntimeError from error"),
-        uniform("except (AssertionError,):\n        return False\n    finally:\n        # except (AssertionError, ValueError): return False\n        pass"),
+        uniform(
+            "except (AssertionError,):\n        return False\n    finally:\n        # except (AssertionError, ValueError): return False\n        pass"
+        ),
         uniform("except (AssertionError, (KeyError)):\n        return False"),
-        [(UNIFORM, UNIFORM.replace("AssertionError", "(AssertionError, KeyError)") + "    try:\n        pass\n    except (AssertionError, ValueError):\n        return False\n")],
-        [(UNIFORM, "    while False:\n" + deeper(OTHER_TRY) + UNIFORM.replace("AssertionError:", "(AssertionError,):"))],
-        [(UNIFORM, "    check = lambda: isinstance(kv_cache_spec, (AssertionError, ValueError))\n" + UNIFORM.replace("AssertionError:", "(AssertionError,):"))],
-        [(UNIFORM, UNIFORM.replace("    try:\n", "    try:\n        pass\n    except (AssertionError, ValueError):\n        return False\n    try:\n").replace("except AssertionError:", "except (AssertionError,):"))],
-        [(UNIFORM, "    for _ in ():\n" + deeper(OTHER_TRY) + UNIFORM.replace("AssertionError:", "(AssertionError,):"))],
-        [(UNIFORM, UNIFORM.replace("        _ = kv_cache_spec_values[0].merge(kv_cache_spec_values)\n", "        pass\n").replace("AssertionError", "(AssertionError, ValueError)").replace("    return True", "    kv_cache_spec_values[0].merge(kv_cache_spec_values)\n    return True"))],
-        [("\ndef is_kv_cache_spec_uniform(", "\nValueError = KeyError\n\n\ndef is_kv_cache_spec_uniform("), *uniform("except (ValueError, AssertionError):\n        return False")],
-        [("\ndef is_kv_cache_spec_uniform(", "\nfor ValueError in (KeyError,):\n    pass\n\n\ndef is_kv_cache_spec_uniform("), *uniform("except (ValueError, AssertionError):\n        return False")],
-        [("    if not kv_cache_spec:\n        # Encoder", "    ValueError = KeyError\n    if not kv_cache_spec:\n        # Encoder"), *uniform("except (ValueError, AssertionError):\n        return False")],
-        uniform("except (ValueError, AssertionError) as e:\n        logger.debug('%s', e, extra=missing)\n        return False"),
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace("AssertionError", "(AssertionError, KeyError)")
+                + "    try:\n        pass\n    except (AssertionError, ValueError):\n        return False\n",
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                "    while False:\n" + deeper(OTHER_TRY) + UNIFORM.replace("AssertionError:", "(AssertionError,):"),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                "    check = lambda: isinstance(kv_cache_spec, (AssertionError, ValueError))\n"
+                + UNIFORM.replace("AssertionError:", "(AssertionError,):"),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace(
+                    "    try:\n",
+                    "    try:\n        pass\n    except (AssertionError, ValueError):\n        return False\n    try:\n",
+                ).replace("except AssertionError:", "except (AssertionError,):"),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                "    for _ in ():\n" + deeper(OTHER_TRY) + UNIFORM.replace("AssertionError:", "(AssertionError,):"),
+            )
+        ],
+        [
+            (
+                UNIFORM,
+                UNIFORM.replace("        _ = kv_cache_spec_values[0].merge(kv_cache_spec_values)\n", "        pass\n")
+                .replace("AssertionError", "(AssertionError, ValueError)")
+                .replace("    return True", "    kv_cache_spec_values[0].merge(kv_cache_spec_values)\n    return True"),
+            )
+        ],
+        [
+            ("\ndef is_kv_cache_spec_uniform(", "\nValueError = KeyError\n\n\ndef is_kv_cache_spec_uniform("),
+            *uniform("except (ValueError, AssertionError):\n        return False"),
+        ],
+        [
+            (
+                "\ndef is_kv_cache_spec_uniform(",
+                "\nfor ValueError in (KeyError,):\n    pass\n\n\ndef is_kv_cache_spec_uniform(",
+            ),
+            *uniform("except (ValueError, AssertionError):\n        return False"),
+        ],
+        [
+            (
+                "    if not kv_cache_spec:\n        # Encoder",
+                "    ValueError = KeyError\n    if not kv_cache_spec:\n        # Encoder",
+            ),
+            *uniform("except (ValueError, AssertionError):\n        return False"),
+        ],
+        uniform(
+            "except (ValueError, AssertionError) as e:\n        logger.debug('%s', e, extra=missing)\n        return False"
+        ),
         uniform("except (ValueError, AssertionError):\n        assert False\n        return False"),
         uniform("except (ValueError, AssertionError):\n        del kv_cache_spec_values_\n        return False"),
-        [("\ndef is_kv_cache_spec_uniform(", "\ndef _uniform(specs):\n    values = list(specs.values())\n    values[0].merge(values)\n    return True\n\n\ndef is_kv_cache_spec_uniform("), *uniform("except (ValueError, AssertionError):\n        return False"), ("    return True\n\n\ndef get_uniform" if False else UNIFORM.replace(HANDLER, "    except (ValueError, AssertionError):\n        return False\n    return True\n"), "    return _uniform(kv_cache_spec)\n")],
+        [
+            (
+                "\ndef is_kv_cache_spec_uniform(",
+                "\ndef _uniform(specs):\n    values = list(specs.values())\n    values[0].merge(values)\n    return True\n\n\ndef is_kv_cache_spec_uniform(",
+            ),
+            *uniform("except (ValueError, AssertionError):\n        return False"),
+            (
+                "    return True\n\n\ndef get_uniform"
+                if False
+                else UNIFORM.replace(
+                    HANDLER, "    except (ValueError, AssertionError):\n        return False\n    return True\n"
+                ),
+                "    return _uniform(kv_cache_spec)\n",
+            ),
+        ],
     ],
 )
 
@@ -606,48 +717,117 @@ KV_SHARING_UNSEEN = Fixes(
     release="0.32.0",
     path="vllm/v1/worker/utils.py",
     right=[
-        sharing_at_end(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs.setdefault(layer_name, {SPEC}.kv_cache_specs[target_layer_name])"),
-        sharing_at_end(f"s = {SPEC}\nif isinstance(s, UniformTypeKVCacheSpecs):\n    s.kv_cache_specs.update({{layer_name: s.kv_cache_specs[target_layer_name]}})"),
-        shared(f"kv_cache_spec = {SPEC}\nif isinstance(kv_cache_spec, UniformTypeKVCacheSpecs):\n    logger.debug('shared')\n    kv_cache_spec.kv_cache_specs[layer_name] = kv_cache_spec.kv_cache_specs[target_layer_name]"),
-        shared(f"if isinstance(tgt_spec := {SPEC}, UniformTypeKVCacheSpecs):\n    tgt_spec.kv_cache_specs[layer_name] = tgt_spec.kv_cache_specs[target_layer_name]"),
-        [(APPEND, indented(f"g = {SPEC}\nif hasattr(g, 'kv_cache_specs'):\n    g.kv_cache_specs[layer_name] = g.kv_cache_specs[target_layer_name]") + APPEND)],
-        shared(f"per_layer = getattr({SPEC}, 'kv_cache_specs', None)\nif per_layer is not None:\n    per_layer.update({{layer_name: per_layer[target_layer_name]}})"),
-        shared(f"per_layer = getattr({SPEC}, 'kv_cache_specs', None)\nif per_layer:\n    per_layer.setdefault(layer_name, per_layer[target_layer_name])"),
-        shared(f"if hasattr({SPEC}, 'kv_cache_specs'):\n    {SPEC}.kv_cache_specs.__setitem__(layer_name, {SPEC}.kv_cache_specs[target_layer_name])"),
-        shared(f"u = {SPEC}\nif isinstance(u, UniformTypeKVCacheSpecs) and layer_name not in u.kv_cache_specs:\n    u.kv_cache_specs[layer_name] = u.kv_cache_specs[target_layer_name]"),
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    d = {SPEC}.kv_cache_specs\n    d[layer_name] = d[target_layer_name]"),
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    owner = {SPEC}.kv_cache_specs[target_layer_name]\n    {SPEC}.kv_cache_specs[layer_name] = owner"),
+        sharing_at_end(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs.setdefault(layer_name, {SPEC}.kv_cache_specs[target_layer_name])"
+        ),
+        sharing_at_end(
+            f"s = {SPEC}\nif isinstance(s, UniformTypeKVCacheSpecs):\n    s.kv_cache_specs.update({{layer_name: s.kv_cache_specs[target_layer_name]}})"
+        ),
+        shared(
+            f"kv_cache_spec = {SPEC}\nif isinstance(kv_cache_spec, UniformTypeKVCacheSpecs):\n    logger.debug('shared')\n    kv_cache_spec.kv_cache_specs[layer_name] = kv_cache_spec.kv_cache_specs[target_layer_name]"
+        ),
+        shared(
+            f"if isinstance(tgt_spec := {SPEC}, UniformTypeKVCacheSpecs):\n    tgt_spec.kv_cache_specs[layer_name] = tgt_spec.kv_cache_specs[target_layer_name]"
+        ),
+        [
+            (
+                APPEND,
+                indented(
+                    f"g = {SPEC}\nif hasattr(g, 'kv_cache_specs'):\n    g.kv_cache_specs[layer_name] = g.kv_cache_specs[target_layer_name]"
+                )
+                + APPEND,
+            )
+        ],
+        shared(
+            f"per_layer = getattr({SPEC}, 'kv_cache_specs', None)\nif per_layer is not None:\n    per_layer.update({{layer_name: per_layer[target_layer_name]}})"
+        ),
+        shared(
+            f"per_layer = getattr({SPEC}, 'kv_cache_specs', None)\nif per_layer:\n    per_layer.setdefault(layer_name, per_layer[target_layer_name])"
+        ),
+        shared(
+            f"if hasattr({SPEC}, 'kv_cache_specs'):\n    {SPEC}.kv_cache_specs.__setitem__(layer_name, {SPEC}.kv_cache_specs[target_layer_name])"
+        ),
+        shared(
+            f"u = {SPEC}\nif isinstance(u, UniformTypeKVCacheSpecs) and layer_name not in u.kv_cache_specs:\n    u.kv_cache_specs[layer_name] = u.kv_cache_specs[target_layer_name]"
+        ),
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    d = {SPEC}.kv_cache_specs\n    d[layer_name] = d[target_layer_name]"
+        ),
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    owner = {SPEC}.kv_cache_specs[target_layer_name]\n    {SPEC}.kv_cache_specs[layer_name] = owner"
+        ),
         shared(f"if 'kv_cache_specs' in dir({SPEC}):\n    {STORE}"),
         shared(f"if not isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    pass\nelse:\n    {STORE}"),
-        shared(f"for specs in [getattr({SPEC}, 'kv_cache_specs', {{}})]:\n    if specs:\n        specs[layer_name] = specs[target_layer_name]"),
+        shared(
+            f"for specs in [getattr({SPEC}, 'kv_cache_specs', {{}})]:\n    if specs:\n        specs[layer_name] = specs[target_layer_name]"
+        ),
         sharing_at_end(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {STORE}"),
         shared(f"if isinstance({SPEC}, (UniformTypeKVCacheSpecs,)):\n    {STORE}"),
-        shared(f"if hasattr({SPEC}, 'kv_cache_specs'):\n    if layer_name not in {SPEC}.kv_cache_specs:\n        {STORE}"),
-        shared(f"specs = getattr({SPEC}, 'kv_cache_specs', None)\nif specs is not None and target_layer_name in specs:\n    specs[layer_name] = specs[target_layer_name]"),
-        [(APPEND, APPEND + "\n        # a shared layer has its owner's spec\n" + indented(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {STORE}"))],
-        shared(f"spec = {SPEC}\n\nif hasattr(spec, 'kv_cache_specs'):\n    spec.kv_cache_specs[layer_name] = spec.kv_cache_specs[target_layer_name]"),
+        shared(
+            f"if hasattr({SPEC}, 'kv_cache_specs'):\n    if layer_name not in {SPEC}.kv_cache_specs:\n        {STORE}"
+        ),
+        shared(
+            f"specs = getattr({SPEC}, 'kv_cache_specs', None)\nif specs is not None and target_layer_name in specs:\n    specs[layer_name] = specs[target_layer_name]"
+        ),
+        [
+            (
+                APPEND,
+                APPEND
+                + "\n        # a shared layer has its owner's spec\n"
+                + indented(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {STORE}"),
+            )
+        ],
+        shared(
+            f"spec = {SPEC}\n\nif hasattr(spec, 'kv_cache_specs'):\n    spec.kv_cache_specs[layer_name] = spec.kv_cache_specs[target_layer_name]"
+        ),
     ],
     wrong=[
         shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs.get(layer_name)"),
         shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs) and False:\n    {STORE}"),
         shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs) and runner_only_attn_layers:\n    {STORE}"),
         shared(f"if isinstance(tgt_kv_cache_group, UniformTypeKVCacheSpecs):\n    {STORE}"),
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs['layer_name'] = {SPEC}.kv_cache_specs[target_layer_name]"),
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs['layer_name'] = {SPEC}.kv_cache_specs[target_layer_name]"
+        ),
         shared(f"lambda: {SPEC}.kv_cache_specs.setdefault(layer_name, {SPEC}.kv_cache_specs[target_layer_name])"),
         shared(f"while False:\n    {STORE}"),
         [(ONLY, ONLY + indented(f"if hasattr({SPEC}, 'kv_cache_specs'):\n    {STORE}", 12))],
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {STORE}\nif isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs = {{}}"),
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    new = {{**{SPEC}.kv_cache_specs}}\n    new[layer_name] = new[target_layer_name]"),
-        shared(f"spec = {SPEC}\nspec = None\nif isinstance(spec, UniformTypeKVCacheSpecs):\n    spec.kv_cache_specs[layer_name] = spec.kv_cache_specs[target_layer_name]"),
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs[layer_name + ''] == {SPEC}.kv_cache_specs[target_layer_name]" if False else f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    assert {SPEC}.kv_cache_specs"),
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {STORE}\nif isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs = {{}}"
+        ),
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    new = {{**{SPEC}.kv_cache_specs}}\n    new[layer_name] = new[target_layer_name]"
+        ),
+        shared(
+            f"spec = {SPEC}\nspec = None\nif isinstance(spec, UniformTypeKVCacheSpecs):\n    spec.kv_cache_specs[layer_name] = spec.kv_cache_specs[target_layer_name]"
+        ),
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs[layer_name + ''] == {SPEC}.kv_cache_specs[target_layer_name]"
+            if False
+            else f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    assert {SPEC}.kv_cache_specs"
+        ),
         shared(f"if getattr({SPEC}, 'kv_cache_spec', None) is not None:\n    {STORE}"),
-        shared(f"if getattr({SPEC}, 'kv_cache_specs', None) is None:\n    {STORE}" if False else f"if getattr({SPEC}, 'kv_cache_specs_', None):\n    {STORE}"),
+        shared(
+            f"if getattr({SPEC}, 'kv_cache_specs', None) is None:\n    {STORE}"
+            if False
+            else f"if getattr({SPEC}, 'kv_cache_specs_', None):\n    {STORE}"
+        ),
         shared(f"continue\n{UNIFORM_TYPE}{STORE}"),
-        shared(f"target_layer_name = layer_name\nif layer_name in getattr({SPEC}, 'kv_cache_specs', {{}}):\n    {STORE}"),
-        shared("def store(group=tgt_kv_cache_group):\n    group.kv_cache_spec.kv_cache_specs[layer_name] = group.kv_cache_spec.kv_cache_specs[target_layer_name]"),
+        shared(
+            f"target_layer_name = layer_name\nif layer_name in getattr({SPEC}, 'kv_cache_specs', {{}}):\n    {STORE}"
+        ),
+        shared(
+            "def store(group=tgt_kv_cache_group):\n    group.kv_cache_spec.kv_cache_specs[layer_name] = group.kv_cache_spec.kv_cache_specs[target_layer_name]"
+        ),
         shared(f"if runner_only_attn_layers is not None:\n    if hasattr({SPEC}, 'kv_cache_specs'):\n        {STORE}"),
-        shared(f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs.setdefault(target_layer_name, {SPEC}.kv_cache_specs[target_layer_name])"),
-        [("from vllm", "UniformTypeKVCacheSpecs = int\nfrom vllm"), ("\ndef add_kv_sharing_layers_to", "\nUniformTypeKVCacheSpecs = int\n\n\ndef add_kv_sharing_layers_to"), *shared(UNIFORM_TYPE + STORE)],
+        shared(
+            f"if isinstance({SPEC}, UniformTypeKVCacheSpecs):\n    {SPEC}.kv_cache_specs.setdefault(target_layer_name, {SPEC}.kv_cache_specs[target_layer_name])"
+        ),
+        [
+            ("from vllm", "UniformTypeKVCacheSpecs = int\nfrom vllm"),
+            ("\ndef add_kv_sharing_layers_to", "\nUniformTypeKVCacheSpecs = int\n\n\ndef add_kv_sharing_layers_to"),
+            *shared(UNIFORM_TYPE + STORE),
+        ],
     ],
 )
 
@@ -657,8 +837,15 @@ TEXT_ONLY_UNSEEN = Fixes(
     right=[
         [(END, f"{END}            # drop the mask\n\n            {OFF}")],
         [(END, f"{END}\n        {OFF}")],
-        head(f"        supported = self.supports_mm_inputs\n        {OFF}        if not supported:\n            return\n        self.supports_mm_inputs = supported\n        {OFF}"),
-        [(WARN, f"        if self.supports_mm_inputs:\n            logger.debug('images')\n            {OFF}            logger.warning(\n")],
+        head(
+            f"        supported = self.supports_mm_inputs\n        {OFF}        if not supported:\n            return\n        self.supports_mm_inputs = supported\n        {OFF}"
+        ),
+        [
+            (
+                WARN,
+                f"        if self.supports_mm_inputs:\n            logger.debug('images')\n            {OFF}            logger.warning(\n",
+            )
+        ],
         [(END, f"{END}            self.supports_mm_inputs = False  # token ids alone\n")],
         [(END, f"{END}            (self.supports_mm_inputs) = False\n")],
         [(END, f"{END}            {OFF}            pass\n")],
@@ -676,7 +863,12 @@ TEXT_ONLY_UNSEEN = Fixes(
         [(END, f"{END}            if not self.supports_mm_inputs:\n                {OFF}")],
         [(END, f"{END}        elif True:\n            {OFF}")],
         head(f"        self = object.__new__(type(self))\n        {OFF}"),
-        [(END, f"{END}            {OFF}\n    def _warn_if_multimodal_v2(self):\n        pass\n\n    _warn_if_multimodal = _warn_if_multimodal_v2\n")],
+        [
+            (
+                END,
+                f"{END}            {OFF}\n    def _warn_if_multimodal_v2(self):\n        pass\n\n    _warn_if_multimodal = _warn_if_multimodal_v2\n",
+            )
+        ],
     ],
 )
 
@@ -686,13 +878,27 @@ MTP_UNSEEN = Fixes(
     right=[
         share(f"{OWN} and share_embeddings  # EAGLE"[:-9]),
         share(f"(share_embeddings) and {OWN}"),
-        [(IF_SHARE, IF_SHARE.replace("if share_embeddings:\n", f"if share_embeddings and {OWN}:\n                # only EAGLE\n"))],
+        [
+            (
+                IF_SHARE,
+                IF_SHARE.replace(
+                    "if share_embeddings:\n", f"if share_embeddings and {OWN}:\n                # only EAGLE\n"
+                ),
+            )
+        ],
         dims(f"draft_dim != target_dim and {OWN}"),
         dims(f"{OWN} and target_dim != draft_dim"),
-        [(IF_SHARE, IF_SHARE.replace("if share_embeddings:\n", f"if share_embeddings and {OWN}:\n                logger.debug('EAGLE')\n"))],
+        [
+            (
+                IF_SHARE,
+                IF_SHARE.replace(
+                    "if share_embeddings:\n", f"if share_embeddings and {OWN}:\n                logger.debug('EAGLE')\n"
+                ),
+            )
+        ],
         share(f"share_embeddings and bool({OWN})"),
         share(f"all((share_embeddings, {OWN}))"),
-        share("share_embeddings and hasattr(\n                self.model, \"has_own_embed_tokens\"\n            )"),
+        share('share_embeddings and hasattr(\n                self.model, "has_own_embed_tokens"\n            )'),
         share(f"share_embeddings and not (not {OWN})"),
     ],
     wrong=[
@@ -702,8 +908,20 @@ MTP_UNSEEN = Fixes(
         dims(f"target_dim != draft_dim and ({OWN} or share_embeddings)"),
         share("share_embeddings and hasattr(target_language_model, 'model')"),
         dims("target_dim > draft_dim"),
-        [*share(f"share_embeddings and {OWN}"), ("                self.model.model.embed_tokens = target_embed_tokens\n        else:", "                self.model.embed_tokens = target_embed_tokens\n        else:")],
-        [*share(f"share_embeddings and {OWN}"), ("            if share_embeddings:\n                if hasattr(self.model.model", f"            if share_embeddings and {OWN}:\n                if hasattr(self.model.model")],
+        [
+            *share(f"share_embeddings and {OWN}"),
+            (
+                "                self.model.model.embed_tokens = target_embed_tokens\n        else:",
+                "                self.model.embed_tokens = target_embed_tokens\n        else:",
+            ),
+        ],
+        [
+            *share(f"share_embeddings and {OWN}"),
+            (
+                "            if share_embeddings:\n                if hasattr(self.model.model",
+                f"            if share_embeddings and {OWN}:\n                if hasattr(self.model.model",
+            ),
+        ],
         share(f"share_embeddings and (lambda: {OWN})"),
         share(f"share_embeddings and [{OWN}]"),
     ],
