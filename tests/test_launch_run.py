@@ -466,3 +466,59 @@ def test_it_runs_under_every_python_of_the_images(place: Place, minor: int) -> N
     assert done.code == 0, done.err
     assert done.report["python"].startswith(f"3.{minor}.")
     assert done.said["value"] == "patched"
+
+
+def test_a_run_folder_that_others_can_write_is_refused(place: Place) -> None:
+    place.run_dir.mkdir()
+    for mode, code in ((0o777, 2), (0o775, 2), (0o1777, 0), (0o755, 0)):
+        place.run_dir.chmod(mode)
+        done = place.launch(plan_of())
+        assert done.code == code, done.err
+        assert (f"next: chmod go-w {place.run_dir}" in done.err) == (code == 2)
+
+
+def test_what_is_no_plain_file_is_named_and_keeps_nobody_waiting(place: Place, tmp_path: Path) -> None:
+    fifo, given = tmp_path / "fifo", tmp_path / "plan.json"
+    os.mkfifo(fifo)
+    given.write_text(json.dumps(plan_of()))
+    start = [place.python, str(data.LAUNCHER), "--run-dir", str(place.run_dir), "--cache-dir", str(place.cache_dir)]
+    for plan, more in ((fifo, ()), (given, ("--speculative-config", str(fifo)))):
+        words = [*start, "--plan", str(plan), *more, "--", "vllm", "serve"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, f"{fifo}" in done.stderr, "not a regular file" in done.stderr) == (2, True, True)
+    place.run_dir.mkdir()
+    os.mkfifo(place.run_dir / "lock")
+    done = place.launch(plan_of())
+    assert done.code == 2
+    assert f"{place.run_dir / 'lock'} is not a regular file" in done.err
+
+
+def test_an_error_names_the_whole_path(place: Place) -> None:
+    from gemmaspec.launcher import launch
+
+    error = OSError(13, "Permission denied", "x")
+    with pytest.raises(OSError, match="Permission denied") as caught, launch.naming(place.run_dir / "overlay"):
+        raise error
+    assert caught.value.filename == str(place.run_dir / "overlay")
+
+
+def test_an_old_overlay_has_another_name_before_any_of_it_is_removed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmaspec.launcher import launch
+
+    assert place.launch(plan_of()).code == 0
+    removed: list[str] = []
+
+    def killed(path: Path) -> None:
+        removed.append(path.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        launch.build_overlay(place.package, place.run_dir, {"vllm/v1/core.py": b"x = 1\n"})
+    assert removed == ["overlay.old"]
+    assert not (place.run_dir / "overlay").exists()
+    monkeypatch.undo()
+    assert place.launch(plan_of()).code == 0
+    assert not (place.run_dir / "overlay.old").exists()

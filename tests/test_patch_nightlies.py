@@ -27,7 +27,7 @@ NEXT = dict(zip(RELEASES, [*RELEASES[1:], "0.34.0"], strict=True))
 
 @functools.cache
 def stock(release: str) -> Mapping[str, bytes]:
-    return read_from_wheel("vllm", release, sorted(needed_paths(COMPILED.values(), "0.0.dev1")))
+    return read_from_wheel("vllm", release, sorted(needed_paths(COMPILED.values())))
 
 
 def written(folder: Path, release: str, version: str) -> Path:
@@ -62,3 +62,14 @@ def test_an_exported_patch_is_taken_by_git_and_by_patch_as_it_is(id_: str, relea
     subprocess.run(["git", "apply", "--check", "-"], input=made.diff, cwd=tree, check=True)
     subprocess.run(["patch", "-p1", "-F0", "--batch"], input=made.diff, cwd=tree, check=True)
     assert {path: (tree / path).read_bytes() for path in changed} == changed
+
+
+@pytest.mark.parametrize(("release", "version", "id_"), [
+    ("0.26.0", "0.27.0", "mtp-share-embeddings"), ("0.19.0", "0.20.0", "draft-several-kv-groups"),
+    ("0.19.0", "0.19.1", "eagle3-gemma4-target"), ("0.32.0", "0.33.0", "kv-spec-uniform-valueerror"),
+    ("0.33.0", "0.26.0", "kv-spec-uniform-valueerror"),
+])  # fmt: skip
+def test_a_file_says_which_release_it_is_of_before_the_version_does(release: str, version: str, id_: str) -> None:
+    result = launch.decide_patch(COMPILED[id_], version, stock(release).get)
+    assert result.state == "applies"
+    assert f"'s file in a {version} tree" in result.files[0].detail

@@ -20,7 +20,7 @@ from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.source import source_of
 
 PROBE: Final = "probe.py"
-_RUNNER: Final = Path(__file__).with_name("run_probes.py")
+RUNNER: Final = Path(__file__).with_name("run_probes.py")
 _QUIET: Final = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,9 +32,9 @@ _QUIET: Final = {
 _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 """Secrets that a probe does not get, because it is somebody else's code."""
 
-Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit"]
+Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit", "open", "closed"]
 """not-open: the probe passes on the stock tree, because the probe is wrong or vLLM fixed the bug. unfit: no diff
-applies."""
+applies, and the probe did not run. open, closed: no diff applies to a folder; the probe finds the bug there, or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the patch is proven there."""
-        return self.outcome == "proven"
+        """Whether the patch is proven there, or not needed."""
+        return self.outcome in ("proven", "closed")
 
 
 class Probes:
@@ -94,7 +94,7 @@ class Probes:
         own = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
-            [str(self._interpreter), str(_RUNNER)],
+            [str(self._interpreter), str(RUNNER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -159,13 +159,13 @@ def _prove_release(
         overlay = launcher.build_overlay(source / "vllm", Path(folder), changed)
         patched = probes.run([overlay or source, source], files) if files else {}
     for patch in claimed:
-        yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
+        yield judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
 
 
-def _judge(
+def judge(
     patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> Proof:
-    """Return the proof that follows from the results on both trees."""
+    """Return the proof that follows from the results on both trees; None for one that the probe did not run on."""
     outcome, detail = _outcome(patch, result, stock, patched)
     return Proof(
         patch=patch.id,
@@ -181,11 +181,15 @@ def _judge(
 def _outcome(
     patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> tuple[Outcome, str]:
-    if stock is None or patched is None:
+    if stock is None:
         return "unfit", f"the state of the patch is {result.state}"
     for where, look in (("stock", stock), ("patched", patched)):
-        if look.state == "failed":
+        if look and look.state == "failed":
             return "broken-probe", f"on the {where} tree: {look.seen}"
+    if patched is None:
+        return (
+            "open" if stock.state == "open" else "closed"
+        ), f"{stock.seen}; the state of the patch is {result.state}"
     if stock.state != "open":
         return "not-open", f"the probe passes on the stock tree: {stock.seen}"
     if patched.state != "closed":
