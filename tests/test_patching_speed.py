@@ -102,7 +102,7 @@ def test_what_a_patch_is_for(tmp_path: Path, old: str, new: str, problem: str) -
 def test_without_the_file_a_claim_is_refused(tmp_path: Path) -> None:
     folder = write_speed_patch(tmp_path)
     (folder / "evidence.json").unlink()
-    with pytest.raises(PatchError, match="evidence.json is missing, so nothing shows that the patch pays"):
+    with pytest.raises(PatchError, match=r"evidence\.json is missing, so nothing shows that the patch pays"):
         load_patch(folder)
 
 
