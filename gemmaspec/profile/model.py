@@ -176,12 +176,15 @@ class Caches(Section):
 
 
 class Patches(Section):
-    """Patch ids. A required patch that does not fit stops the start; an optional one is skipped."""
+    """Patch ids. A required patch that does not fit stops the start; an optional one and one for speed are left out."""
 
     required: list[Name] = []
     """Patches without which the server must not start."""
     optional: list[Name] = []
     """Patches that are applied if they fit."""
+    speed: Literal["auto", "off"] | list[Name] = "auto"
+    """Patches that make vLLM faster: `auto` takes those whose measured cells cover the release, GPU, method and
+    attention backend; `off` takes none; a list takes those, wherever they fit."""
     drift: Literal["warn", "refuse"] = "warn"
     """What a start does if a patch fits, but to a function that no known release has."""
 
