@@ -953,7 +953,8 @@ def unless_left_out(
     why = [*unmeasured(result.patch, version, capabilities), *needs, *unfits]
     if not why:
         return result
-    files = tuple(replace(file, after=None) for file in result.files)
+    states = {"applies": LEFT_OUT}
+    files = tuple(replace(file, after=None, state=states.get(file.state, file.state)) for file in result.files)
     return replace(result, state=LEFT_OUT, detail=why[0], files=files)
 
 

@@ -183,6 +183,15 @@ class Subject:
         return self.target.modalities != {"text"} if self.target else None
 
     @property
+    def masks_images(self) -> bool | None:
+        """Whether tokens of an image attend both ways, as in the 31B and the 26B-A4B; None if unknown."""
+        if self.takes_images is False or SMALL.search(self.called("target")):
+            return False
+        if self.target:
+            return self.target.attends_both_ways
+        return True if BIG.search(self.called("target")) else None
+
+    @property
     def batch(self) -> int | None:
         """max_num_batched_tokens: the given value, else vLLM's default for the machine; None if unknown."""
         if self.argument("--max-num-batched-tokens"):

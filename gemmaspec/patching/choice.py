@@ -96,7 +96,7 @@ def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
 
 def covers(claim: Claim, setting: Setting) -> bool:
     """Return whether a patch was shown to pay there."""
-    return all(inside(claim, setting) for _, _, inside in _PARTS)
+    return all(inside(claim, setting) for *_, inside in _PARTS)
 
 
 def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
@@ -104,21 +104,41 @@ def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
     claims, left = patch.text.pays, list(settings)
     if not claims:
         return "no cells show yet that it pays"
-    for what, said, inside in _PARTS:
+    for what, unknown, said, inside in _PARTS:
         kept = [one for one in left if any(inside(claim, one) for claim in claims)]
         if not kept:
             names = sorted({said(one) for one in left} - {""})
-            return f"it was not measured with {what} {' or '.join(names)}" if names else f"{what} is not known"
+            return f"it was not measured with {what} {' or '.join(names)}" if names else unknown
         left = kept
     return "it was measured with other combinations of GPU, vLLM, method and attention backend"
 
 
-_Part = tuple[str, Callable[[Setting], str], Callable[[Claim, Setting], bool]]
+_Part = tuple[str, str, Callable[[Setting], str], Callable[[Claim, Setting], bool]]
 _PARTS: Final[tuple[_Part, ...]] = (
-    ("GPUs of the family", lambda one: one.family, lambda claim, one: one.family in claim.gpus),
-    ("vLLM", lambda one: one.vllm, lambda claim, one: launcher.range_contains(claim.versions, one.vllm)),
-    ("the method", lambda one: one.method, lambda claim, one: one.method in claim.methods),
-    ("the attention backend", lambda one: one.backend or "", lambda claim, one: one.backend in claim.backends),
+    (
+        "GPUs of the family",
+        "the family of the GPU is not known",
+        lambda one: one.family,
+        lambda claim, one: one.family in claim.gpus,
+    ),
+    (
+        "vLLM",
+        "the release of vLLM is not known",
+        lambda one: one.vllm,
+        lambda claim, one: launcher.range_contains(claim.versions, one.vllm),
+    ),
+    (
+        "the method",
+        "the method is not known",
+        lambda one: one.method,
+        lambda claim, one: one.method in claim.methods,
+    ),
+    (
+        "the attention backend",
+        "which attention backend vLLM chooses is not known",
+        lambda one: one.backend or "",
+        lambda claim, one: one.backend in claim.backends,
+    ),
 )
 
 

@@ -21,6 +21,7 @@ from gemmaspec.profile.fields import (
     Section,
     Size,
     Specifier,
+    Speed,
     Text,
     User,
     Version,
@@ -182,7 +183,7 @@ class Patches(Section):
     """Patches without which the server must not start."""
     optional: list[Name] = []
     """Patches that are applied if they fit."""
-    speed: Literal["auto", "off"] | list[Name] = "auto"
+    speed: Speed = "auto"
     """Patches that make vLLM faster: `auto` takes those whose measured cells cover the release, GPU, method and
     attention backend; `off` takes none; a list takes those, wherever they fit."""
     drift: Literal["warn", "refuse"] = "warn"

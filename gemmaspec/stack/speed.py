@@ -55,6 +55,8 @@ def settings_of(profile: Profile) -> Iterator[Setting]:
 
 def _why_none(profile: Profile) -> str:
     stated = vllm_of(profile)
+    if not MACHINES[profile.machine].gpus:
+        return f"it is for GPUs, and the machine {profile.machine} has none"
     if stated is None or stated in releases():
         return ""
     return f"vLLM {stated} is not a known release, and only releases were measured"
