@@ -126,7 +126,7 @@ def _reference(loaded: Loaded) -> Reference | None:
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
-        rows = measurements.own_rows(loaded)
+        rows = measurements.of_plan(measurements.own_rows(loaded), loaded.profile)
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
             found[row.k, row.concurrency].append(row.step)

@@ -233,6 +233,8 @@ class Measured(Section):
     """max_model_len of the measured server, in tokens."""
     concurrency: Positive = 1
     """Concurrent requests."""
+    patches: list[Name] | None = None
+    """The patches for speed that were in."""
     target: Text | None = None
     """The measured target, if it is not the profile's own."""
     draft: Text | None = None
