@@ -8,6 +8,7 @@ from typing import Final
 from gemmaspec.finding import Severity
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
+from gemmaspec.profile.command import LEVEL
 from gemmaspec.releases.gemma4 import attention_for
 
 _PARTNERS: Final = {
@@ -92,10 +93,10 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
         yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="use INFO, DEBUG or WARNING")
-    for index, word in enumerate(subject.profile.serve.extra_args):
-        if word.startswith("-O") and word[2:].isdigit() and int(word[2:]) > 3:
+    for one in subject.arguments:
+        if one.flag == LEVEL and one.value and one.value.isdecimal() and int(one.value) > 3:
             yield Issue(
-                path=("serve", "extra_args", index),
+                path=one.path,
                 message="vLLM's optimization levels are 0 to 3",
                 fix="use -O2 or less",
             )
@@ -219,18 +220,24 @@ def no_window(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS312", "warning")
 def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vllm-project/vllm #48495)."""
-    if subject.method != "mtp" or not (subject.machine.compute_capability or "").startswith("9."):
+    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
+    spec, hopper = subject.profile.speculative, (subject.machine.compute_capability or "").startswith("9.")
+    if not spec or subject.method != "mtp" or not hopper or subject.runs("<0.24"):
         return
     dtype = subject.value("--kv-cache-dtype") or "auto"
     quantization = subject.target.quantization if subject.target else None
     declared = (quantization.kv_cache or "").lower() if quantization else ""
-    if not (declared if dtype == "auto" else dtype).startswith("fp8"):
+    chosen = subject.value("--attention-backend") or spec.attention_backend
+    if chosen or not (declared if dtype == "auto" else dtype).startswith("fp8"):
         return
     given = subject.argument("--kv-cache-dtype")
-    message = "on Hopper an MTP head with an FP8 KV cache uses FlashInfer, and such servers have died (vLLM #48495)"
+    message = (
+        "on Hopper an MTP head with an FP8 KV cache uses FlashInfer, unlike its target, and such servers have died "
+        "while the engine started (vLLM #48495)"
+    )
     path = given.path if given else ("serve", "kv_cache_dtype")
-    yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16")
+    fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or serve.kv_cache_dtype: bfloat16"
+    yield Issue(path=path, message=message, fix=fix)
 
 
 @rule("GS315", "warning")
