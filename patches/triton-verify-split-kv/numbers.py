@@ -36,9 +36,12 @@ BATCHES = {
 
 
 def numbers():
-    """Results by name, with their bounds; each is also compared with attention as it is defined."""
-    module = interpreted.attention()
-    for name, batch in BATCHES.items():
+    return computed(interpreted.attention(), BATCHES)
+
+
+def computed(module, batches):
+    """Yield results by name, with their bounds; each is also compared with attention as it is defined."""
+    for name, batch in batches.items():
         bound = BOUND[batch.dtype] + abs(batch.scores) * batch.head * 2**-24
         found = interpreted.attend(module, batch)
         right = interpreted.exact(batch)

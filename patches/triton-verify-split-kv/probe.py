@@ -31,7 +31,8 @@ def check_others():
     assert split(some, 1)
     assert split(some, 1, requests=32), "the threshold is 128 // 4"
     assert not split(some, 1, requests=33), "more than the threshold"
-    for new in (9, 16, 2048):
+    longest = getattr(module, "MAX_3D_QUERY_LEN", 8)  # triton-3d-longer-block moves it
+    for new in (longest + 1, 2048):
         assert not split(some, new), f"{new} tokens are a prompt"
     assert not split(some, 5, causal=False)
     assert not split(some, 5, causal=torch.ones(1, dtype=torch.bool)), "causal by request"
