@@ -268,6 +268,15 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "patches.optional=[draft-text-onli]"),
         case("0.33.0", "patches.optional=[draft-text-only]"),
     ),
+    "GS405": (
+        case("0.33.0", "patches.required=[faster]"),
+        case("0.33.0", "patches.speed=[faster]"),
+    ),
+    "GS406": (
+        case("0.33.0", *MTP, TRITON, "patches.speed=[faster]"),
+        case("0.32.0", *MTP, TRITON, "patches.speed=[faster]"),
+    ),
+    "GS407": (case("0.33.1.dev45"), case("0.33.0")),
     "GS222": (case("0.33.0", "speculative.method=mtp", draft=SMALL), case("0.33.0", draft=SMALL)),
     "GS223": (
         case("0.33.0", "target.quantization=modelopt", target=BIG),

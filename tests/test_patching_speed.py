@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from gemmaspec.carry.patchset import load_set
+from gemmaspec.cli.text import patch as text
 from gemmaspec.errors import PatchError
 from gemmaspec.patching.evidence import FAMILIES, family_of, pairs_of
 from gemmaspec.patching.patch import load_patch
@@ -102,7 +105,7 @@ def test_what_a_patch_is_for(tmp_path: Path, old: str, new: str, problem: str) -
 def test_without_the_file_a_claim_is_refused(tmp_path: Path) -> None:
     folder = write_speed_patch(tmp_path)
     (folder / "evidence.json").unlink()
-    with pytest.raises(PatchError, match="evidence.json is missing, so nothing shows that the patch pays"):
+    with pytest.raises(PatchError, match=r"evidence\.json is missing, so nothing shows that the patch pays"):
         load_patch(folder)
 
 
@@ -111,3 +114,23 @@ def test_every_known_gpu_has_a_family() -> None:
     assert all(family_of(one) for one in known)
     assert len({one for members in FAMILIES.values() for one in members}) == sum(map(len, FAMILIES.values()))
     assert family_of("7.5") is None
+
+
+def test_explain_says_what_it_buys_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = evidence(row(ttft_ms=1339), row(["faster"], step_ms=17.3, ttft_ms=1300), row(k=2), row(["faster"], k=2))
+    write_speed_patch(tmp_path, versions=">=0.30.0,<0.33", more="until: x\ndropped_in: 0.33.0\n", cells=cells)
+    patches = load_set(["faster"], [tmp_path])
+    text.explain(patches, "faster", as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "auto takes it vllm >=0.32.0,<0.33 on hopper: mtp with TRITON_ATTN" in said
+    assert (
+        "mtp k=4, 8,192 tokens of prompt, 1 concurrent, vllm 0.32.0: 39.2 -> 17.3 ms a step, 2.27 times; "
+        "first token 1,339 -> 1,300 ms, 1.03 times" in said
+    )
+    assert "The release of vLLM that has it 0.33.0" in said
+    text.explain(patches, "faster", as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["purpose"] == "speed"
+    assert [round(pair["step_gain"], 2) for pair in document["evidence"]] == [2.27, 1.0]
+    text.listing(patches, as_json=False)
+    assert "speed: mtp on hopper" in capsys.readouterr().out
