@@ -91,7 +91,7 @@ def test_patches_of_one_file_make_the_same_file_in_any_order(version: str, path:
 @pytest.mark.parametrize("id_", PATCHES)
 def test_a_shipped_patch_says_what_goes_wrong_who_knows_and_why_a_range_ends(id_: str) -> None:
     text = PATCHES[id_].text
-    assert text.errors
+    assert text.errors or text.symptom  # slow code and fewer accepted tokens print nothing
     assert text.origin
     assert text.last_update
     assert (text.until is None) == (not text.variants[-1].versions.partition(",")[2])

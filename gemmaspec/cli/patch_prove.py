@@ -42,7 +42,7 @@ def prove(
     Runs vLLM's own modules on this machine's CPU, without a GPU. Exit code 1 if a patch is not proven.
     """
     from gemmaspec.carry.patchset import load_set
-    from gemmaspec.proof.environment import prove_python
+    from gemmaspec.proof.environment import prove_python, triton_folder
     from gemmaspec.proof.prove import Probes, prove
 
     chosen = load_set(patches or (), folders or ())
@@ -50,8 +50,8 @@ def prove(
         raise error
     wanted = [chosen.every[name] for name in chosen.judges]
     releases = _releases(wanted, release or (), every=all_releases)
-    proofs = []
-    with Probes(prove_python(progress=output.progress)) as probes:
+    proofs, python = [], prove_python(progress=output.progress)
+    with Probes(python, lambda: triton_folder(python, progress=output.progress)) as probes:
         for proof in prove(wanted, chosen.every, releases, probes, output.progress):
             proofs.append(proof)
             _tell(proof)
