@@ -114,6 +114,14 @@ def test_a_speed_patch_that_is_named_without_evidence(
     assert lacks in found["GS406"].message
 
 
+def test_long_prompts_are_fine_with_the_patch_that_splits_the_cache(tmp_path: Path) -> None:
+    slow = ("serve.max_model_len=8192", *MTP, TRITON)
+    said = findings(tmp_path, case("0.32.0", *slow))["GS506"]
+    assert said.fix
+    assert "list triton-verify-split-kv under patches.speed" in said.fix
+    assert "GS506" not in findings(tmp_path, case("0.32.0", "patches.speed=[triton-verify-split-kv]", *slow))
+
+
 def test_every_rule_has_its_two_profiles() -> None:
     assert set(CASES) == set(CODES)
 

@@ -145,6 +145,18 @@ def speed_of_a_build(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=("patches", "speed"), message=message, fix="name the patches, or use a release of vLLM")
 
 
+def taken(subject: Subject) -> frozenset[str]:
+    """Return the patches for speed that the profile takes under this release."""
+    speed = subject.profile.patches.speed
+    if speed == "off":
+        return frozenset()
+    if not isinstance(speed, str):
+        return frozenset(speed)
+    setting = _setting(subject)
+    found = (one for one in speed_patches(subject.patches) if any(covers(claim, setting) for claim in one.text.pays))
+    return frozenset(patch.id for patch in found)
+
+
 def _setting(subject: Subject) -> Setting:
     """Return how the profile's server runs under this release."""
     capability = subject.machine.compute_capability
