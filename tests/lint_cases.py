@@ -316,8 +316,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "serve.max_num_batched_tokens=4096", "serve.enable_chunked_prefill=false"),
     ),
     "GS312": (
-        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8"),
-        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8", "machine=dgx-spark"),
+        case("0.26.0", *MTP, "serve.kv_cache_dtype=fp8"),
+        case("0.32.0", *MTP, "serve.kv_cache_dtype=fp8"),
     ),
     "GS313": (
         case("0.22.1", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),

@@ -123,8 +123,8 @@ def test_a_size_that_nobody_knows_is_not_called_right(tmp_path: Path) -> None:
     assert found["GS809"].severity == "note"
 
 
-@pytest.mark.parametrize("release", ["0.26.0", "0.32.0"])
-def test_one_fault_has_one_code_and_one_fix(release: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "codes"), [("0.26.0", ["GS312"]), ("0.32.0", [])])
+def test_one_fault_has_one_code_and_one_fix(release: str, codes: list[str], tmp_path: Path) -> None:
     """An FP8 cache with an MTP head on Hopper, and a parser that loses streamed arguments."""
     (tmp_path / "mine.yaml").write_text(BASE)
     sets = (
@@ -135,7 +135,7 @@ def test_one_fault_has_one_code_and_one_fix(release: str, tmp_path: Path) -> Non
     )
     loaded = load_profile(str(tmp_path / "mine.yaml"), overrides=sets)
     found = [one for one in check(loaded, patches=SHELF, asked=release) if "FlashInfer" in one.message]
-    assert [one.code for one in found] == ["GS312"]
+    assert [one.code for one in found] == codes
     old = [one.code for one in check(loaded, patches=SHELF, asked="0.23.0") if "tool calls" in one.message]
     assert old == ["GS605"]
 

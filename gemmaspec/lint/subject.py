@@ -16,7 +16,6 @@ from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import BatchDefaults, batch_defaults
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import Facts
-from gemmaspec.releases.gemma4 import BIG, SMALL
 from gemmaspec.releases.media import ITEMS, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from gemmaspec.patching.patch import Patch
 
 Role = Literal["target", "draft"]
+_SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
+_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft", re.IGNORECASE)
@@ -79,14 +80,14 @@ class Subject:
         called = self.called("draft")
         if _HEAD.search(called):
             return True
-        return False if SMALL.search(called) or BIG.search(called) else None
+        return False if _SMALL.search(called) or _BIG.search(called) else None
 
     @property
     def has_experts(self) -> bool | None:
         """Whether the target is a mixture of experts; None if unknown."""
         if self.target or self.is_mixture:
             return self.is_mixture
-        known = SMALL.search(self.called("target")) or BIG.search(self.called("target"))
+        known = _SMALL.search(self.called("target")) or _BIG.search(self.called("target"))
         return False if known or self.is_unified else None
 
     @property
@@ -175,6 +176,17 @@ class Subject:
         return bool(_UNIFIED.search(self.called("target")))
 
     @property
+    def caches_fp8(self) -> bool | None:
+        """Whether the KV cache is FP8, as the profile or the checkpoint says; None if unknown."""
+        dtype = self.value("--kv-cache-dtype") or "auto"
+        if dtype != "auto":
+            return dtype.startswith("fp8")
+        if self.target is None:
+            return None
+        own = self.target.quantization
+        return bool(own and (own.kv_cache or "").lower().startswith("fp8"))
+
+    @property
     def takes_images(self) -> bool | None:
         """Whether the target accepts images, audio or video; None if unknown.
 
@@ -186,13 +198,11 @@ class Subject:
         return self.target.modalities != {"text"} if self.target else None
 
     @property
-    def masks_images(self) -> bool | None:
-        """Whether tokens of an image attend both ways, as in the 31B and the 26B-A4B; None if unknown."""
-        if self.takes_images is False or SMALL.search(self.called("target")):
+    def masks(self) -> bool | None:
+        """Whether the target serves images that see later tokens; None if unknown."""
+        if self.takes_images is False:
             return False
-        if self.target:
-            return self.target.attends_both_ways
-        return True if BIG.search(self.called("target")) else None
+        return self.target.masks_images if self.target else None
 
     @property
     def batch(self) -> int | None:
@@ -241,7 +251,7 @@ class Subject:
         if self.target:
             return self.target.text.max_position_embeddings
         called = self.called("target")
-        return 131_072 if SMALL.search(called) else 262_144 if BIG.search(called) else None
+        return 131_072 if _SMALL.search(called) else 262_144 if _BIG.search(called) else None
 
     @property
     def wants_whole_items(self) -> bool | None:
@@ -252,7 +262,7 @@ class Subject:
             return False
         if self.target:
             return self.target.attends_both_ways
-        return None if BIG.search(self.called("target")) else False
+        return None if _BIG.search(self.called("target")) else False
 
     def shares_kv(self, role: Role) -> bool | None:
         """Return whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
@@ -261,9 +271,9 @@ class Subject:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
         if self._is_called_a_head(role):
             return None
-        if SMALL.search(self.called(role)):
+        if _SMALL.search(self.called(role)):
             return True
-        return False if BIG.search(self.called(role)) else None
+        return False if _BIG.search(self.called(role)) else None
 
     def windows(self, role: Role) -> frozenset[int] | None:
         """Return the sliding windows of a model, in tokens; None: not known."""
@@ -272,9 +282,9 @@ class Subject:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
         if self._is_called_a_head(role):
             return None
-        if SMALL.search(self.called(role)):
+        if _SMALL.search(self.called(role)):
             return frozenset({512})
-        return frozenset({1024}) if BIG.search(self.called(role)) else None
+        return frozenset({1024}) if _BIG.search(self.called(role)) else None
 
     def _is_called_a_head(self, role: Role) -> bool:
         """Return whether the name is a head's: the size in it is then the target's, and says nothing of the head."""
