@@ -32,7 +32,9 @@ def builder(
     graphs: list[int] | None = None,
     **spec: Any,
 ) -> Any:
-    """Return the tree's builder for a group of layers; `model` has the numbers that the model states, k is 0 without a draft."""
+    """Return the builder of a group of layers. `model` has the numbers that the model states; with `k` 0 it does not
+    speculate.
+    """
     from vllm.config import CUDAGraphMode  # type: ignore[import-not-found]
     from vllm.v1.attention.backends.triton_attn import TritonAttentionMetadataBuilder  # type: ignore[import-not-found]
     from vllm.v1.kv_cache_interface import FullAttentionSpec  # type: ignore[import-not-found]
