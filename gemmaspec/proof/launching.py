@@ -32,7 +32,9 @@ def builder(
     graphs: list[int] | None = None,
     **spec: Any,
 ) -> Any:
-    """Return the tree's builder for a group of layers; `model` has the model's numbers, and k is 0 without a draft."""
+    """Return the builder of a group of layers. `model` has the numbers that the model states; with `k` 0 it does not
+    speculate.
+    """
     from vllm.config import CUDAGraphMode  # type: ignore[import-not-found]
     from vllm.v1.attention.backends.triton_attn import TritonAttentionMetadataBuilder  # type: ignore[import-not-found]
     from vllm.v1.kv_cache_interface import FullAttentionSpec  # type: ignore[import-not-found]
@@ -58,15 +60,28 @@ def builder(
     return TritonAttentionMetadataBuilder(cache, [], config, torch.device("meta"))
 
 
-def split(builder: Any, new: int, requests: int = 1, *, tokens: int | None = None, **more: Any) -> bool:
+def split(builder: Any, new: int, requests: int = 1, **more: Any) -> bool:
     """Return whether requests with `new` tokens each have their cache split, given this builder's buffers."""
+    return bool(launch(builder, new, requests, **more)["IS_3D"])
+
+
+def launch(
+    builder: Any,
+    new: int,
+    requests: int = 1,
+    *,
+    tokens: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the parameters with which the kernel is launched for requests with `new` tokens each."""
     from vllm.v1.attention.ops import triton_unified_attention as module  # type: ignore[import-not-found]
 
     launched: list[dict[str, Any]] = []
     module.kernel_unified_attention = module.reduce_segments = _Recorder(launched)
     module.triton.next_power_of_2 = lambda number: 1 << (number - 1).bit_length()  # vLLM's stand-in for Triton lacks it
     heads, size = builder.kv_cache_spec.num_kv_heads, builder.kv_cache_spec.head_size
-    q = torch.empty(tokens or new * requests, HEADS, size, dtype=torch.bfloat16, device="meta")
+    q = torch.empty(tokens or new * requests, HEADS, size, dtype=dtype, device="meta")
     cache = torch.empty(1, 16, heads, size, dtype=torch.bfloat16, device="meta")
     scratch = {name: getattr(builder, name) for name in _SCRATCH}
     options = {"causal": True, "window_size": (-1, -1), **scratch, **more}
@@ -78,7 +93,7 @@ def split(builder: Any, new: int, requests: int = 1, *, tokens: int | None = Non
     )  # fmt: skip
     first = launched[0]
     assert first["IS_3D"] == (len(launched) == 2), "pieces are added up if and only if there are some"
-    return bool(first["IS_3D"])
+    return first
 
 
 class _Recorder:
