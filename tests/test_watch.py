@@ -20,7 +20,7 @@ import platformdirs
 import pytest
 
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy import hooks, live_k, memory, stacks, verdicts, watch
+from gemmaspec.deploy import hooks, live_k, memory, speedless, stacks, verdicts, watch
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Watching
 from gemmaspec.deploy.watch import Watched, WatchLine, look
@@ -462,3 +462,28 @@ def test_systemd_takes_the_unit_without_a_word_and_would_say_what_is_wrong(tmp_p
     good = watch.unit(Path("/bin/true"), ["tiny-cpu"])
     assert file.name not in verify(good)
     assert file.name in verify(good.replace("KillMode=process", "KillMode=nobody"))
+
+
+def of_speed(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine reports a patch for speed, and the profile has none that the test's machine could plan."""
+    rows = [{"patch": "faster", "purpose": "speed", "state": "applies"}]
+    engine = machine.engine("process")
+    monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
+    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
+
+
+def test_a_dead_draft_names_the_patches_for_speed_and_they_are_left_out_first(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_speed(FakeMachine(), monkeypatch)
+    one.policy = Policy(on_dead_draft="off", most_restarts_per_hour=2)
+    restart = Restarts()
+    found = read(one, fake, restart, times=4)
+    name = one.started.server.name
+    assert [line.what for line in found] == ["begins", "drained", "restarted"]
+    assert f"patches for speed (faster); without: gemmaspec up {name} --no-speed-patches" in found[0].reason
+    assert found[2].reason == "restarted and without faster"
+    assert restart.calls == [(name, False)], "it still speculates"
+    kept = speedless.kept_for("tiny-cpu")
+    assert kept
+    assert kept.why.startswith("dead draft: 0 tokens accepted of ")

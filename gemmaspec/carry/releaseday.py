@@ -140,7 +140,8 @@ def _profile_day(
     results, _ = launcher.decide_plan(plan, tree.vllm, tree.read)
     unfit = [result.patch for result in results if result.state not in launcher.FITS]
     blocked_by = tuple(patch.id for patch in unfit if patch.required)
-    left_out = tuple(patch.id for patch in unfit if not patch.required)
+    without = {result.patch.id for result in results if result.state == launcher.LEFT_OUT}
+    left_out = (*(patch.id for patch in unfit if not patch.required), *sorted(without))
     refused = any(finding.severity == "error" for finding in findings)
     return ProfileDay(
         name=profile.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,19 @@ def bench(
             metavar="LIST",
             help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's]",
         ),
+    ] = None,
+    patches: Annotated[
+        str | None,
+        typer.Option(
+            "--patches",
+            metavar="LIST",
+            help="Sets of patches for speed to compare: speed (the profile's), none, or ids joined by +. "
+            "[default: the profile's]",
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="PATCH", help="Measure with and without this patch for speed. Repeatable."),
     ] = None,
     concurrency: options.Concurrency = None,
     context: Annotated[
@@ -93,6 +106,8 @@ def bench(
         raise UsageError(f"--format must be {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
         raise UsageError("--running and --url cannot be used together")
+    if (patches or without) and (running or url):
+        raise UsageError("--patches and --without start servers, and --running and --url start none")
     request = BenchRequest(
         profile=profile,
         out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
@@ -101,6 +116,7 @@ def bench(
         running=running,
         url=url,
         ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
+        patches=_sets(patches, without or ()),
         concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
         contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
         categories=tuple(one.strip() for one in category.split(",")) if category else (),
@@ -123,6 +139,15 @@ def bench(
     _show(document, request.out, as_json=json, format_=format_)
     if document["failed"]:
         raise typer.Exit(StartFailed.exit_code)
+
+
+def _sets(patches: str | None, without: Sequence[str]) -> tuple[str, ...]:
+    """Return the sets of patches for speed: those of --patches, and the profile's without each of --without."""
+    named = [one.strip() for one in (patches or "").split(",") if one.strip()]
+    if patches is not None and not named:
+        raise UsageError("--patches is empty; write speed,none or ids of patches")
+    own = ["speed"] if without and "speed" not in named else []
+    return tuple(dict.fromkeys([*own, *named, *(f"without {one}" for one in without)]))
 
 
 def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str) -> None:

@@ -148,6 +148,9 @@ Set = Annotated[
         autocompletion=complete_key,
     ),
 ]
+NoSpeedPatches = Annotated[
+    bool, typer.Option("--no-speed-patches", help="Leave out patches for speed; the same as --set patches.speed=off.")
+]
 NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target without a draft.")]
 Locked = Annotated[
     bool, typer.Option("--locked", help="Run only what the profile's lock pins; exit 3 if anything differs.")
@@ -220,3 +223,8 @@ RequestTimeout = Annotated[
         help="Give up on a server that sends nothing for this long.",
     ),
 ]
+
+
+def overrides_of(set_: list[str] | None, *, no_speed_patches: bool) -> tuple[str, ...]:
+    """Return the values of --set, with what --no-speed-patches stands for."""
+    return (*(set_ or ()), *(("patches.speed=off",) if no_speed_patches else ()))

@@ -50,7 +50,7 @@ def prove(
 
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.proof.behaviour import prove_folder
-    from gemmaspec.proof.environment import prove_python
+    from gemmaspec.proof.environment import prove_python, triton_folder
     from gemmaspec.proof.prove import Probes, prove
 
     chosen = load_set(patches or (), folders or ())
@@ -58,8 +58,8 @@ def prove(
         raise error
     wanted = [chosen.every[name] for name in chosen.judges]
     releases = [] if tree and not release else _releases(wanted, release or (), every=all_releases)
-    proofs = []
-    with Probes(prove_python(progress=output.progress)) as probes:
+    proofs, python = [], prove_python(progress=output.progress)
+    with Probes(python, lambda: triton_folder(python, progress=output.progress)) as probes:
         on_trees = (one for folder in tree or () for one in prove_folder(wanted, chosen.every, folder, probes))
         for proof in chain(prove(wanted, chosen.every, releases, probes, output.progress), on_trees):
             proofs.append(proof)

@@ -80,6 +80,7 @@ def render(
     ] = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
+    no_speed_patches: options.NoSpeedPatches = False,
     locked: options.Locked = False,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite and remove files that gemmaspec did not write.")
@@ -94,7 +95,8 @@ def render(
     from gemmaspec.deploy.lint import stop_on_errors
     from gemmaspec.profile.load import load_profile
 
-    loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
+    overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
+    loaded = load_profile(profile, overrides=overrides, no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
     settings = {
         "replicas": loaded.profile.replicas if replicas is None else replicas,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gemmaspec import data
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.engine.server import EngineName
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.stack.speed import speed_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +36,17 @@ class DryRun:
     offline: str
     """Whether the server is told not to use the Hugging Face Hub."""
     expects: str
+    speed_patches: Sequence[str] = ()
+    """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other patches for speed, and why it would not try them."""
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     """Return what `up` would do. Changes nothing, and asks only the engine."""
     observed, _ = observe(request, load_request(request), note)
     start = decide(request, observed)
+    speed = speed_choice(observed.loaded.profile, Shelf(data.patch_folders()))
     return DryRun(
         engine=start.engine,
         why=start.why,
@@ -50,6 +59,8 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         hosts=start.started.options.hosts,
         offline=start.offline,
         expects=start.expects,
+        speed_patches=tuple(speed.taken),
+        left_out=speed.left_out,
     )
 
 

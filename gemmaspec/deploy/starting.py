@@ -20,7 +20,7 @@ from gemmaspec.deploy.owner import Owner
 from gemmaspec.deploy.stacks import Outcome, Started
 from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.ready.first_request import probe
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
@@ -77,18 +77,35 @@ def carry_out(
     timeout_s: float,
     go_back: Callable[[KnownGood], Running],
     gate: Callable[[Callable[[str], None]], None] | None = None,
+    instead: Callable[[Start, GemmaspecError], Start | None] | None = None,
 ) -> Running:
     """Carry out a start, and return once the server has answered.
 
     Nothing that runs is touched before everything that the start needs is in place. If the start fails after that,
     it is stopped, and `go_back` restarts the stack that ran before, if the start includes that. `gate` is called once
-    the replaced server has ended.
+    the replaced server has ended. `instead` returns the start to try in place of one that has failed, if there is one.
     """
     if start.joins:
         return ask(start, engine, told, timeout_s=timeout_s)
     with launched(start, engine, told, go_back=go_back, gate=gate):
-        running = wait(start, engine, told, timeout_s=timeout_s)
+        try:
+            running = wait(start, engine, told, timeout_s=timeout_s)
+        except StartFailed as error:
+            other = instead(start, error) if instead else None
+            if other is None:
+                raise
+            start = other
+            running = _again(start, engine, told, timeout_s=timeout_s)
     return keep(start, running, engine, told)
+
+
+def _again(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
+    """Start the same server in another way, after the first has failed."""
+    keep_log(engine, start.server)
+    engine.stop(start.server)
+    write(start, told)
+    launch(start, engine, told)
+    return wait(start, engine, told, timeout_s=timeout_s)
 
 
 def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Started:

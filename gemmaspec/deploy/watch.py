@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks
+from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks, suspects
 from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
@@ -133,7 +133,7 @@ def _reference(loaded: Loaded) -> Reference | None:
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
-        rows = measurements.own_rows(loaded)
+        rows = measurements.of_plan(measurements.own_rows(loaded), loaded.profile)
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
             found[row.k, row.concurrency].append(row.step)
@@ -280,30 +280,38 @@ def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[W
             one.since.pop(event.kind, None)
         live = one.started.server.live_k is not None
         done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now(), live_k=live)
-        reason = f"{event.reason}; {done.note}" if done.note else event.reason
+        speed = suspects.of(one.started, event, one.engine) if event.begins else ()
+        said = [event.reason, done.note, suspects.sentence(one.started.server.name, speed)]
+        reason = "; ".join(part for part in said if part)
         one.last = f"{event.kind}: {done.note}" if done.note else one.last
         yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
         document = {"stack": one.started.server.name, **dataclasses.asdict(event), "reason": reason}
         for wrong in hooks.tell(one.hook, one.webhook, document):
             yield _line(one, "hook", reason=wrong)
-        yield from _act(one, event, done, restart)
+        yield from _act(one, event, done, restart, speed)
 
 
-def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
+def _act(
+    one: Watched, event: Event, done: Reaction, restart: Restart, speed: Sequence[str] = ()
+) -> Iterator[WatchLine]:
+    """Do what was decided. A server with suspected patches for speed is first restarted without those."""
     if done.action == "report":
         return
-    if done.action == "off" and one.started.server.live_k is not None:
+    speedless_first = suspects.leave_out(one.started, speed, f"{event.kind}: {event.reason}")
+    if done.action == "off" and not speedless_first and one.started.server.live_k is not None:
         yield _undrafted(one, event)
         return
     name = one.started.server.name
     if drains(event.kind):
         yield _line(one, "drained", fault=event.kind, reason=_drain(one))
     one.restarts.append(stacks.now())
-    what = "restarted without speculation" if done.action == "off" else "restarted"
+    off = done.action == "off" and not speedless_first
+    what = "restarted without speculation" if off else "restarted"
+    what += f" and without {', '.join(speed)}" if speedless_first else ""
     try:
         if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
             stacks.engine_of(one.started).stop(one.started.server)
-        restart(name, no_spec=done.action == "off")
+        restart(name, no_spec=off)
     except GemmaspecError as error:
         one.last = f"{event.kind}: a restart failed"
         yield _line(one, "failed", reason=error.message)
@@ -311,7 +319,7 @@ def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterat
     one.last = f"{event.kind}: {what}"
     one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
     one.faults, one.question = Faults(limits=one.faults.limits, reference=one.faults.reference), Question()
-    yield _line(one, "off" if done.action == "off" else "restarted")
+    yield _line(one, "off" if off else "restarted", reason=what if speedless_first else "")
 
 
 def _undrafted(one: Watched, event: Event) -> WatchLine:

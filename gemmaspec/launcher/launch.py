@@ -64,7 +64,8 @@ Read = Callable[[str], "bytes | None"]  # "vllm/….py" -> its bytes; None if th
 MARKER = ".gemmaspec-overlay"  # this file distinguishes an overlay from an installed package
 PLAN_LIMIT = 16 * 1024 * 1024  # bytes
 FILE_LIMIT = 4 * 1024 * 1024  # bytes; more than twice vLLM's largest Python file
-FITS = ("applies", "drifted", "applied", "superseded", "not-needed")
+LEFT_OUT = "left-out"  # the state of a speed patch without which the server starts
+FITS = ("applies", "drifted", "applied", "superseded", "not-needed", LEFT_OUT)
 SIGNS = {
     "<": operator.lt,
     "<=": operator.le,
@@ -272,8 +273,20 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A release on which a speed patch was shown to pay, and the GPU's compute capability; "" for the profile's own."""
+
+    vllm: str
+    capability: str = ""
+
+
+@dataclass(frozen=True)
 class Patch:
-    """One patch, its variants from the oldest range to the newest."""
+    """One patch, its variants from the oldest range to the newest.
+
+    A `speed` patch only makes vLLM faster: it is left out wherever it does not certainly fit. It comes after all
+    patches of defects, so that nothing of those depends on it. `where` is empty for one that the profile names.
+    """
 
     id: str
     title: str
@@ -281,9 +294,14 @@ class Patch:
     runner: str
     superseded: tuple[Rule, ...]
     variants: tuple[Variant, ...]
+    purpose: str = "defect"
+    needs: tuple[str, ...] = ()
+    where: tuple[Measured, ...] = ()
 
     def __post_init__(self) -> None:
         """Require variants, because a patch without any would never be needed."""
+        check(self.purpose in ("defect", "speed"), f"purpose {self.purpose!r} is not defect or speed")
+        check(self.purpose == "defect" or not self.required, "a speed patch cannot be required")
         check(self.runner in ("any", "v1", "v2"), f"runner {self.runner!r} is not any, v1 or v2")
         check(self.variants, "there are no variants")
 
@@ -307,6 +325,8 @@ class Plan:
         check(not self.live_k or DIGEST.fullmatch(self.live_k), "live_k is not a sha256")
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
+        purposes = [patch.purpose for patch in self.patches]
+        check(purposes == sorted(purposes), "a speed patch comes before a patch of a defect")
 
 
 def load_plan(path: Path) -> Plan:
@@ -1330,8 +1350,13 @@ class PatchResult:
         return any(file.stands for file in self.files)
 
 
-def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult], dict[str, bytes]]:
-    """Decide every patch on the result of those before it; the second value holds the changed files."""
+def decide_plan(
+    plan: Plan, version: str, read: Read, capabilities: Callable[[], frozenset[str]] = frozenset
+) -> tuple[list[PatchResult], dict[str, bytes]]:
+    """Decide every patch on the result of those before it; the second value holds the changed files.
+
+    `capabilities` returns the compute capabilities of this machine's GPUs; empty if unknown.
+    """
     changed: dict[str, bytes] = {}
     seen: dict[str, bytes | None] = {}
 
@@ -1340,15 +1365,67 @@ def decide_plan(plan: Plan, version: str, read: Read) -> tuple[list[PatchResult]
             seen[path] = read(path)
         return seen[path]
 
-    results = []
+    results: list[PatchResult] = []
     for patch in plan.patches:
         result = decide_patch(patch, version, stock, changed)
         if result.state == "drifted" and plan.drift == "refuse":
             result = refused(result)
+        if patch.purpose == "speed":
+            result = unless_left_out(result, results, version, capabilities)
         results.append(result)
         if result.state in ("applies", "drifted"):
             changed.update({file.path: file.after for file in result.files if file.after is not None})
     return results, changed
+
+
+def unless_left_out(
+    result: PatchResult, before: Sequence[PatchResult], version: str, capabilities: Callable[[], frozenset[str]]
+) -> PatchResult:
+    """Return the decision on a speed patch; left out unless it fits exactly, where it was shown to pay."""
+    if result.state in ("applied", "superseded", "not-needed"):
+        return result
+    out = {one.patch.id for one in before if one.state == LEFT_OUT or one.state not in FITS}
+    needs = [f"it needs {name}, which is not in" for name in result.patch.needs if name in out]
+    file = next((file for file in result.files if file.state != "applies" or file.drifted), None)
+    unfit = f"{file.path}:{file.line or 1}: {result.state}: {file.detail}" if file else result.state
+    unfits = [] if result.state == "applies" else [f"it does not fit exactly: {unfit}"]
+    why = [*unmeasured(result.patch, version, capabilities), *needs, *unfits]
+    if not why:
+        return result
+    states = {"applies": LEFT_OUT}
+    files = tuple(replace(file, after=None, state=states.get(file.state, file.state)) for file in result.files)
+    return replace(result, state=LEFT_OUT, detail=why[0], files=files)
+
+
+def unmeasured(patch: Patch, version: str, capabilities: Callable[[], frozenset[str]]) -> list[str]:
+    """Return why the evidence of a speed patch says nothing about this vLLM on this machine."""
+    if not patch.where:
+        return []
+    shown = sorted({row.vllm for row in patch.where}, key=release)
+    if not RELEASE.fullmatch(version):
+        return [f"vllm {version} is not a published release, and it was measured on {', '.join(shown)} only"]
+    rows = [row.capability for row in patch.where if row.vllm == version.partition("+")[0]]
+    if not rows:
+        return [f"it was not measured on vllm {version}, only on {', '.join(shown)}"]
+    if "" in rows:
+        return []
+    found = capabilities()
+    if not found:
+        return ["the GPU's compute capability is not known: nvidia-smi does not tell it"]
+    others = sorted(found - set(rows))
+    return [f"it was not measured on GPUs of compute capability {', '.join(others)}"] if others else []
+
+
+def compute_capabilities() -> frozenset[str]:
+    """Return the compute capabilities of the GPUs, as nvidia-smi tells them; empty if it tells nothing."""
+    import subprocess  # only where a profile leaves the machine open
+
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        lines = {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
+        return frozenset(line for line in lines if re.fullmatch(r"\d{1,2}\.\d", line))
+    return frozenset()
 
 
 def refused(result: PatchResult) -> PatchResult:
@@ -2202,7 +2279,8 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
         }
         for file in result.files
     ]
-    row = {"patch": result.patch.id, "required": result.patch.required, "state": result.state}
+    row = {"patch": result.patch.id, "purpose": result.patch.purpose, "required": result.patch.required}
+    row["state"] = result.state
     return {**row, "detail": result.detail, "variant": result.variant, "runner": result.patch.runner, "files": files}
 
 
@@ -2231,7 +2309,9 @@ def tell(result: PatchResult) -> None:
             say(f"  {loud}{file.path}:{file.line or 1}: {file.detail}")
     if result.state == "drifted":
         say(f"  WARNING: applying {patch.id} to code that no known release has; patches.drift: refuse would stop here")
-    if result.detail:
+    if result.state == LEFT_OUT:
+        say(f"  WARNING: vllm starts without this patch for speed: {result.detail}")
+    elif result.detail:
         say(f"  {result.detail}")
     for file in result.files:
         if result.state in FITS or file.state in ("applies", "applied"):
@@ -2348,7 +2428,7 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     say(f"patching vllm {version} at {package}")
     began = time.perf_counter()
     read = read_from(package)
-    results, changed = decide_plan(plan, version, read)
+    results, changed = decide_plan(plan, version, read, compute_capabilities)
     pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
     rows = [patch_row(result, pristine) for result in results]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,9 +43,9 @@ class Verdict:
 
 
 def launcher_patch(patch: Patch, *, required: bool = True) -> launcher.Patch:
-    """Return a patch as the launcher reads it from a plan."""
-    compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=required), patch.id)
-    return compiled
+    """Return a patch as the launcher reads it from a plan, to be judged by its lines alone, whatever it is for."""
+    compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=False), patch.id)
+    return dataclasses.replace(compiled, required=required, purpose="defect")
 
 
 def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launcher.Patch, ...]:

@@ -21,6 +21,7 @@ from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import live_k, speculative_config
+from gemmaspec.stack.speed import speed_choice
 from gemmaspec.stack.watching import WATCH_FILES, watch_files
 
 Form = Literal["folder", "single-file", "volume", "process", "rank"]
@@ -130,6 +131,7 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
         optional,
         _requires(profile),
         patches,
+        speed=speed_choice(profile, patches).taken,
         drift=profile.patches.drift,
         live_k=hashlib.sha256(data.LIVE_K.read_bytes()).hexdigest() if live_k(profile) else "",
     )
