@@ -275,9 +275,12 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
         return
     message = (
         f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts: with "
-        "prompts of 8,192 tokens a 31B was slower with its assistant than without, on an H200"
+        "prompts of 8,192 tokens a 31B under TRITON_ATTN was slower with its assistant than without, on an H200"
     )
-    fix = "use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
+    fix = (
+        "set patches.speed: [triton-verify-split-kv, triton-group-geometry], use vLLM 0.33 or later, or measure yours "
+        "(gemmaspec bench --context)"
+    )
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
