@@ -268,6 +268,22 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "patches.optional=[draft-text-onli]"),
         case("0.33.0", "patches.optional=[draft-text-only]"),
     ),
+    "GS507": (
+        case("0.26.0", *MTP, target=MIXTURE),
+        case("0.26.0", *MTP, "env.VLLM_USE_V2_MODEL_RUNNER='1'", target=MIXTURE),
+    ),
+    "GS318": (
+        case("0.32.0", "serve.kv_cache_dtype=int8_per_token_head", "serve.max_model_len=65536"),
+        case("0.32.0", "serve.kv_cache_dtype=int8_per_token_head", "serve.max_model_len=32768"),
+    ),
+    "GS319": (
+        case("0.33.0", *DFLASH, "serve.enable_prefix_caching=true"),
+        case("0.33.0", *MTP, "serve.enable_prefix_caching=true"),
+    ),
+    "GS508": (
+        case("0.33.0", "serve.load_format=fastsafetensors", "machine=dgx-spark"),
+        case("0.33.0", "serve.load_format=fastsafetensors"),
+    ),
     "GS405": (
         case("0.33.0", "patches.required=[faster]"),
         case("0.33.0", "patches.speed=[faster]"),
@@ -300,8 +316,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "serve.max_num_batched_tokens=4096", "serve.enable_chunked_prefill=false"),
     ),
     "GS312": (
-        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8"),
-        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8", "machine=dgx-spark"),
+        case("0.26.0", *MTP, "serve.kv_cache_dtype=fp8"),
+        case("0.32.0", *MTP, "serve.kv_cache_dtype=fp8"),
     ),
     "GS313": (
         case("0.22.1", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
@@ -385,15 +401,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "GS803": (case("0.32.0", *MTP, MIN_P), case("0.32.0", "draft=", "speculative=", MIN_P)),
     "GS804": (case("0.24.0", *MTP), case("0.26.0", *MTP)),
-    "GS805": (case("0.23.0", *MTP), case("0.24.0", *MTP)),
-    "GS806": (
-        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8"),
-        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8", TRITON),
-    ),
     "GS807": (case("0.29.0", *DFLASH2), case("0.30.0", *DFLASH2)),
-    "GS808": (
-        case("0.25.0", *DFLASH2, "speculative.attention_backend=TRITON_ATTN"),
-        case("0.25.0", *DFLASH2, "speculative.attention_backend=FLASH_ATTN"),
+    "GS809": (
+        case("0.32.0", *MTP, "target.model=google/gemma-4-62B-it"),
+        case("0.32.0", *MTP, "target.model=google/gemma-4-12B-it"),
     ),
     "GS901": (case("0.33.0", own="serve:\n  # max_model_len: 1024\n"), case("0.33.0", own="serve: null\n")),
     "GS902": (

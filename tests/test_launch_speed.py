@@ -193,3 +193,32 @@ def test_where_the_defect_cannot_be_corrected_nothing_starts_in_real_files() -> 
     assert results[H1].state == "conflict"
     with pytest.raises(LaunchError, match=f"{H1} does not fit"):
         launch.stop_on_conflict(list(results.values()), "0.32.0")
+
+
+SHIPPED = load_patches()
+SPEED = [name for name, patch in SHIPPED.items() if patch.is_speed]
+BUILDER = "self.block_size = kv_cache_spec.block_size"
+
+
+@pytest.mark.network
+@pytest.mark.skipif(not SPEED, reason="no patch for speed is shipped")
+@pytest.mark.parametrize("vllm", ["0.32.0", "0.33.0"])
+def test_shipped_speed_patches_are_left_out_of_drifted_code_and_the_rest_is_whole(vllm: str) -> None:
+    named = sorted(SPEED, key=lambda name: (bool(SHIPPED[name].text.needs), name))
+    plan = launch.parse_plan(compile_plan("test", [H1], [], [], SHIPPED, speed=dict.fromkeys(named, ())))
+    paths = {edit.path for patch in plan.patches for one in launch.candidates(patch, vllm) for edit in one.files}
+    files = read_from_wheel("vllm", vllm, [*paths, UTILS, TRITON])
+    results, changed = launch.decide_plan(plan, vllm, files.get)
+    assert {one.state for one in results} <= {"applies", "not-needed", "superseded"}
+    drifted = {**files, TRITON: files[TRITON].replace(BUILDER.encode(), BUILDER.replace("= ", "= 1 * ").encode())}
+    assert drifted[TRITON] != files[TRITON]
+    results, changed = launch.decide_plan(plan, vllm, drifted.get)
+    left_out = {one.patch.id: one.detail for one in results if one.state == "left-out"}
+    assert "triton-group-geometry" in left_out
+    assert f"it does not fit exactly: {TRITON}:" in left_out["triton-group-geometry"]
+    assert "drifted: TritonAttentionMetadataBuilder.__init__ changed since" in left_out["triton-group-geometry"]
+    alone = launch.parse_plan(compile_plan("test", [H1], [], [], SHIPPED))
+    (defect,), corrected = launch.decide_plan(alone, vllm, drifted.get)
+    assert results[0].state == defect.state == "applies"
+    assert corrected.items() <= changed.items()
+    assert TRITON not in changed

@@ -15,9 +15,9 @@ from gemmaspec import data
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.finding import Finding
 from gemmaspec.lint.check import CODES, check
-from gemmaspec.lint.command import arguments, resolve
 from gemmaspec.lint.rule import as_text
 from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.command import command_of, resolve
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.releases.facts import facts_for, releases
@@ -112,6 +112,14 @@ def test_a_speed_patch_that_is_named_without_evidence(
 ) -> None:
     found = findings(tmp_path, case(release, "patches.speed=[faster]", *sets))
     assert lacks in found["GS406"].message
+
+
+def test_long_prompts_are_fine_with_the_patch_that_splits_the_cache(tmp_path: Path) -> None:
+    slow = ("serve.max_model_len=8192", *MTP, TRITON)
+    said = findings(tmp_path, case("0.32.0", *slow))["GS506"]
+    assert said.fix
+    assert "list triton-verify-split-kv under patches.speed" in said.fix
+    assert "GS506" not in findings(tmp_path, case("0.32.0", "patches.speed=[triton-verify-split-kv]", *slow))
 
 
 def test_every_rule_has_its_two_profiles() -> None:
@@ -300,7 +308,7 @@ def test_the_rules_see_the_command_line_that_is_rendered(tmp_path: Path) -> None
     profile = loaded(tmp_path, *FULL).profile
     rendered = [word.partition("=")[0] for word in serve_command(profile, container_paths(profile))]
     flags = {resolve(word, facts.flags)[0] for word in rendered if word.startswith("-")}
-    seen = {one.flag for one in arguments(profile, facts.flags)}
+    seen = {one.flag for one in command_of(profile, facts.flags).arguments}
     assert seen == flags - {"--host", "--port", "--enable-auto-tool-choice", "--disable-access-log-for-endpoints"}
 
 

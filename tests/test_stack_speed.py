@@ -26,7 +26,8 @@ def patches(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Patch]:
     write_speed_patch(folder)
     write_speed_patch(folder, "a-second", more="needs: [faster]\n")
     write_speed_patch(folder, "unproven", pays="")
-    return {**load_patches(), **load_patches(folder)}
+    of_defects = {name: patch for name, patch in load_patches().items() if not patch.is_speed}
+    return {**of_defects, **load_patches(folder)}
 
 
 def profile(folder: Path, *sets: str, no_spec: bool = False) -> Profile:

@@ -19,9 +19,9 @@ from gemmaspec.files import write_whole
 from gemmaspec.patching.choice import speed_patches
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
+from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import compile_of
 from gemmaspec.stack.speed import speed_choice
 
 

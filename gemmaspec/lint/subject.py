@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec import launcher
-from gemmaspec.lint.command import Argument, arguments
+from gemmaspec.profile.command import Argument, Command, command_of
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import BatchDefaults, batch_defaults
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import Facts
-from gemmaspec.releases.gemma4 import BIG, SMALL
 from gemmaspec.releases.media import ITEMS, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from gemmaspec.patching.patch import Patch
 
 Role = Literal["target", "draft"]
+_SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
+_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
 _UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
 _MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft", re.IGNORECASE)
@@ -79,14 +80,14 @@ class Subject:
         called = self.called("draft")
         if _HEAD.search(called):
             return True
-        return False if SMALL.search(called) or BIG.search(called) else None
+        return False if _SMALL.search(called) or _BIG.search(called) else None
 
     @property
     def has_experts(self) -> bool | None:
         """Whether the target is a mixture of experts; None if unknown."""
         if self.target or self.is_mixture:
             return self.is_mixture
-        known = SMALL.search(self.called("target")) or BIG.search(self.called("target"))
+        known = _SMALL.search(self.called("target")) or _BIG.search(self.called("target"))
         return False if known or self.is_unified else None
 
     @property
@@ -103,23 +104,26 @@ class Subject:
         return MACHINES[self.profile.machine]
 
     @cached_property
-    def arguments(self) -> tuple[Argument, ...]:
+    def command(self) -> Command:
         """The server's command line."""
-        return arguments(self.profile, self.facts.flags)
+        return command_of(self.profile, self.facts.flags)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The flags of the command line."""
+        return self.command.arguments
 
     def argument(self, flag: str) -> Argument | None:
-        """Return how a flag is given; the last one wins, as in vLLM."""
-        return next((one for one in reversed(self.arguments) if one.flag == flag), None)
+        """Return how a flag is given."""
+        return self.command.argument(flag)
 
     def switched(self, flag: str) -> bool | None:
-        """Return whether a flag without a value is on; None when it is not given."""
-        given = self.argument(flag)
-        return None if given is None else not given.negated
+        """Return whether a flag without a value is on; None if it is not given."""
+        return self.command.switched(flag)
 
     def value(self, flag: str) -> str | None:
         """Return the text that a flag is given."""
-        given = self.argument(flag)
-        return given.value if given else None
+        return self.command.value(flag)
 
     def number(self, flag: str) -> int | None:
         """Return the whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
@@ -172,6 +176,17 @@ class Subject:
         return bool(_UNIFIED.search(self.called("target")))
 
     @property
+    def caches_fp8(self) -> bool | None:
+        """Whether the KV cache is FP8, as the profile or the checkpoint says; None if unknown."""
+        dtype = self.value("--kv-cache-dtype") or "auto"
+        if dtype != "auto":
+            return dtype.startswith("fp8")
+        if self.target is None:
+            return None
+        own = self.target.quantization
+        return bool(own and (own.kv_cache or "").lower().startswith("fp8"))
+
+    @property
     def takes_images(self) -> bool | None:
         """Whether the target accepts images, audio or video; None if unknown.
 
@@ -183,13 +198,11 @@ class Subject:
         return self.target.modalities != {"text"} if self.target else None
 
     @property
-    def masks_images(self) -> bool | None:
-        """Whether tokens of an image attend both ways, as in the 31B and the 26B-A4B; None if unknown."""
-        if self.takes_images is False or SMALL.search(self.called("target")):
+    def masks(self) -> bool | None:
+        """Whether the target serves images that see later tokens; None if unknown."""
+        if self.takes_images is False:
             return False
-        if self.target:
-            return self.target.attends_both_ways
-        return True if BIG.search(self.called("target")) else None
+        return self.target.masks_images if self.target else None
 
     @property
     def batch(self) -> int | None:
@@ -238,7 +251,7 @@ class Subject:
         if self.target:
             return self.target.text.max_position_embeddings
         called = self.called("target")
-        return 131_072 if SMALL.search(called) else 262_144 if BIG.search(called) else None
+        return 131_072 if _SMALL.search(called) else 262_144 if _BIG.search(called) else None
 
     @property
     def wants_whole_items(self) -> bool | None:
@@ -249,7 +262,7 @@ class Subject:
             return False
         if self.target:
             return self.target.attends_both_ways
-        return None if BIG.search(self.called("target")) else False
+        return None if _BIG.search(self.called("target")) else False
 
     def shares_kv(self, role: Role) -> bool | None:
         """Return whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
@@ -258,9 +271,9 @@ class Subject:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
         if self._is_called_a_head(role):
             return None
-        if SMALL.search(self.called(role)):
+        if _SMALL.search(self.called(role)):
             return True
-        return False if BIG.search(self.called(role)) else None
+        return False if _BIG.search(self.called(role)) else None
 
     def windows(self, role: Role) -> frozenset[int] | None:
         """Return the sliding windows of a model, in tokens; None: not known."""
@@ -269,9 +282,9 @@ class Subject:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
         if self._is_called_a_head(role):
             return None
-        if SMALL.search(self.called(role)):
+        if _SMALL.search(self.called(role)):
             return frozenset({512})
-        return frozenset({1024}) if BIG.search(self.called(role)) else None
+        return frozenset({1024}) if _BIG.search(self.called(role)) else None
 
     def _is_called_a_head(self, role: Role) -> bool:
         """Return whether the name is a head's: the size in it is then the target's, and says nothing of the head."""

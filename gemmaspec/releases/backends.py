@@ -1,26 +1,37 @@
-"""The attention backend that vLLM chooses for a Gemma 4 if nobody names one."""
+"""Which attention backend runs: as the layers of Gemma 4 choose it, by release and GPU.
+
+data/backends.json was made by building the layers of a 31B and its assistant on torch's meta device against each
+release's own selector, with FlashAttention and FlashInfer installed (tools/oracle_backends.py).
+"""
 
 from __future__ import annotations
 
-from gemmaspec.releases.gemma4 import attention_for, within
+import functools
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
 
-_COMPOSITE: str = ">=0.31"
+from gemmaspec.releases import spans
+from gemmaspec.releases.facts import releases
+
+_DATA: Final = Path(__file__).parent / "data" / "backends.json"
+Role = Literal["target", "draft"]
 
 
-def default_backend(vllm: str, capability: str, *, images: bool | None, fp8: bool | None) -> str | None:
-    """Return the target's backend on a GPU of that compute capability; None where it is not known.
+def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, role: Role = "target") -> str | None:
+    """Return the backend that vLLM chooses where the profile sets none; None for a release or GPU that was not asked.
 
-    `images`: whether image tokens attend both ways, which only Triton's kernels mask; `fp8`: whether the KV cache is
-    FP8; None for unknown. Sources: Gemma4Config in vllm/model_executor/models/config.py, _get_backend_priorities in
-    vllm/platforms/cuda.py and composite.py in vllm/v1/attention/backends, 0.24.0 to 0.33.0.
+    `masks`: images are on, and their tokens see later ones, as in 31B and 26B-A4B. `fp8`: the KV cache's format.
+    `role` draft: the head of MTP. A composite such as TRITON_FLASH_ATTN runs the second for causal batches and Triton
+    where an image needs a mask.
     """
-    major = int(capability.partition(".")[0])
-    if major not in attention_for(vllm).flash_attention_on:
-        return "TRITON_ATTN"
-    if major != 9:
-        return "TRITON_ATTN" if images and within(vllm, ">=0.32,<0.33") else None
-    if within(vllm, _COMPOSITE):
-        return None if images is None else "TRITON_FLASH_ATTN" if images else "FLASH_ATTN"
-    if images or fp8:
-        return "TRITON_ATTN"
-    return None if images is None or fp8 is None else "FLASH_ATTN"
+    known = releases()
+    forms = _table().get(capability or "", {}).get("masks" if masks else "causal", {})
+    choices = forms.get("fp8" if fp8 else "auto", {}).get(role, {})
+    return next((name for name, text in choices.items() if vllm in spans.read(text, known)), None)
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return found

@@ -5,15 +5,10 @@ No code states this: it is written by hand, each row with its source.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemmaspec import launcher
-
-SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
-BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
-"""How checkpoints of the E2B and E4B, and of the 31B and 26B-A4B, are called."""
 
 HybridManager = Literal["on", "off", "any"]
 

@@ -8,13 +8,12 @@ from typing import Final
 from gemmaspec.patching.choice import Choice, Setting, choose
 from gemmaspec.patching.evidence import FAMILIES, family_of
 from gemmaspec.patching.patch import Patch
+from gemmaspec.profile.attention import backend_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import vllm_of
-from gemmaspec.releases.backends import default_backend
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import releases
-from gemmaspec.releases.gemma4 import BIG, SMALL
 
 NO_DRAFT: Final = "none"
 """The method of a server without speculation, in evidence as in measured rows."""
@@ -49,7 +48,7 @@ def settings_of(profile: Profile) -> Iterator[Setting]:
                 family=family_of(capability) or "",
                 capability=unknown,
                 method=_method(profile, vllm),
-                backend=_backend(profile, vllm, capability),
+                backend=backend_of(profile, vllm, capability=capability),
             )
 
 
@@ -66,33 +65,3 @@ def _method(profile: Profile, vllm: str) -> str:
     asked = profile.speculative.method if profile.speculative else None
     called = profile.draft.model.rstrip("/").rpartition("/")[2] if profile.draft else None
     return method_run(asked, vllm, head=None, called=called) or NO_DRAFT
-
-
-def _backend(profile: Profile, vllm: str, capability: str) -> str | None:
-    """Return the backend of the target: the one that is asked for, else the one that vLLM chooses."""
-    asked = profile.serve.attention_backend or _flag(profile, "--attention-backend")
-    if asked and asked.lower() != "auto":
-        return asked.upper()
-    fp8 = None if profile.serve.kv_cache_dtype in (None, "auto") else profile.serve.kv_cache_dtype.startswith("fp8")
-    return default_backend(vllm, capability, images=_images(profile), fp8=fp8)
-
-
-def _images(profile: Profile) -> bool | None:
-    """Return whether image tokens attend both ways: in the 31B and the 26B-A4B, unless they are served without."""
-    limits = profile.serve.limit_mm_per_prompt or {}
-    if profile.serve.language_model_only or (len(limits) == 3 and not any(limits.values())):
-        return False
-    called = profile.target.model.rstrip("/").rpartition("/")[2]
-    if SMALL.search(called):
-        return False
-    return True if BIG.search(called) else None
-
-
-def _flag(profile: Profile, name: str) -> str | None:
-    """Return the last value of a flag in serve.extra_args."""
-    found, words = None, profile.serve.extra_args
-    for index, word in enumerate(words):
-        flag, _, value = word.partition("=")
-        if flag.replace("_", "-") == name:
-            found = value or (words[index + 1] if index + 1 < len(words) else None)
-    return found
