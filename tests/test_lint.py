@@ -149,11 +149,17 @@ def test_a_shipped_profile_has_no_errors(name: str) -> None:
     assert [as_text(one) for one in found if one.severity == "error"] == []
 
 
+@pytest.fixture(scope="module")
+def every_case(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, Loaded]]:
+    """The profiles of all cases, each loaded once."""
+    folder = tmp_path_factory.mktemp("cases")
+    return [(one, loaded(folder, *one.sets)) for cases in CASES.values() for one in cases]
+
+
 @pytest.mark.parametrize("release", releases())
-def test_every_rule_can_be_asked_about_every_release(release: str, tmp_path: Path) -> None:
-    for cases in CASES.values():
-        for one in cases:
-            check(loaded(tmp_path, *one.sets), patches=SHELF, asked=release, target=one.target, draft=one.draft)
+def test_every_rule_can_be_asked_about_every_release(release: str, every_case: list[tuple[Case, Loaded]]) -> None:
+    for one, profile in every_case:
+        check(profile, patches=SHELF, asked=release, target=one.target, draft=one.draft)
 
 
 def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None:
