@@ -21,7 +21,7 @@ body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--bg);color:var(-
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 p,dd{margin:.3rem 0}.dim{color:var(--dim)}.warn{border-left:4px solid var(--c2);padding-left:.6rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28rem),1fr));gap:1rem}
 figure{margin:0;background:var(--card);border-radius:8px;padding:.6rem}
 figcaption{font-weight:600}
 figure>svg{width:100%;height:auto;display:block}
@@ -34,7 +34,8 @@ text{font:13px system-ui,sans-serif}.tick{fill:var(--fg)}.axis{fill:var(--dim)}
 .dot.c4{fill:var(--c4)}.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
 .legend{list-style:none;margin:.3rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem}
 .legend svg{width:24px;height:10px;margin-right:.35rem}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto;background:linear-gradient(90deg,#0000,var(--bg) 70%) 100% 0/2.5rem 100% no-repeat local,
+linear-gradient(90deg,#0000,var(--dim)) 100% 0/.5rem 100% no-repeat scroll}
 table{border-collapse:collapse;font-size:.9rem;white-space:nowrap}
 th,td{border-bottom:1px solid var(--rule);padding:.3rem .6rem;text-align:right}
 th:first-child,td:first-child{text-align:left}
