@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,9 @@ class FakeEngine:
     def __init__(self, machine: FakeMachine, name: EngineName) -> None:
         self.machine = machine
         self.name: EngineName = name
+
+    def data_root(self) -> Path | None:
+        return None
 
     def start_command(self, server: Server) -> tuple[str, ...]:
         from gemmaspec.engine import compose

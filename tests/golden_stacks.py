@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gemmaspec import data
+from gemmaspec.fleet.hosts import Host
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.build import build_stack
@@ -22,10 +23,13 @@ def ranks_of(nodes: int) -> list[Rank]:
     return [
         Rank(
             rank=rank,
-            host=f"spark-{rank + 1}",
-            address=f"192.168.100.{10 + rank}",
-            interface="enp1s0f1np1",
-            hca=("rocep1s0f1", "roceP2p1s0f1"),
+            machine=Host(
+                name=f"spark-{rank + 1}",
+                docker=f"spark-{rank + 1}",
+                address=f"192.168.100.{10 + rank}",
+                interface="enp1s0f1np1",
+                hca=("rocep1s0f1", "roceP2p1s0f1"),
+            ),
         )
         for rank in range(nodes)
     ]

@@ -291,8 +291,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "serve.max_num_batched_tokens=4096", "serve.enable_chunked_prefill=false"),
     ),
     "GS312": (
-        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8"),
-        case("0.33.0", *MTP, "serve.kv_cache_dtype=fp8", "machine=dgx-spark"),
+        case("0.26.0", *MTP, "serve.kv_cache_dtype=fp8"),
+        case("0.32.0", *MTP, "serve.kv_cache_dtype=fp8"),
     ),
     "GS313": (
         case("0.22.1", *DFLASH, "speculative.attention_backend=TRITON_ATTN"),
@@ -376,15 +376,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "GS803": (case("0.32.0", *MTP, MIN_P), case("0.32.0", "draft=", "speculative=", MIN_P)),
     "GS804": (case("0.24.0", *MTP), case("0.26.0", *MTP)),
-    "GS805": (case("0.23.0", *MTP), case("0.24.0", *MTP)),
-    "GS806": (
-        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8"),
-        case("0.29.0", *MTP, "serve.kv_cache_dtype=fp8", TRITON),
-    ),
     "GS807": (case("0.29.0", *DFLASH2), case("0.30.0", *DFLASH2)),
-    "GS808": (
-        case("0.25.0", *DFLASH2, "speculative.attention_backend=TRITON_ATTN"),
-        case("0.25.0", *DFLASH2, "speculative.attention_backend=FLASH_ATTN"),
+    "GS809": (
+        case("0.32.0", *MTP, "target.model=google/gemma-4-62B-it"),
+        case("0.32.0", *MTP, "target.model=google/gemma-4-12B-it"),
     ),
     "GS901": (case("0.33.0", own="serve:\n  # max_model_len: 1024\n"), case("0.33.0", own="serve: null\n")),
     "GS902": (

@@ -164,17 +164,15 @@ def test_restarts_are_bounded_counted_and_their_logs_kept_apart(
 ) -> None:
     server = make("echo begin $$; echo crash; exit 3", restart="on-failure:3", init=False)
     engine.start(server)
-    seen = set()
-
-    def given_up() -> bool:
-        state = engine.state(server)
-        seen.add(state.status)
-        return state.status == "exited" and state.restarts == 3
-
-    wait_for(given_up)
-    assert "restarting" in seen
+    wait_for(lambda: exited(engine, server) and engine.state(server).restarts == 3)
     assert engine.state(server).exit_code == 3
     assert list(engine.logs(server)) == ["begin 1", "crash"]
+
+
+def test_a_container_between_two_starts_is_restarting(engine: DockerEngine, make: Callable[..., Server]) -> None:
+    server = make("exit 3", restart="always")  # each pause is twice as long as the one before: one is long enough
+    engine.start(server)
+    wait_for(lambda: engine.state(server).status == "restarting")
 
 
 def test_a_process_killed_for_lack_of_memory_is_told(engine: DockerEngine, make: Callable[..., Server]) -> None:
@@ -289,11 +287,15 @@ def test_a_stack_that_was_never_started_says_nothing(engine: DockerEngine, make:
     assert engine.report(server) is None
 
 
-def test_the_report_is_read_from_the_running_container(engine: DockerEngine, make: Callable[..., Server]) -> None:
+def test_the_report_is_read_from_the_running_container(
+    engine: DockerEngine, make: Callable[..., Server], tmp_path: Path
+) -> None:
     written = json.dumps({"schema": 1, "profile": "é"}, ensure_ascii=False)
-    server = make(f"echo up; sleep 1; echo '{written}' > {REPORT}; echo written; sleep 100")
+    script = f"until cat /told/go; do sleep 0.1; done; echo '{written}' > {REPORT}; echo written; sleep 100"
+    server = make(script, volumes=[f"{tmp_path}:/told:ro"])
     engine.start(server)
     assert engine.report(server) is None
+    (tmp_path / "go").touch()
     wait_for(lambda: "written" in engine.logs(server))
     assert engine.report(server) == {"schema": 1, "profile": "é"}
     engine.stop(server)

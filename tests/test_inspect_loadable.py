@@ -157,9 +157,7 @@ def test_a_text_only_e2b_has_wide_layers_too(tmp_path: Path, capsys: pytest.Capt
         ("model.language_model.layers.30.self_attn.o_proj.weight", "layers.30.self_attn.o_proj"),
     ],
 )
-def test_a_module_that_is_not_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: str, named: str
-) -> None:
+def test_a_module_that_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: str, named: str) -> None:
     assert lost in TENSORS
     folder = checkpoint(tmp_path, tensors={name: shape for name, shape in TENSORS.items() if name != lost})
     assert run(["inspect", str(folder), "--json"]) == 3
@@ -212,9 +210,7 @@ def test_a_quantization_that_vllm_lacks_or_the_weights_lack(
     assert any(one.startswith(code) for one in found), found
 
 
-def test_a_release_that_still_knew_a_quantization_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_release_that_still_knew_a_quantization_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["inspect", str(checkpoint(tmp_path, config={**CONFIG, "quantization_config": {"quant_method": "gguf"}}))])
     assert "does not know (known up to 0.23.0)" in " ".join(capsys.readouterr().out.split())
 

@@ -231,3 +231,10 @@ def test_every_patch_that_a_finding_names_is_shipped() -> None:
     named = {patch for one in pairs for finding in pair(*one).findings for patch in finding.patches}
     assert len(named) == 5
     assert all((data.PATCHES / patch / "patch.yaml").is_file() for patch in named)
+    bare = [
+        finding.code
+        for one in pairs
+        for finding in pair(*one).findings
+        if finding.severity == "patch" and not finding.patches
+    ]
+    assert bare == [], "a finding that a patch fixes names it"

@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 LAYERS = (
     ("launcher", "tiny"),
-    ("releases", "profile", "patching", "checkpoint", "fleet"),
+    ("releases",),
+    ("profile", "patching", "checkpoint", "fleet"),
     ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke", "rolling"),
     ("tune", "sidecar"),
     ("cluster", "index", "engine", "models"),

@@ -14,9 +14,9 @@ from gemmaspec import data
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.finding import Finding
 from gemmaspec.lint.check import CODES, check
-from gemmaspec.lint.command import arguments, resolve
 from gemmaspec.lint.rule import as_text
 from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.command import command_of, resolve
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.releases.facts import facts_for, releases
@@ -262,7 +262,7 @@ def test_the_rules_see_the_command_line_that_is_rendered(tmp_path: Path) -> None
     profile = loaded(tmp_path, *FULL).profile
     rendered = [word.partition("=")[0] for word in serve_command(profile, container_paths(profile))]
     flags = {resolve(word, facts.flags)[0] for word in rendered if word.startswith("-")}
-    seen = {one.flag for one in arguments(profile, facts.flags)}
+    seen = {one.flag for one in command_of(profile, facts.flags).arguments}
     assert seen == flags - {"--host", "--port", "--enable-auto-tool-choice", "--disable-access-log-for-endpoints"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.checkpoint.parts import Speculator
 from gemmaspec.deploy.lint import stop_on_errors
-from gemmaspec.lint.check import check
+from gemmaspec.lint.check import RULES, check
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import load_profile
 from tests.lint_cases import BASE, BIG, SMALL
@@ -106,3 +106,40 @@ def test_a_start_tells_no_warning_that_stands_in_a_shipped_profile(tmp_path: Pat
     told.clear()
     stop_on_errors(load_profile(str(own)), told.append)
     assert any("GS702" in one for one in told)
+
+
+def test_a_size_that_nobody_knows_is_not_called_right(tmp_path: Path) -> None:
+    """Google has no 62B: neither the pair nor the size is passed over in silence."""
+    (tmp_path / "mine.yaml").write_text(BASE)
+    sets = (
+        "target.model=google/gemma-4-62B-it",
+        "draft.model=google/gemma-4-31B-it-assistant",
+        "speculative.method=mtp",
+    )
+    loaded = load_profile(str(tmp_path / "mine.yaml"), overrides=sets)
+    found = {one.code: one for one in check(loaded, patches=SHELF, asked="0.32.0")}
+    assert "a head for 31B, but the target is 62B" in found["GS802"].message
+    assert "62B, which is not a size of Gemma 4 known here" in found["GS809"].message
+    assert found["GS809"].severity == "note"
+
+
+@pytest.mark.parametrize(("release", "codes"), [("0.26.0", ["GS312"]), ("0.32.0", [])])
+def test_one_fault_has_one_code_and_one_fix(release: str, codes: list[str], tmp_path: Path) -> None:
+    """An FP8 cache with an MTP head on Hopper, and a parser that loses streamed arguments."""
+    (tmp_path / "mine.yaml").write_text(BASE)
+    sets = (
+        "machine=h100",
+        "serve.kv_cache_dtype=fp8",
+        "draft.model=google/gemma-4-31B-it-assistant",
+        "speculative.method=mtp",
+    )
+    loaded = load_profile(str(tmp_path / "mine.yaml"), overrides=sets)
+    found = [one for one in check(loaded, patches=SHELF, asked=release) if "FlashInfer" in one.message]
+    assert [one.code for one in found] == codes
+    old = [one.code for one in check(loaded, patches=SHELF, asked="0.23.0") if "tool calls" in one.message]
+    assert old == ["GS605"]
+
+
+def test_no_two_rules_have_one_name() -> None:
+    names = [one.check.__name__ for one in RULES]
+    assert len(names) == len(set(names))

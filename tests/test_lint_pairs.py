@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.lint.command import resolve
+from gemmaspec.profile.command import resolve
 from gemmaspec.releases.facts import facts_for
 
 NEWEST, BEFORE = facts_for("0.33.0"), facts_for("0.32.0")

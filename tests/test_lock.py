@@ -54,7 +54,7 @@ def test_any_revision_survives_being_written(asked: str) -> None:
     [
         ("schema: 1", "schema: 2", "x.lock:3: schema: "),
         ('engine: "docker"', 'engine: "podman"', "x.lock:5: engine: "),
-        ('engine: "docker"', 'engine: "process"', "image is required for the docker engine"),
+        ('engine: "docker"', 'engine: "process"', "image is not allowed for the process engine"),
         (f'plan: "{SHA}"', 'plan: "sha256:abc"', "x.lock:6: plan: "),
         (f'  revision: "{COMMIT}"', '  revision: "main"', "x.lock:13: target.revision: "),
         (f'  revision: "{COMMIT}"', "  revision: ../../etc", "x.lock:13: target.revision: "),

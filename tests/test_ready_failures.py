@@ -20,6 +20,111 @@ LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent
 
 SAID = {
+    "quantization-mismatch": [
+        "ValueError: Quantization method specified in the model config (awq) does not match the quantization method "
+        "specified in the `quantization` argument (fp8)."
+    ],
+    "quantization-unknown": ["ValueError: Unknown quantization method: bitsandbytes. Must be one of ['awq', 'fp8']."],
+    "longer-than-the-model": [
+        "Value error, User-specified max_model_len (999999) is greater than the derived max_model_len "
+        "(max_position_embeddings=131072.0 or model_max_length=None in model's config.json)."
+    ],
+    "more-gpus-than-there-are": [
+        "Value error, World size (2) is larger than the number of available GPUs (1) in this node. If this is "
+        "intentional and you are using:"
+    ],
+    "heads-not-divisible": [
+        "ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3)."
+    ],
+    "no-experts": [
+        "ValueError: Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
+        "ValueError: Non-MoE models do not support external data parallel mode.",
+    ],
+    "no-quantization-file": ["ValueError: Cannot find the config file for modelopt"],
+    "stages-that-differ": [
+        "AssertionError: The KV cache specs for the same layer are different across workers. This is not supported yet.",
+        "ValueError: Specified KV sharing target layer model.layers.13.self_attn.attn for layer 15 is not valid",
+    ],
+    "runner-v1-method": ["ValueError: Model Runner V1 does not support: dspark"],
+    "no-arctic-inference": [
+        "ImportError: Arctic Inference is required for suffix decoding. Install via `pip install "
+        "arctic-inference==0.1.1`."
+    ],
+    "unknown-parser": [
+        "KeyError: 'invalid tool call parser: gemma (chose from { gemma4,hermes })'",
+        "KeyError: 'invalid reasoning parser: gemma (chose from { gemma4 })'",
+    ],
+    "batch-below-one-item": [
+        "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens "
+        "(2048). Please increase max_num_batched_tokens."
+    ],
+    "batch-below-drafts": [
+        "ValueError: max_num_scheduled_tokens is set to -512 based on the speculative decoding settings, which does not "
+        "allow any tokens to be scheduled.",
+        "ValueError: Consider increasing max_num_batched_tokens or decreasing num_speculative_tokens",
+    ],
+    "float16": ["ValueError: The model type 'gemma4' does not support float16. Reason: Numerical instability."],
+    "weights-not-in-checkpoint": [
+        "ValueError: Following weights were not initialized from checkpoint: {'model.layers.3.mlp.gate_up_proj.weight'}"
+    ],
+    "weights-of-another-shape": [
+        "AssertionError: Tried to load weights of size torch.Size([2816, 128])to a parameter of size "
+        "torch.Size([2816, 2112])"
+    ],
+    "damaged-safetensors": [
+        "safetensors_rust.SafetensorError: Error while deserializing header: invalid JSON in header",
+        "SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
+    ],
+    "hub-says-wait": ["requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: x"],
+    "no-attention-backend": [
+        "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=512, "
+        "dtype=torch.bfloat16, kv_cache_dtype=fp8, block_size=7). Reasons: {TRITON_ATTN: [block_size not supported]}."
+    ],
+    "attention-backend-refused": [
+        "ValueError: Selected backend AttentionBackendEnum.FLASH_ATTN is not valid for this configuration. Reason: "
+        "['head_size not supported']"
+    ],
+    "no-nvcc": [
+        "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
+        "/bin/sh: 1: nvcc: not found",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
+        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
+    ],
+    "kernel-not-compiled": [
+        "RuntimeError: Ninja build failed. Ninja output:",
+        "ninja: build stopped: subcommand failed.",
+        "RuntimeError: Error building extension 'sampling'",
+    ],
+    "no-ninja": [
+        "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'",
+    ],
+    "ptxas": [
+        "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error",
+        "ptxas fatal   : Unsupported .version 9.0; current version is '8.8'",
+    ],
+    "kernel-too-large": [
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 98304, Hardware limit: 65536. "
+        "Reducing block sizes or `num_stages` may help."
+    ],
+    "fp4-gemm": [
+        "RuntimeError: [FP4 gemm Runner] Failed to run cutlass FP4 gemm on sm120. Error: Error Internal",
+        "RuntimeError: [FP4 gemm Runner] Failed to initialize cutlass FP4 gemm. Error: Error Internal",
+    ],
+    "nccl": [
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error (run with "
+        "NCCL_DEBUG=INFO for details), NCCL version 2.27.5",
+        "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+    ],
+    "nvml": [
+        'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1090, '
+        "please report a bug to PyTorch."
+    ],
+    "other-torch": [
+        "ImportError: /x/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib"
+    ],
+    "cuda-library": ["ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"],
     "illegal-address": [
         "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
         "CUDA error: device-side assert triggered",
@@ -218,6 +323,47 @@ def test_each_failure_is_known_by_its_words(code: str, line: str) -> None:
     assert known.code == code
 
 
+PREFIXES = [
+    "",
+    "(EngineCore pid=7) ERROR 11-20 17:50:25 [core.py:1510] ",
+    "(Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953] ",
+    "\x1b[1;36m(EngineCore_DP0 pid=9)\x1b[0;0m ERROR 11-20 17:50:25 [core.py:1510] ",
+    "rank1  | (Worker_TP1 pid=12) ERROR 11-20 17:50:25 [multiproc_executor.py:953] ",
+    "2026-11-20T17:50:25.123456789Z (EngineCore pid=7) ERROR 11-20 17:50:25 [core.py:1510] ",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_each_failure_is_known_behind_what_processes_and_engines_put_before_it(prefix: str) -> None:
+    for code, lines in SAID.items():
+        for line in lines:
+            known = explain([prefix + line])
+            assert (known.code if known else None) == code, line
+
+
+QUIET = {
+    "GS101": "argparse puts `error:` before it",
+    "GS105": "a warning, and the start goes on",
+    "GS316": "a warning, and the start goes on",
+    "GS502": "a warning, and the start goes on",
+    "GS803": "a warning, and the start goes on",
+}
+"""Codes whose quoted text ends no start as it is quoted."""
+
+
+def test_a_text_that_a_lint_code_quotes_is_known_in_a_log() -> None:
+    page = (ROOT / "docs/reference/lint.md").read_text(encoding="utf-8")
+    for code, body in re.findall(r"^### (GS\d+)\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL):
+        for quoted in re.findall(r'"([^"]{18,200})"', " ".join(body.split())):
+            assert code in QUIET or explain([f"ValueError: {quoted}"]), (code, quoted)
+
+
+def test_shapes_that_do_not_fit_are_a_patch_where_there_is_one_and_else_another_head() -> None:
+    shapes = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8192x10752 and 5376x1024)"
+    codes = [explain([f"gemmaspec: patching vllm {vllm} at /vllm", shapes]) for vllm in ("0.26.0", "0.33.0")]
+    assert [known and known.code for known in codes] == ["mtp-share-embeddings", "head-of-another-size"]
+
+
 def test_an_unknown_speculative_key_is_told_from_a_wrong_value() -> None:
     head = "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig"
     key = ["no_such_key", "  Unexpected keyword argument [type=unexpected_keyword_argument, input_value=1]"]
@@ -229,7 +375,7 @@ def test_an_unknown_speculative_key_is_told_from_a_wrong_value() -> None:
 
 
 def test_every_failure_of_the_table_has_an_example() -> None:
-    assert {known.finding.code for known in KNOWN} == {*SAID, "unknown-speculative-key"}
+    assert {known.finding.code for known in KNOWN} == {*SAID, "unknown-speculative-key", "head-of-another-size"}
 
 
 REAL = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from gemmaspec import data
+from gemmaspec.lint import patching
+from gemmaspec.lint.patching import NOT_REQUIRED, REQUIRED_HERE
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.releases import table
 from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases, spans, whole_table
@@ -186,3 +189,19 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
         "assert not facts.whole_table.cache_info().currsize; assert 'httpx' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_shipped_patch_is_required_by_a_rule_or_says_why_none_can() -> None:
+    by_method = {patch for row in METHODS for patch in (*row.patches, *(name for name, _ in row.patches_when))}
+    assert set(SHELF) == by_method | REQUIRED_HERE | set(NOT_REQUIRED)
+    assert not (by_method | REQUIRED_HERE) & set(NOT_REQUIRED)
+    assert all(SHELF[patch].text.errors for patch in NOT_REQUIRED), "then the failed start must name it"
+
+
+def test_every_constant_that_names_a_patch_is_used_by_a_rule() -> None:
+    """A name in REQUIRED_HERE that no rule yields would hide a patch that nothing requires."""
+    tree = ast.parse(Path(patching.__file__).read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    used = {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)}
+    names = {name for name, value in vars(patching).items() if isinstance(value, str) and value in REQUIRED_HERE}
+    assert names <= used

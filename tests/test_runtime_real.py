@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -39,9 +39,11 @@ def test_it_holds_the_release_with_the_torch_that_the_wheel_pins(spec: RuntimeSp
 
 
 def test_finding_it_again_takes_no_time(spec: RuntimeSpec) -> None:
-    began = time.perf_counter()
-    ensure_runtime(spec, progress=lambda _: None)
-    assert time.perf_counter() - began < 0.05
+    said: list[str] = []
+    began = sum(os.times()[:4])  # of this process and its children: a busy machine takes longer, and computes as long
+    ensure_runtime(spec, progress=said.append)
+    assert sum(os.times()[:4]) - began < 0.1
+    assert said == []
 
 
 def test_the_command_line_of_vllm_finds_its_own_version(spec: RuntimeSpec) -> None:

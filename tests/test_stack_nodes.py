@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
+from gemmaspec.fleet.hosts import Host, parse_fleet
 from gemmaspec.launcher.rank_facts import arguments_of
 from gemmaspec.launcher.ranks import place_of
 from gemmaspec.profile.load import load_profile
@@ -71,7 +73,7 @@ def test_a_head_keeps_its_own_size() -> None:
         ("env.NCCL_IB_HCA=mlx5_0", "env.NCCL_IB_HCA: differs on each machine"),
         ("serve.extra_args=[--headless]", "serve.extra_args.0: nodes: 2 already sets --headless"),
         ("serve.extra_args=[--node_rank=1]", "already sets --node-rank"),
-        ("serve.extra_args=['-asc', '2']", "already sets -asc"),
+        ("serve.extra_args=['-asc', '2']", "already sets --api-server-count"),
         ("speculative.live_k=true", "speculative.live_k: works on one machine only"),
     ],
 )
@@ -132,7 +134,7 @@ def test_the_machines_network_devices_and_memory() -> None:
 
 
 def test_without_rdma_devices_a_container_has_no_more_rights() -> None:
-    ranks = [Rank(rank=n, host=f"h{n}", address=f"10.0.0.{n + 1}", interface="eth0") for n in range(2)]
+    ranks = [rank(rank=n, name=f"h{n}", address=f"10.0.0.{n + 1}") for n in range(2)]
     for one in services(ranks=ranks):
         assert not {"cap_add", "devices", "ulimits"} & set(one)
         assert "NCCL_IB_HCA" not in one["environment"]
@@ -159,7 +161,7 @@ def test_a_profile_may_choose_the_bounds() -> None:
 
 def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
     loaded = load_profile("tiny-cpu")
-    alone = Rank(rank=0, host="far", address="10.0.0.1", interface="eth0")
+    alone = rank(name="far")
     (stack,) = rank_stacks(loaded, [alone]).values()
     usual = yaml.safe_load(build_stack(loaded, form="folder").files["compose.yaml"])["services"]["vllm"]
     one = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]
@@ -170,7 +172,7 @@ def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
 @needs_compose
 @pytest.mark.parametrize("hca", [(), ("rocep1s0f1",)])
 def test_docker_compose_accepts_every_host(hca: tuple[str, ...], tmp_path: Path) -> None:
-    ranks = [Rank(rank=n, host=f"h{n}", address=f"fd00::{n + 1}", interface="eth0", hca=hca) for n in range(2)]
+    ranks = [rank(rank=n, name=f"h{n}", address=f"fd00::{n + 1}", hca=hca) for n in range(2)]
     loaded = load_profile(NAME, overrides=["nodes=2"])
     for host, stack in rank_stacks(loaded, ranks).items():
         (tmp_path / host).mkdir()
@@ -181,33 +183,58 @@ def test_docker_compose_accepts_every_host(hca: tuple[str, ...], tmp_path: Path)
         assert service["environment"]["VLLM_HOST_IP"] == f"fd00::{int(host[1:]) + 1}"
 
 
-GOOD: dict[str, Any] = {"rank": 0, "host": "spark-1", "address": "10.0.0.1", "interface": "eth0", "hca": ()}
+GOOD: dict[str, Any] = {"name": "spark-1", "docker": "spark-1", "address": "10.0.0.1", "interface": "eth0", "hca": ()}
+
+
+def rank(*, rank: int = 0, **more: Any) -> Rank:
+    return Rank(rank=rank, machine=Host(**{**GOOD, **more}))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"rank": -1},
-        *({"host": host} for host in ("", "../up", "a/b", "-x", "a b", "x" * 64, "a..b", "ü", "a\n", "$(id)")),
+        *({"name": host} for host in ("", "../up", "a/b", "-x", "a b", "x" * 64, "a..b", "ü", "a\n", "$(id)", "Spark")),
         *({"address": one} for one in ("", "spark-1", "0.0.0.0", "::", "224.0.0.1", "10.0.0.1/24", "fe80::1%eth0")),
-        *({"interface": one} for one in ("", "eth0,eth1", "=eth0", "^lo", "a" * 16, "eth 0", "eth0\n", "../x")),
+        *(
+            {"interface": one}
+            for one in ("", "eth0,eth1", "=eth0", "^lo", "a" * 16, "eth 0", "eth0\n", "../x", "eth0@if2")
+        ),
         *({"hca": (one,)} for one in ("", "a,b", "=x", "^x", "mlx5_0:x", "a b", "mlx5_0\n")),
     ],
 )
 def test_a_hostile_rank_is_refused(wrong: dict[str, Any]) -> None:
-    Rank(**GOOD)
+    rank()
     with pytest.raises(UsageError):
-        Rank(**{**GOOD, **wrong})
+        rank(**wrong)
+
+
+@pytest.mark.parametrize(("key", "value"), [("interface", "_x"), ("interface", "eth0@if2"), ("address", "127.0.0.1")])
+def test_a_rank_takes_what_fleet_yaml_takes_and_nothing_else(key: str, value: str) -> None:
+    host = {"docker": "spark-1", "address": "10.0.0.1", "interface": "eth0", key: value}
+    answers = []
+    makers: tuple[Callable[[], object], ...] = (
+        lambda: parse_fleet(json.dumps({"hosts": {"spark-1": host}}), file="fleet.yaml"),
+        lambda: rank(**host),
+    )
+    for make in makers:
+        try:
+            make()
+        except (ProfileError, UsageError) as error:
+            answers.append(error.message.partition(f"spark-1.{key}: ")[2])
+        else:
+            answers.append("")
+    assert answers[0] == answers[1]
 
 
 def other(**more: Any) -> Rank:
-    return Rank(**{**GOOD, "rank": 1, "host": "spark-2", "address": "10.0.0.2", **more})
+    return rank(**{"rank": 1, "name": "spark-2", "address": "10.0.0.2", **more})
 
 
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        (other(host="spark-1"), "the host spark-1 is given twice"),
+        (other(name="spark-1"), "the host spark-1 is given twice"),
         (other(address="10.0.0.1"), "the address 10.0.0.1 is given twice"),
         (other(rank=2), "the ranks of the hosts are [0, 2]"),
         (other(hca=("mlx5_0",)), "only some hosts have RDMA devices"),
@@ -215,7 +242,7 @@ def other(**more: Any) -> Rank:
     ],
 )
 def test_ranks_that_do_not_fit_each_other_are_refused(second: Rank | None, says: str) -> None:
-    ranks = [Rank(**GOOD), *([second] if second else [])]
+    ranks = [rank(), *([second] if second else [])]
     with pytest.raises(UsageError) as caught:
         rank_stacks(load_profile(NAME, overrides=["nodes=2"]), ranks)
     assert says in caught.value.message

@@ -10,8 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -22,7 +21,7 @@ from gemmaspec.engine import record
 from tests.docker_support import wait_for
 from tests.real import PROFILE, STATE, gemmaspec, up
 from tests.test_live_k_real import QUESTIONS, TOKENS, URL, Streamed, stream
-from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients, k_in_use
+from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Load, Watching, clients, k_in_use
 
 pytestmark = pytest.mark.real_process
 
@@ -77,7 +76,7 @@ def whole(answers: list[tuple[str, Streamed]], alone: dict[str, Streamed]) -> No
 
 def test_a_draft_that_dies_is_switched_off_and_no_request_is_lost(place: Path, watch: Watching) -> None:
     alone = {question: stream(question) for question in QUESTIONS}
-    with clients(CLIENTS) as answers:
+    with clients(CLIENTS) as loaded:
         time.sleep(2 * WINDOW_S)  # the first window of a watch is not judged
         (place / "spoil").touch()
         spoiled = time.monotonic()
@@ -88,15 +87,22 @@ def test_a_draft_that_dies_is_switched_off_and_no_request_is_lost(place: Path, w
         assert " 0 tokens accepted of" in f" {line['reason']}"
         assert k_in_use() == 0
         time.sleep(2)
-    whole(answers, alone)
+    whole(loaded.answers, alone)
 
 
-def asked(count: int, then: Callable[[list[Future[Streamed]]], None]) -> None:
-    """Send requests, wait until vLLM counts them as running, which it does after their first step, and go on."""
-    with ThreadPoolExecutor(count) as pool:
-        requests = [pool.submit(stream, QUESTIONS[turn % len(QUESTIONS)]) for turn in range(count)]
-        wait_for(lambda: running() == count, seconds=PATIENCE_S)
-        then(requests)
+def stop_while_it_answers(loaded: Load) -> None:
+    """Stop the engine while vLLM counts requests as running: a stop between two answers is taken back."""
+
+    def stopped() -> bool:
+        engine.send_signal(signal.SIGSTOP)
+        if running():
+            return True
+        engine.send_signal(signal.SIGCONT)
+        return False
+
+    engine = core()
+    loaded.all_answered()
+    wait_for(stopped, seconds=PATIENCE_S)
 
 
 def status() -> tuple[str, str | None]:
@@ -125,32 +131,31 @@ def test_an_engine_that_hangs_between_two_requests_is_named(watch: Watching) -> 
     watch.until("ends", "hangs")
 
 
-def test_an_engine_that_hangs_and_one_that_is_killed_are_named(watch: Watching) -> None:
-    time.sleep(3)  # it has read the counters, if this test runs alone
-
-    def stopped(requests: list[Future[Streamed]]) -> None:
-        core().send_signal(signal.SIGSTOP)
+def test_an_engine_that_hangs_under_load_is_named_and_loses_nothing(watch: Watching) -> None:
+    watch.until_it_looked()
+    with clients(CLIENTS) as loaded:
+        stop_while_it_answers(loaded)
         began = time.monotonic()
         try:
             at, _ = watch.until("begins", "hangs")
             NOTICED["hangs"] = at - began
-            wait_for(lambda: status() != ("ready", None), seconds=PATIENCE_S)  # the counters moved since its last look
-            found = status()
+            wait_for(
+                lambda: status() == ("unknown", "it runs and /health answers, but it gives no token"),
+                seconds=PATIENCE_S,
+            )
         finally:
             core().send_signal(signal.SIGCONT)
-        assert found == ("unknown", "it runs and /health answers, but it gives no token")
         watch.until("ends", "hangs")
-        assert {one.result().tokens for one in requests} == {TOKENS}, "a server that goes on loses nothing"
+    assert {one.tokens for _, one in loaded.answers} == {TOKENS}
 
-    asked(CLIENTS, stopped)
 
-    def killed(requests: list[Future[Streamed]]) -> None:
+def test_an_engine_that_is_killed_under_load_is_named(watch: Watching) -> None:
+    watch.until_it_looked()
+    with clients(CLIENTS, lost=CLIENTS) as loaded:
+        loaded.all_answered()
         core().kill()
         began = time.monotonic()
         silent, _ = watch.until("unreachable")
         at, line = watch.until("begins", "gone")
         NOTICED["unreachable"], NOTICED["gone"] = silent - began, at - began
         assert "the server has exited" in line["reason"]
-        assert all(one.exception() for one in requests), "they cannot be answered any more"
-
-    asked(CLIENTS, killed)

@@ -88,7 +88,7 @@ def followed() -> Iterator[Watching]:
 def switches_a_dead_draft_off() -> None:
     """k=0 goes through the volume that both containers have, and no request is lost."""
     assert k_in_use() == 4
-    with followed() as log, clients(CLIENTS) as answers:
+    with followed() as log, clients(CLIENTS) as load:
         log.until("watches")
         time.sleep(2 * WINDOW_S)  # the first window is not judged
         (HOOK / "spoil").touch()
@@ -100,14 +100,14 @@ def switches_a_dead_draft_off() -> None:
         assert "tokens without drafts" in line["reason"]
         assert k_in_use() == 0
         time.sleep(2)
-    assert {(one.tokens, one.finish) for _, one in answers} == {(TOKENS, "length")}
+    assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
     wait_until_said("dead draft: k is 0")
 
 
 def names_a_hang_and_a_server_that_is_stopped() -> None:
     """The profile wants a restart of an engine that hangs; the watch says that it cannot do that."""
     with followed() as log:
-        with clients(CLIENTS) as answers:
+        with clients(CLIENTS) as load:
             to_the_engine("STOP")
             began = time.monotonic()
             try:
@@ -117,7 +117,7 @@ def names_a_hang_and_a_server_that_is_stopped() -> None:
             log.until("ends", "hangs")
         noticed(hangs=at - began)
         assert line["reason"].endswith("not restarted: a container cannot restart its server")
-        assert {(one.tokens, one.finish) for _, one in answers} == {(TOKENS, "length")}
+        assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
         subprocess.run([*COMPOSE, "stop", "--timeout", "1", "vllm"], capture_output=True, check=True)
         began = time.monotonic()
         at, _ = log.until("begins", "unreachable")

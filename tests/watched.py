@@ -9,10 +9,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
-from tests.real import PROFILE, environment, gemmaspec
+from gemmaspec.deploy.verdicts import WATCH
+from tests.docker_support import wait_for
+from tests.real import PROFILE, STATE, environment, gemmaspec
 from tests.test_live_k_real import QUESTIONS, Streamed, stream
 
 CLIENTS = 16
@@ -82,6 +85,10 @@ class Watching:
                     return at, line
         raise AssertionError(f"no line says {what} {fault}: {seen}")
 
+    def until_it_looked(self) -> None:
+        """Wait until the watch on the host has read the server's counters once."""
+        wait_for((STATE / "stacks" / PROFILE / WATCH).is_file, seconds=PATIENCE_S)
+
     def end(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=120)
@@ -90,23 +97,42 @@ class Watching:
         self.process.stdout.close()
 
 
+@dataclass
+class Load:
+    """Clients that ask again and again until they are let go: the server has work for as long as a test needs it."""
+
+    asking: list[Future[None]] = field(default_factory=list)
+    answers: list[tuple[str, Streamed]] = field(default_factory=list)
+    answered: set[int] = field(default_factory=set)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, client: int) -> None:
+        question = QUESTIONS[client % len(QUESTIONS)]
+        while not self.over.is_set():
+            self.answers.append((question, stream(question)))
+            self.answered.add(client)
+
+    def all_answered(self) -> None:
+        """Wait until each client has had an answer, after which it asks its next question."""
+        wait_for(lambda: len(self.answered) == len(self.asking) or self.lost(), seconds=PATIENCE_S)
+        assert not self.lost()
+
+    def lost(self) -> list[BaseException]:
+        """What ended clients."""
+        return [error for one in self.asking if one.done() and (error := one.exception())]
+
+
 @contextlib.contextmanager
-def clients(count: int) -> Iterator[list[tuple[str, Streamed]]]:
-    """Ask again and again, and yield the list of answers, complete at the end; a request that is lost raises there."""
-    over, answers = threading.Event(), []
-
-    def ask(question: str) -> None:
-        while not over.is_set():
-            answers.append((question, stream(question)))
-
+def clients(count: int, *, lost: int = 0) -> Iterator[Load]:
+    """Load the server while the body runs, and fail unless exactly `lost` clients lost their request."""
+    load = Load()
     with ThreadPoolExecutor(count) as pool:
-        asking = [pool.submit(ask, QUESTIONS[turn % len(QUESTIONS)]) for turn in range(count)]
+        load.asking.extend(pool.submit(load.ask, client) for client in range(count))
         try:
-            yield answers
+            yield load
         finally:
-            over.set()
-        for one in asking:
-            one.result()
+            load.over.set()
+    assert len(load.lost()) == lost, load.lost()
 
 
 def k_in_use() -> int:

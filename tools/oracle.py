@@ -3,6 +3,8 @@
     .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
                                                                   defaults into gemmaspec/releases/data/defaults.json
     .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
+    .venv/bin/python tools/oracle.py backends [RELEASE …]         the attention backend of each layer, built on the meta
+                                                                  device, into gemmaspec/releases/data/backends.json
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release's sdist is fetched once, and its parser and create_engine_config() are imported on the CPU by
@@ -45,7 +47,16 @@ EXTRAS: Final = (
     *("orjson", "gguf", "partial-json-parser", "anthropic", "mistral_common", "compressed-tensors", "depyf"),
     *("lm-format-enforcer", "outlines_core", "lark", "xgrammar", "diskcache", "openai_harmony", "pyzmq", "msgspec"),
     *("prometheus-fastapi-instrumentator", "blake3", "py-cpuinfo", "cbor2", "setproctitle", "python-json-logger"),
-    *("cloudpickle", "tiktoken", "mcp", "llguidance", "ijson", "model-hosting-container-standards", "pybase64"),
+    *(
+        "triton",
+        "cloudpickle",
+        "tiktoken",
+        "mcp",
+        "llguidance",
+        "ijson",
+        "model-hosting-container-standards",
+        "pybase64",
+    ),
 )
 """Packages that some releases import and the runtime of another lacks."""
 TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", "5.8.1"))
@@ -301,6 +312,8 @@ def main(words: Sequence[str]) -> int:
     ask.add_argument("release")
     ask.add_argument("machine", choices=(*GPUS, "cpu"))
     ask.add_argument("arguments", nargs=argparse.REMAINDER)
+    backends = commands.add_parser("backends")
+    backends.add_argument("releases", nargs="*")
     lint = commands.add_parser("lint")
     lint.add_argument("releases", nargs="*")
     lint.add_argument("--profiles", type=int, default=300)
@@ -314,6 +327,10 @@ def main(words: Sequence[str]) -> int:
         wanted = options.releases or list(reversed(releases()))
         if options.command == "tables":
             return 3 if ask_about(wanted, processors=options.cpu) else 0
+        if options.command == "backends":
+            import oracle_backends
+
+            return oracle_backends.ask_about(wanted)
         import oracle_lint
 
         return 3 if oracle_lint.compare(options.releases, options.profiles, options.seed) else 0

@@ -3,9 +3,9 @@
     python oracle_engine.py MACHINE < questions > answers
 
 vLLM's own sources come first on PYTHONPATH. Empty modules replace the compiled ones, and the platform is vLLM's own
-CUDA or CPU platform with the properties of a named machine. A question is a line of JSON, {"argv": [...], "env": {...}}
-or {"flags": true}; so is an answer. A process forked after vLLM's import answers each question, so that none leaves
-traces. Only the standard library and vLLM are used.
+CUDA or CPU platform with the properties of a named machine. A question is a line of JSON: {"argv": [...], "env": {}},
+also with "layers": true, or {"flags": true}. So is an answer. A process forked after vLLM's import answers each
+question, so that none leaves traces. Only the standard library and vLLM are used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import io
 import json
 import os
 import sys
+import traceback
 import types
 from typing import Any
 
@@ -30,6 +31,8 @@ MACHINES: dict[str, dict[str, Any]] = {
     "h200": {"name": "NVIDIA H200", "memory": 150_122_528_768, "capability": (9, 0), "gpus": 8},
     "b200": {"name": "NVIDIA B200", "memory": 191_514_017_792, "capability": (10, 0), "gpus": 8},
     "a100": {"name": "NVIDIA A100-SXM4-80GB", "memory": 85_095_874_560, "capability": (8, 0), "gpus": 8},
+    "l40s": {"name": "NVIDIA L40S", "memory": 47_696_576_512, "capability": (8, 9), "gpus": 8},
+    "rtx-5090": {"name": "NVIDIA GeForce RTX 5090", "memory": 33_668_988_928, "capability": (12, 0), "gpus": 1},
     "cpu": {"name": "cpu", "memory": 64 * GIB, "capability": None, "gpus": 0},
 }
 _COMPILED = (
@@ -40,6 +43,8 @@ _COMPILED = (
     "vllm.third_party.flashmla.flash_mla_interface",
     *("vllm.spinloop", "vllm._rs", "vllm.fs_io_C"),
 )  # fmt: skip
+_WITH_CUDA: set[str] = set()
+"""Packages that vLLM's wheel for CUDA requires and a CPU's environment lacks; filled for questions about layers."""
 RESOLVED = (
     ("scheduler_config", "max_num_batched_tokens"),
     ("scheduler_config", "max_num_seqs"),
@@ -66,13 +71,22 @@ class _Empty(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+        return type(name, (int,), {"__new__": lambda cls, *args, **kwargs: int.__new__(cls, 1)})
+
+
+class _Operator:
+    """A fake of a compiled operator, which nobody calls."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name in _COMPILED:
-            return importlib.machinery.ModuleSpec(name, self)
+        if name in _COMPILED or name.partition(".")[0] in _WITH_CUDA:
+            return importlib.machinery.ModuleSpec(name, self, is_package=name in _WITH_CUDA or None)
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
@@ -244,6 +258,120 @@ def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     return {"accepted": True, "resolved": _resolved(config)}
 
 
+def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+    """Return the attention backend of each kind of layer: target and head built on torch's meta device.
+
+    So the selector is asked as a start asks it, by the layers themselves, with their own head sizes and masks.
+    """
+    import torch
+
+    os.environ.update(env)
+    _all_libraries()
+    config = _engine_args().from_cli_args(parser().parse_args(argv)).create_engine_config(_usage())
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    drafting = config.speculative_config
+    _any_operator()
+    for name in ("zeros", "empty"):  # some backends allocate a buffer on the GPU while their layer is built
+        setattr(torch, name, _without_gpu(getattr(torch, name)))
+    with set_current_vllm_config(config):
+        _one_process()
+    with set_current_vllm_config(config), torch.device("meta"):
+        torch.set_default_dtype(config.model_config.dtype)
+        initialize_model(vllm_config=config)
+        target = _backends(config)
+        if drafting and drafting.draft_model_config and drafting.draft_model_config is not config.model_config:
+            _draft(config, drafting, initialize_model)
+    everything = _backends(config)
+    return {"target": _kinds(target), "draft": _kinds({k: v for k, v in everything.items() if k not in target})}
+
+
+def _all_libraries() -> None:
+    """Make vLLM find FlashAttention 2 to 4 and FlashInfer, as an installation for CUDA has them."""
+    interface = importlib.import_module("vllm.vllm_flash_attn.flash_attn_interface")
+    for version in (2, 3, 4):
+        if hasattr(interface, f"FA{version}_AVAILABLE"):
+            setattr(interface, f"FA{version}_AVAILABLE", True)
+    _WITH_CUDA.add("flashinfer")
+    found = importlib.import_module("vllm.utils.flashinfer")
+    for name in ("has_flashinfer", "has_nvidia_artifactory"):
+        if hasattr(found, name):
+            setattr(found, name, lambda: True)
+
+
+def _without_gpu(make: Any) -> Any:
+    return lambda *args, **options: make(*args, **{**options, "device": "meta"})
+
+
+def _any_operator() -> None:
+    """Give every compiled operator a name, because layers hold on to those that they will call."""
+    import torch
+
+    namespace = type(torch.ops._C)
+    real = namespace.__getattr__
+
+    def operator(self: Any, name: str) -> Any:
+        try:
+            return real(self, name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            return _Operator()
+
+    namespace.__getattr__ = operator
+
+
+_DRAFTS = {
+    ("v2", "mtp"): "vllm.v1.worker.gpu.spec_decode.gemma4.speculator",
+    ("v1", "mtp"): "vllm.v1.spec_decode.gemma4",
+    ("v1", "draft_model"): "vllm.v1.spec_decode.draft_model",
+}
+"""Runner and method → the module whose class makes the head's configuration (_create_draft_vllm_config)."""
+
+
+def _draft(config: Any, drafting: Any, initialize_model: Any) -> None:
+    """Build the head with the configuration that its own speculator makes; nothing where that is not known."""
+    runner = "v2" if getattr(config, "use_v2_model_runner", False) else "v1"
+    name = _DRAFTS.get((runner, drafting.method))
+    if name is None or importlib.util.find_spec(name) is None:
+        return
+    module = importlib.import_module(name)
+    maker = next(
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and one.__module__ == name and hasattr(one, "_create_draft_vllm_config")
+    )
+    speculator = object.__new__(maker)
+    speculator.vllm_config, speculator.speculative_config = config, drafting
+    initialize_model(
+        vllm_config=speculator._create_draft_vllm_config(), model_config=drafting.draft_model_config, prefix="draft"
+    )
+
+
+def _one_process() -> None:
+    import torch.distributed
+    from vllm.distributed import parallel_state
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    parallel_state.init_distributed_environment(1, 0, "", 0, "gloo")
+    parallel_state.initialize_model_parallel(1, 1, backend="gloo")
+
+
+def _backends(config: Any) -> dict[str, tuple[str, int, bool]]:
+    """Return layer → backend, head size, whether it has a window."""
+    found = {}
+    for name, layer in config.compilation_config.static_forward_context.items():
+        if hasattr(layer, "head_size") and (backend := getattr(layer, "attn_backend", None)):
+            found[name] = (backend.get_name(), layer.head_size, bool(getattr(layer, "sliding_window", None)))
+    return found
+
+
+def _kinds(found: dict[str, tuple[str, int, bool]]) -> dict[str, str]:
+    return {f"{size}{' window' if window else ''}": backend for backend, size, window in found.values()}
+
+
 def _engine_args() -> Any:
     return importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs
 
@@ -273,8 +401,10 @@ def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
         found: dict[str, Any]
         facts.update({"nvml_memory": True} | MACHINES[question.get("machine", machine)])
         try:
-            found = flags() if question.get("flags") else judged(question["argv"], question.get("env", {}))
+            asked = (question.get("argv", []), question.get("env", {}))
+            found = flags() if question.get("flags") else layers(*asked) if question.get("layers") else judged(*asked)
         except BaseException as error:
+            traceback.print_exc()
             found = {"broken": f"{type(error).__name__}: {error}"}
         with os.fdopen(writer, "w") as out:
             json.dump(found, out)

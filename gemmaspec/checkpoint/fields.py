@@ -33,7 +33,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
 def refuse_pointer(raw: bytes, where: str) -> None:
     """Raise CheckpointError if a file's beginning is that of a pointer of Git LFS.
 
-    Its format: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
+    Its format: the specification of Git LFS, version 1.
     """
     if raw.startswith(b"version https://git-lfs"):
         raise CheckpointError(

@@ -162,6 +162,12 @@ class Checkpoint:
         return isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
 
     @property
+    def masks_images(self) -> bool:
+        """Whether vLLM gives its images a mask (is_mm_prefix_lm, 0.20.0 to 0.33.0); not a 12B, nor a decoder alone."""
+        whole = "image" in self.modalities and "unified" not in self.model_type
+        return whole and self.attends_both_ways
+
+    @property
     def nbytes(self) -> int:
         """Total size of the stored tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)

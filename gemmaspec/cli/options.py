@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 def engine_name(text: str | None) -> EngineName | None:
     """Return the engine that --engine names. Raises UsageError for another word."""
-    if text in (None, "docker", "process"):
-        return text  # type: ignore[return-value]
-    raise UsageError(f"--engine must be docker or process, not {text!r}")
+    from gemmaspec.profile.engines import ENGINES
+
+    if text is None:
+        return None
+    for name in ENGINES:
+        if name == text:
+            return name
+    raise UsageError(f"--engine must be {' or '.join(ENGINES)}, not {text!r}")
 
 
 def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFa
 from gemmaspec.files import write_whole
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
+from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.runs import compile_of
 
 REPORT: Final = "report.html"
 CONCURRENCIES: Final = (1, 4, 8)

@@ -14,6 +14,7 @@ from gemmaspec.deploy.models import ModelRef
 from gemmaspec.deploy.stacks import Options, Started
 from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.profile.engines import other_engines, uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack.build import Stack
@@ -174,7 +175,7 @@ class Start:
     @property
     def locked_runtime(self) -> Loaded | None:
         """The profile whose environment must hold what its lock pins; None when there is no such environment."""
-        return self.loaded if self.engine == "process" and self.started.locked else None
+        return self.loaded if self.started.locked and not uses_image(self.engine) else None
 
     @property
     def port_is_free(self) -> bool:
@@ -284,7 +285,7 @@ def _refuse_unknown(before: FoundStack | None, *, forced: EngineName | None) -> 
     if before is None or before.state.status != "unknown" or (forced and forced != before.started.engine):
         return
     name, engine = before.started.server.name, before.started.engine
-    other = "process" if engine == "docker" else "docker"
+    other = other_engines(engine)[0]
     raise EnvironmentMissing(
         f"cannot tell whether {name} runs ({engine}): {before.state.detail}",
         hint=before.state.hint or f"gemmaspec up {name} --engine {other}    # if that server no longer exists",

@@ -14,6 +14,7 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.image import not_pulled_here
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.lock.moved import moved
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.releases.facts import facts_for
 from gemmaspec.runtime.managed import describe
@@ -28,13 +29,13 @@ def silent_docker() -> DockerEngine:
 
 def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check the command, the daemon and Compose; they are optional if the process engine can run the profile."""
-    if subject.forced == "process":
-        yield skipped("docker", "the process engine was requested")
+    if subject.forced and not uses_image(subject.forced):
+        yield skipped("docker", f"the {subject.forced} engine was requested")
         return
     if subject.profile and not subject.uses_docker and not subject.docker_answers:
         yield skipped("docker", "no daemon answers; `up` will run this profile with the process engine")
         return
-    engine = subject.engine if isinstance(subject.engine, DockerEngine) else DockerEngine()
+    engine = subject.docker or DockerEngine()
     needed = subject.uses_docker
     yield _tried("docker client", compose.client_version, needed=needed)
     yield _tried("docker daemon", lambda: f"{engine.ping()} at {engine.endpoint}", needed=needed)
@@ -43,7 +44,7 @@ def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 def nvidia_runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check whether docker can use GPUs."""
-    if not isinstance(subject.engine, DockerEngine):
+    if subject.docker is None:
         return
     if not subject.docker_answers:
         yield skipped("nvidia runtime", _SILENT)
@@ -51,7 +52,7 @@ def nvidia_runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
     if not subject.wants_gpu and (subject.profile or subject.gpus is None):
         yield skipped("nvidia runtime", "no GPU is needed" if subject.profile else "there is no GPU here")
         return
-    subject.engine.ensure_nvidia()
+    subject.docker.ensure_nvidia()
     yield ok("nvidia runtime", "docker can use GPUs")
 
 

@@ -142,8 +142,8 @@ def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
     needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
     yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
-    if isinstance(subject.engine, DockerEngine) and subject.docker_answers:
-        root = _docker_root(subject.engine)
+    if subject.docker and subject.docker_answers:
+        root = _docker_root(subject.docker)
         yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), None)
 
 
@@ -166,8 +166,8 @@ def port(subject: DoctorSubject) -> Iterator[CheckResult]:
     if subject.runs_now:
         yield ok("port", f"{server.port} is in use by {server.name} itself")
         return
-    if isinstance(subject.engine, DockerEngine) and subject.docker_answers:
-        subject.engine.ensure_port(server)
+    if subject.docker and subject.docker_answers:
+        subject.docker.ensure_port(server)
     else:
         ports.ensure_free(server.bind, server.port)
     yield ok("port", f"{server.port} on {server.bind} is free")

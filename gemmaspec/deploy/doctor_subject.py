@@ -18,6 +18,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError
 from gemmaspec.lock.document import Lock, Versions
 from gemmaspec.machine import readings
 from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
@@ -46,14 +47,18 @@ class DoctorSubject:
     @property
     def uses_docker(self) -> bool:
         """Whether the docker engine would run it."""
-        return self.engine.name == "docker"
+        return uses_image(self.engine.name)
+
+    @property
+    def docker(self) -> DockerEngine | None:
+        """The engine that would run it, if that is docker's: it can also say what the daemon has."""
+        return self.engine if isinstance(self.engine, DockerEngine) else None
 
     @cached_property
     def docker_answers(self) -> bool:
         """Whether a docker daemon answers; if not, rows that depend on it are skipped."""
         try:
-            engine = self.engine if isinstance(self.engine, DockerEngine) else DockerEngine()
-            engine.ping()
+            (self.docker or DockerEngine()).ping()
         except EnvironmentMissing:
             return False
         return True

@@ -17,16 +17,17 @@ from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.document import Fit
 from gemmaspec.fit.flags import flags_of
+from gemmaspec.fit.images import sees_images
 from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.machine.device import this_cpu, this_gpu
+from gemmaspec.profile.attention import Role, backend_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import HERE, MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
-from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def fit(request: FitRequest) -> Fit:
     vllm, notes = _release(loaded, request.release)
     plan = _plan(profile, vllm, request)
     models = plan.models
-    measured = tuple(profile.measured)
+    measured, attention = tuple(profile.measured), _attention(profile, plan)
     return Fit(
         profile=profile.name,
         plan=plan,
@@ -70,9 +71,29 @@ def fit(request: FitRequest) -> Fit:
         advice=tuple(advice(plan)),
         roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
+        attention=attention,
         link=link_of(plan, concurrency=request.concurrency),
-        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan)),
+        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan, attention)),
     )
+
+
+def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
+    """Return the backend of each model, as the layers of the release choose it."""
+    from gemmaspec.releases.facts import nearest
+
+    roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
+    images, target = sees_images(plan.models.target, plan.flags), plan.models.target
+    return {
+        role: backend_of(
+            profile,
+            nearest(plan.flags.vllm),
+            role=role,
+            capability=plan.device.capability,
+            fp8=plan.flags.cache_dtype.startswith("fp8"),
+            masks=images and target.masks_images,
+        )
+        for role in roles
+    }
 
 
 def _measured_here(loaded: Loaded) -> Iterator[str]:
@@ -241,12 +262,12 @@ def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
         yield f"loading may need {gib(plan.held)}, but {gib(free)} are free: other programs may be swapped out"
 
 
-def _notes(plan: MemoryPlan) -> list[str]:
+def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
     """Return notes on how to read the numbers."""
     found: list[str] = []
     if plan.device.unified:
         found += _shared_memory(plan)
-    flash = plan.device.major in attention_for(plan.flags.vllm).flash_attention_on
+    flash = any(name and "FLASH" in name for name in attention.values())
     if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
         found.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
     if plan.flags.tensor_parallel > 1:

@@ -52,10 +52,7 @@ def load_fleet(beside: Path | None = None) -> Fleet:
 
 def ranks_of(hosts: Sequence[Host]) -> tuple[Rank, ...]:
     """Return the ranks of these hosts, in their order."""
-    return tuple(
-        Rank(rank=rank, host=host.name, address=host.address, interface=host.interface, hca=host.hca)
-        for rank, host in enumerate(hosts)
-    )
+    return tuple(Rank(rank=rank, machine=host) for rank, host in enumerate(hosts))
 
 
 def nodes_of(hosts: Sequence[Host]) -> tuple[Node, ...]:

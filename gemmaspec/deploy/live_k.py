@@ -18,6 +18,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, TimedOut, Usage
 from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whole
 from gemmaspec.launcher import LIVE_K_CONTROL
 from gemmaspec.live.live_k import MOST_BYTES, InUse, control_text, parse_in_use, wished_k
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
 from gemmaspec.stack.compose import RUN_DIR
@@ -96,7 +97,7 @@ def in_use(server: Server, engine: Engine) -> InUse | None:
     """Return the k that a server uses; None for one without live_k, and where it does not say."""
     if server.live_k is None:
         return None
-    folder = RUN_DIR if engine.name == "docker" else str(server.run_dir.absolute())
+    folder = RUN_DIR if uses_image(engine.name) else str(server.run_dir.absolute())
     with contextlib.suppress(GemmaspecError):
         return parse_in_use(engine.read(server, f"{folder}/{LIVE_K_CONTROL}"))
     return None

@@ -21,6 +21,7 @@ from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import lock_text
 from gemmaspec.models import access
 from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.profile.load import Loaded, load_profile
 
 
@@ -127,7 +128,7 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
         if one.role not in fits:
             note(f"{one.role}: the lock names another model than the profile; fetching the profile's")
     return pinned(
-        loaded, image=image if engine == "docker" else None, target=fits.get("target"), draft=fits.get("draft")
+        loaded, image=image if uses_image(engine) else None, target=fits.get("target"), draft=fits.get("draft")
     )
 
 

@@ -17,9 +17,9 @@ from gemmaspec.bench.stored import read_text
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
+from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import compile_of
 
 
 @dataclass(frozen=True, kw_only=True)

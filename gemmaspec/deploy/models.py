@@ -69,11 +69,11 @@ def hub_cache(profile: Profile) -> Path | None:
     return Path(on_host(home, state=state_dir())) / "hub" if home else None
 
 
-def server_cache(profile: Profile, *, docker: bool) -> Path | None:
+def server_cache(profile: Profile, *, in_image: bool) -> Path | None:
     """Return the cache as the server sees it; None for a container's volume, which is not visible from here."""
     from huggingface_hub import constants
 
-    if docker and not profile.caches.huggingface:
+    if in_image and not profile.caches.huggingface:
         return None
     return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
 

@@ -20,6 +20,7 @@ from gemmaspec.files import UnreadableFile
 from gemmaspec.fleet.hosts import Host
 from gemmaspec.models import access
 from gemmaspec.models.hub_cache import is_commit
+from gemmaspec.profile.engines import ENGINES, uses_image
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.replica import replica_of
@@ -81,7 +82,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
 
         loaded = lock.as_locked(loaded, engine.name)
     server, stack = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
-    cache = None if hosts else server_cache(loaded.profile, docker=engine.name == "docker")
+    cache = None if hosts else server_cache(loaded.profile, in_image=uses_image(engine.name))
     observed = Observed(
         loaded=loaded,
         profile=str(loaded.file) if is_path(request.profile) else request.profile,
@@ -96,7 +97,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         models=tuple(observe_models(models_of(loaded.profile), cache, elsewhere=bool(hosts))),
         hub_cache=str(cache) if cache else None,
         hub_is_off=hub_is_off(loaded.profile),
-        runtime=_runtime_to_build(loaded) if engine.name == "process" else None,
+        runtime=None if uses_image(engine.name) else _runtime_to_build(loaded),
         image="unknown" if hosts else _image(server.image),
         now=stacks.now(),
     )
@@ -124,9 +125,9 @@ def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
 
 def _engine_of(hosts: Sequence[Host], request: UpRequest) -> tuple[Engine, str]:
     """Return the engine of a server on several machines, and why it is used."""
-    if request.engine == "process":
+    if request.engine and not ENGINES[request.engine].spans_machines:
         raise UsageError(
-            f"{request.profile} runs on several machines, and --engine process starts on this one alone",
+            f"{request.profile} runs on several machines, and --engine {request.engine} starts on this one alone",
             hint=f"gemmaspec up {request.profile}",
         )
     ranks = ", ".join(f"{host.name} (rank {rank})" for rank, host in enumerate(hosts))

@@ -14,11 +14,11 @@ from gemmaspec.machine import nvidia
 from gemmaspec.predict.predict import Asked, Predicted, predict
 from gemmaspec.predict.roofline import Roofline
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
+from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
-from gemmaspec.profile.runs import compile_of
 
 Basis = Literal["measured", "own", "shipped", "roofline"]
 """A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""

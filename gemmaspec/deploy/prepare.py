@@ -11,6 +11,7 @@ from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.fleet.hosts import Host
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
@@ -36,7 +37,7 @@ def prepare(
     """
     if hosts:
         return _for_hosts(loaded, hosts)
-    if engine == "process":
+    if not uses_image(engine):
         return _for_process(loaded)
     form: Form = "volume" if remote else "folder"
     profile = loaded.profile

@@ -16,11 +16,11 @@ from gemmaspec.deploy.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.engine import pulling
 from gemmaspec.engine.choose import choose_engine
-from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.image import not_pulled_here
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing, Interrupted, UsageError
 from gemmaspec.models.download import Cache, CommitFiles, RemoteFile, list_files
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.runtime.managed import describe, ensure_runtime
 from gemmaspec.runtime.spec import RuntimeSpec
@@ -82,7 +82,7 @@ def pull(
     listings = [
         list_files(one.model, one.revision, role=one.role) for one in _of_the_hub(loaded, chosen, progress.note)
     ]
-    first = _image_job(loaded, progress.note) if chosen.name == "docker" else _runtime_job(loaded, progress.note)
+    first = (_image_job if uses_image(chosen.name) else _runtime_job)(loaded, progress.note)
     parts = [_part(listing, cache) for listing in listings]
     _check_disks(chosen, first.part, cache, sum(part.to_fetch or 0 for part in parts), progress.note)
     jobs = [first] if first.part.to_fetch != 0 else []
@@ -112,7 +112,7 @@ def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> 
 def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: ModelRef) -> None:
     if engine.remote:
         raise UsageError(f"the docker daemon runs on another machine, where the server will fetch {one.model} itself")
-    if engine.name == "docker" and not loaded.profile.caches.huggingface:
+    if uses_image(engine.name) and not loaded.profile.caches.huggingface:
         raise UsageError(
             f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in its own "
             "volume, which only the container can fill",
@@ -169,7 +169,7 @@ def _check_disks(engine: Engine, first: PullPart, cache: Cache, models: int, not
     needed: dict[Path, int] = {}
     _need(needed, cache.folder, models)
     if first.role == "image" and first.to_fetch != 0:
-        root = engine.data_root() if isinstance(engine, DockerEngine) else None
+        root = engine.data_root()
         if root is None:
             note("image: docker's disk is not visible from here, so its free space is unknown")
         else:

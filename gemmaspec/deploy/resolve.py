@@ -16,6 +16,7 @@ from gemmaspec.lock.document import NONE, Lock, LockedImage, LockedModel, Versio
 from gemmaspec.models import access
 from gemmaspec.models.digest import folder_digest
 from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.runtime.managed import describe
@@ -35,7 +36,7 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image
     Raises EnvironmentMissing for a missing image, runtime or model folder.
     """
     profile = loaded.profile
-    image = _locked_image(loaded, running_image) if engine == "docker" else None
+    image = _locked_image(loaded, running_image) if uses_image(engine) else None
     models = [_locked_model(model, commit) for model in models_of(profile)]
     return Lock(
         profile=profile.name,
@@ -56,14 +57,14 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
         facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
         if model.local:
             facts[f"{model.role}.digest"] = _folder_digest(model)
-    if engine == "docker":
+    if uses_image(engine):
         facts |= _image_now(profile, lock.image)
     return facts
 
 
 def cached(profile: Profile, engine: EngineName) -> Commit:
     """Return the commits in the cache that the server uses, without the network."""
-    cache = server_cache(profile, docker=engine == "docker")
+    cache = server_cache(profile, in_image=uses_image(engine))
     return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
 
 

@@ -23,6 +23,7 @@ from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served
 from gemmaspec.predict.rows import Row
+from gemmaspec.profile.command import command_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.ready.first_request import api_key_for
@@ -194,14 +195,14 @@ def _entry_tokens(server: Server, key: str | None) -> float:
 
 
 def _lacks(profile: Profile) -> Sequence[Need]:
-    """Return what a profile does not offer; flags among `extra_args` count as well."""
-    flags = {one.partition("=")[0].replace("_", "-") for one in profile.serve.extra_args}
+    """Return what a profile does not offer."""
+    command = command_of(profile)
     limit = profile.serve.limit_mm_per_prompt or {}
     missing = {
-        Need.THINKING: not profile.chat.reasoning_parser and "--reasoning-parser" not in flags,
-        Need.TOOLS: not profile.chat.tool_call_parser and "--tool-call-parser" not in flags,
-        Need.IMAGES: bool(profile.serve.language_model_only) or limit.get("image") == 0,
-        Need.CACHE: profile.serve.enable_prefix_caching is False or "--no-enable-prefix-caching" in flags,
+        Need.THINKING: not command.given("--reasoning-parser"),
+        Need.TOOLS: not command.given("--tool-call-parser"),
+        Need.IMAGES: bool(command.switched("--language-model-only")) or limit.get("image") == 0,
+        Need.CACHE: command.switched("--enable-prefix-caching") is False,
     }
     return [need for need, lacking in missing.items() if lacking]
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 from gemmaspec.engine.server import Engine, EngineName, Node, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.profile.engines import engine_of_files
 from gemmaspec.profile.find import profile_folders, profile_names
 
 RECORD: Final = "record.json"
@@ -184,12 +185,9 @@ def look(started: Started, engine: Engine | None = None) -> State:
 
 
 def rescue(name: str) -> Started:
-    """Return the minimal record for stopping and checking a stack whose record is damaged.
-
-    Only a stack for docker has a compose.yaml in its folder.
-    """
+    """Return the minimal record for stopping and checking a stack whose record is damaged."""
     folder = stack_folder(name)
-    engine: EngineName = "docker" if (folder / "compose.yaml").exists() else "process"
+    engine = engine_of_files(frozenset(file.name for file in folder.iterdir()) if folder.is_dir() else frozenset())
     server = Server(name=name, folder=folder, port=0, model="", speculates=False)
     return Started(engine=engine, server=server, profile=name)
 

@@ -19,6 +19,7 @@ from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
 from gemmaspec.fleet.agree import same_as
 from gemmaspec.live.live_k import InUse
+from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.first_request import api_key_for, healthy, read_counters
 from gemmaspec.ready.phases import PhaseTracker
@@ -220,7 +221,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
 
 def _hangs(started: Started, state: State) -> bool:
     """Return whether a server that is green on /health gives no token; a container's own health check knows."""
-    if started.engine == "docker":
+    if uses_image(started.engine):
         return state.unhealthy
     from gemmaspec.ready.moving import hangs  # slow to import, and only a server that answers is asked
 
@@ -231,7 +232,7 @@ def _no_token(started: Started, state: State) -> str:
     nodes = started.server.nodes
     if nodes and state.host != nodes[0].host:
         return f"it runs and /health answers, but the health check of {state.host} does not reach rank 0"
-    if started.engine == "docker":
+    if uses_image(started.engine):
         return "it runs and /health answers, but its health check gets no token"
     return "it runs and /health answers, but it gives no token"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gemmaspec.engine.server import Engine, EngineName, Node, Server
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.profile.engines import ENGINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import can_be_process
 
@@ -24,15 +25,15 @@ def choose_engine(
     """
     if runs_on and not forced:
         return engine_named(runs_on), f"{runs_on}: the server already runs there (override with --engine)"
-    if forced == "process":
-        return engine_named("process"), "process: chosen with --engine"
+    if forced and not ENGINES[forced].needs_daemon:
+        return engine_named(forced), f"{forced}: chosen with --engine"
     from gemmaspec.engine.docker import DockerEngine
 
     docker = DockerEngine()
     try:
         version = docker.ping()
     except EnvironmentMissing as missing:
-        if forced == "docker":
+        if forced:
             raise
         if profile and not can_be_process(profile):
             why = f"{profile.name} can only run in docker, because it sets no runtime.vllm for a process"
@@ -44,13 +45,15 @@ def choose_engine(
 
 def engine_named(name: EngineName) -> Engine:
     """Return the engine of that name, without checking whether it is usable."""
-    if name == "process":
-        from gemmaspec.engine.process import ProcessEngine
+    match name:
+        case "process":
+            from gemmaspec.engine.process import ProcessEngine
 
-        return ProcessEngine()
-    from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import
+            return ProcessEngine()
+        case "docker":
+            from gemmaspec.engine.docker import DockerEngine  # its SDK is slow to import
 
-    return DockerEngine()
+            return DockerEngine()
 
 
 def engine_of_nodes(nodes: Sequence[Node]) -> FleetEngine:

@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gemmaspec.engine.docker import DockerEngine
@@ -70,6 +71,10 @@ class FleetEngine:
             )
             for rank, (node, engine) in enumerate(zip(self._nodes, self._engines, strict=True))
         ]
+
+    def data_root(self) -> Path | None:
+        """Return None: the images are on the hosts."""
+        return None
 
     def start_command(self, server: Server) -> tuple[str, ...]:
         """Return the command of rank 0; every other host gets the same with its own file."""

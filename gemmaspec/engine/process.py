@@ -69,6 +69,10 @@ class ProcessEngine:
         own = {process.pid for process in record.members(last)}
         port.ensure_only(own, server.bind, server.port)
 
+    def data_root(self) -> Path | None:
+        """Return None: it has no images."""
+        return None
+
     def start_command(self, server: Server) -> tuple[str, ...]:
         """Return the launcher's argv as `start` runs it."""
         return launch_args(server)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-EngineName = Literal["docker", "process"]
+from gemmaspec.profile.engines import EngineName
+
+__all__ = ["Engine", "EngineName", "Node", "Runs", "Server", "State"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,9 @@ class Engine(Protocol):
     @property
     def remote(self) -> bool:
         """Whether servers run on another machine, with its own folders and ports."""
+
+    def data_root(self) -> Path | None:
+        """Return the folder of images here; None if the engine has none, or none that is visible from here."""
 
     def start_command(self, server: Server) -> tuple[str, ...]:
         """Return the argv that `start` runs, for a person to read."""

@@ -31,6 +31,8 @@ class Fit:
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """Assumptions."""
+    attention: dict[str, str | None]
+    """`target` and, with one, `draft` → the attention backend that they get; None where it is not known."""
     link: Link | None = None
     """What a step sends between machines; None for a server on one."""
 
@@ -49,6 +51,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "vllm": plan.flags.vllm,
         "machine": dataclasses.asdict(plan.device) | {"unified": plan.device.unified},
         "flags": dataclasses.asdict(plan.flags),
+        "attention": fit.attention,
         "memory": _memory(plan),
         "kv_cache": _cache(plan),
         "problems": [*fit.refused, *fit.problems],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,10 +14,12 @@ from gemmaspec.errors import UsageError
 from gemmaspec.fit.kvspec import known_cache_dtypes
 from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.releases import kv_rules
+from gemmaspec.profile.command import Command, command_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import BatchDefaults, batch_defaults
 from gemmaspec.releases.drafting import method_run
+from gemmaspec.releases.facts import facts_for, nearest
 from gemmaspec.releases.media import ITEMS, Modality, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName, runner_for
 
@@ -30,12 +32,11 @@ _NOT_MODELLED: Final = (
     "--kv-transfer-config",
     "--cpu-offload-gb",
     "--performance-mode",
-    "--no-enable-chunked-prefill",
+    "--enable-chunked-prefill",
     "--kv-cache-memory-bytes",
     "--kv-cache-memory",
     "--num-gpu-blocks-override",
     "--compilation-config",
-    "-cc",
     "--limit-mm-per-prompt",
     "--skip-mm-profiling",
 )
@@ -56,10 +57,7 @@ _COUNTED: Final = (
     "language_model_only",
 )
 _WITH_KEY: Final = {f"--{name.replace('_', '-')}": f"serve.{name}" for name in _COUNTED} | {
-    "-tp": "serve.tensor_parallel_size",
-    "-pp": "serve.pipeline_parallel_size",
-    "-q": "target.quantization",
-    "--quantization": "target.quantization",
+    "--quantization": "target.quantization"
 }
 """Flags that matter here, and the keys they are read from."""
 
@@ -115,7 +113,8 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
 
     Raises UsageError for a flag whose effect is not computed here.
     """
-    _refuse(profile)
+    command = _command(profile, vllm)
+    _refuse(profile, command)
     serve, spec = profile.serve, profile.speculative
     length = serve.max_model_len or target.text.max_position_embeddings
     defaults = _batch_defaults(profile, vllm, device)
@@ -135,9 +134,9 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         draft_cache_dtype=draft_dtype,
         hybrid=not serve.disable_hybrid_kv_cache_manager,
         joins_windows=JOINS_WINDOWS in (*profile.patches.required, *profile.patches.optional),
-        batches=2 if _asynchronous(profile, vllm, device) else 1,
+        batches=2 if _asynchronous(profile, command, vllm, device) else 1,
         tensor_parallel=serve.tensor_parallel_size or 1,
-        nodes=max(profile.nodes, _nodes(serve.extra_args)),
+        nodes=max(profile.nodes, _number(command.value("--nnodes"))),
         method=spec.method if spec else None,
         draft_tokens=(spec.num_speculative_tokens or 0) if spec else 0,
         utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),
@@ -145,22 +144,27 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         eager=bool(serve.enforce_eager),
         towers=not (serve.language_model_only or _no_media(profile)),
         media=dict(serve.limit_mm_per_prompt or {}),
-        moe_backend=serve.moe_backend,
-        runner=model_runner.runs(runner_for(vllm), _runner_input(profile, target, draft, vllm, device)),
-        whole_items=_whole_items(profile, target, vllm, device),
+        moe_backend=command.value("--moe-backend"),
+        runner=model_runner.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device)),
+        whole_items=_whole_items(command, target, vllm, device),
         defaults=tuple(_defaults(profile)),
     )
 
 
+def _command(profile: Profile, vllm: str) -> Command:
+    facts = facts_for(nearest(vllm))
+    return command_of(profile, facts.flags if facts else {})
+
+
 def _runner_input(
-    profile: Profile, target: Checkpoint, draft: Checkpoint | None, vllm: str, device: Device
+    profile: Profile, command: Command, target: Checkpoint, draft: Checkpoint | None, vllm: str, device: Device
 ) -> RunnerInput:
-    spec, serve = profile.speculative, profile.serve
+    spec = profile.speculative
     head = draft.speculator.method if draft and draft.speculator else None
     options = {
         "parallel_drafting": spec and spec.parallel_drafting,
         "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
-        "kv_sharing_fast_prefill": serve.kv_sharing_fast_prefill or "--kv-sharing-fast-prefill" in serve.extra_args,
+        "kv_sharing_fast_prefill": command.switched("--kv-sharing-fast-prefill"),
     }
     return RunnerInput(
         mixture=target.text.experts > 0,
@@ -171,8 +175,8 @@ def _runner_input(
     )
 
 
-def _refuse(profile: Profile) -> None:
-    given = {re.split("[.=]", argument, maxsplit=1)[0].replace("_", "-") for argument in profile.serve.extra_args}
+def _refuse(profile: Profile, command: Command) -> None:
+    given = {one.flag for one in command.arguments if one.written}
     if with_key := sorted(given & set(_WITH_KEY)):
         said = ", ".join(f"{flag} as {_WITH_KEY[flag]}" for flag in with_key)
         raise UsageError(f"fit reads the keys of a profile, not serve.extra_args: write {said}")
@@ -217,17 +221,16 @@ def _sees_both_ways(target: Checkpoint) -> bool:
     return target.attends_both_ways and "image" in target.modalities
 
 
-def _whole_items(profile: Profile, target: Checkpoint, vllm: str, device: Device) -> bool:
-    asked = "--disable-chunked-mm-input" in profile.serve.extra_args
+def _whole_items(command: Command, target: Checkpoint, vllm: str, device: Device) -> bool:
+    asked = bool(command.switched("--disable-chunked-mm-input"))
     return asked or (_sees_both_ways(target) and wants_whole_items(vllm, cpu=device.cpu))
 
 
-def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
+def _asynchronous(profile: Profile, command: Command, vllm: str, device: Device) -> bool:
     """Return whether it is on (vllm/config/vllm.py): unless the method forbids it; not on a CPU (platforms/cpu.py)."""
-    if device.cpu or profile.serve.async_scheduling is False:
-        return False
-    if profile.serve.async_scheduling:
-        return True
+    wanted = command.switched("--async-scheduling")
+    if device.cpu or wanted is not None:
+        return not device.cpu and bool(wanted)
     spec = profile.speculative
     if spec is None:
         return True
@@ -235,14 +238,9 @@ def _asynchronous(profile: Profile, vllm: str, device: Device) -> bool:
     return spec.method not in unable and not spec.disable_padded_drafter_batch
 
 
-def _nodes(words: Sequence[str]) -> int:
-    """Return the machines of --nnodes; 1 if it is missing or not a number."""
-    for index, word in enumerate(words):
-        flag, equals, text = word.partition("=")
-        if flag.replace("_", "-") in ("--nnodes", "-n"):
-            text = text if equals else next(iter(words[index + 1 :]), "")
-            return int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text) else 1
-    return 1
+def _number(text: str | None) -> int:
+    """Return a number of machines; 1 if it is missing or not a number."""
+    return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,3}", text) else 1
 
 
 def _cpu_cache(env: Mapping[str, str]) -> int | None:

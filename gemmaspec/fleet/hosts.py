@@ -127,8 +127,8 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
 
 def _problems_of(name: str, one: Any) -> Iterator[tuple[Path, str]]:
     at: Path = ("hosts", name)
-    if not _HOST.fullmatch(name):
-        yield at, f"the host name {name!r} may have lower-case letters, digits and hyphens only"
+    if why := _wrong_name(name):
+        yield at, why
         return
     if not isinstance(one, dict):
         yield at, f"{name}: must be a map, such as {EXAMPLE}"
@@ -143,6 +143,23 @@ def _problems_of(name: str, one: Any) -> Iterator[tuple[Path, str]]:
             yield (*at, key), f"{name}.{key}: {why}"
     if "hca" in one and (why := _wrong_hca(one["hca"])):
         yield (*at, "hca"), f"{name}.hca: {why}"
+
+
+def wrong_host(host: Host) -> str | None:
+    """Return what is wrong with the name, address, interface or RDMA devices of a host; None if nothing is."""
+    if why := _wrong_name(host.name):
+        return why
+    for key, value in (("address", host.address), ("interface", host.interface)):
+        if why := _wrong(key, value):
+            return f"{host.name}.{key}: {why}"
+    why = _wrong_hca(list(host.hca))
+    return f"{host.name}.hca: {why}" if why else None
+
+
+def _wrong_name(name: str) -> str | None:
+    if _HOST.fullmatch(name):
+        return None
+    return f"the host name {name!r} may have lower-case letters, digits and hyphens only"
 
 
 def _wrong(key: str, value: Any) -> str | None:
@@ -179,7 +196,7 @@ def _wrong_address(value: str) -> str | None:
         address = ipaddress.ip_address(value)
     except ValueError:
         return f"{value!r} is not an IP address"
-    if address.is_loopback or address.is_unspecified or address.is_multicast:
+    if "%" in value or address.is_loopback or address.is_unspecified or address.is_multicast:
         return f"the other machines cannot reach {value}; write the address of the link between them"
     return None
 

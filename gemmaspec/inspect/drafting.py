@@ -125,7 +125,7 @@ def _groups(draft: Checkpoint) -> Iterator[Finding]:
     if len({layer.kind for layer in draft.text.layers}) > 1:
         yield Finding(
             code="kv-groups",
-            severity="patch",
+            severity="warning",
             message="the draft has sliding and full attention",
             impact="With the hybrid KV cache manager on vLLM 0.19.0-0.30.0 stops: "
             f"{error_text('draft-several-kv-groups')}. From 0.31.0 on model runner v2 drafts over several groups.",

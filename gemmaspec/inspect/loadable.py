@@ -142,7 +142,7 @@ def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _parts(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Yield the embedding table and norms that are not stored, and modules that a layer lacks beside its like."""
+    """Yield the embedding table and norms that are not stored, and modules that only a single layer lacks."""
     if checkpoint.speculator and checkpoint.speculator.method != "mtp":
         return  # other heads take the target's
     lacking = [*_single(checkpoint), *_lacking(checkpoint)]
@@ -191,7 +191,7 @@ def _stem(name: str) -> str:
 
 
 def _is_needed(stem: str) -> bool:
-    """Return whether vLLM stops without it; the scales beside an attention layer have defaults."""
+    """Return whether vLLM stops without it; the scales of attention have defaults."""
     return stem.endswith(("norm", "_proj"))
 
 

@@ -13,7 +13,10 @@ from gemmaspec.releases.drafting import HEAD_FORMATS
 
 HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head trained for one target."""
-_SIZE: Final = re.compile(r"(?<![a-z0-9])(e2b|e4b|12b|26b[-_]?a4b|31b)(?![a-z0-9])", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(?<![a-z0-9])(e?[0-9]{1,3}b)(?:[-_]?(a[0-9]{1,2}b))?(?![a-z0-9])", re.IGNORECASE)
+_SIZES: Final = ("E2B", "E4B", "12B", "26B-A4B", "31B")
+"""The sizes of Gemma 4 that rules know by name."""
+_ROLES: Final[tuple[Role, ...]] = ("target", "draft")
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
 
@@ -47,10 +50,20 @@ def head_of_another_size(subject: Subject) -> Iterator[Issue]:
         return
     mine, other = _size(subject, "target"), _size(subject, "draft")
     if mine and other and mine != other:
-        message = f"is named as a head for {other.upper()}, but the target is {mine.upper()}"
-        yield Issue(
-            path=("draft", "model"), message=message, fix=f"use the head for {mine.upper()}", severity="warning"
-        )
+        message = f"is named as a head for {other}, but the target is {mine}"
+        yield Issue(path=("draft", "model"), message=message, fix=f"use the head for {mine}", severity="warning")
+
+
+@rule("GS809", "note", any_release=True)
+def unknown_size(subject: Subject) -> Iterator[Issue]:
+    """A Gemma 4 whose size no rule knows by name: rules about sizes, windows and experts then check nothing."""
+    for role in _ROLES:
+        name, size = subject.called(role), _size(subject, role)
+        if subject.checkpoint(role) or not _GOOGLE.search(name) or size in _SIZES:
+            continue
+        what = f"names {size}, which is not a size of Gemma 4 known here" if size else "names no size of Gemma 4"
+        message = f"{name} {what} ({', '.join(_SIZES)}): rules about its size, windows and experts were not checked"
+        yield Issue(path=(role, "model"), message=message, fix="add --models, which reads its config.json")
 
 
 @rule("GS803", "error", any_release=True)
@@ -79,34 +92,6 @@ def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
-@rule("GS805", "warning")
-def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
-    """Lost arguments of streamed tool calls under MTP with the parsers up to 0.23 (vLLM issues 41967 and 42696)."""
-    given = subject.argument("--tool-call-parser")
-    if subject.method == "mtp" and given and subject.runs("<0.24"):
-        message = (
-            f"with vLLM {subject.vllm} a streamed answer of several tool calls loses arguments when tokens are drafted"
-        )
-        yield Issue(path=given.path, message=message, fix="use vLLM 0.24 or later, or request tools without streaming")
-
-
-@rule("GS806", "warning")
-def fp8_cache_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """MTP with an FP8 cache on Hopper: only the head uses FlashInfer (vLLM issues 48495 and 48848)."""
-    dtype = subject.value("--kv-cache-dtype") or ""
-    hopper = (subject.machine.compute_capability or "").startswith("9.")
-    if subject.method != "mtp" or not hopper or not dtype.startswith("fp8") or subject.runs("<0.24"):
-        return
-    if not subject.value("--attention-backend"):
-        message = (
-            "with an FP8 KV cache on this machine target and head take different attention backends, and the head's, "
-            "FlashInfer, dies while the engine starts"
-        )
-        given = subject.argument("--kv-cache-dtype")
-        path = given.path if given else ("serve", "kv_cache_dtype")
-        yield Issue(path=path, message=message, fix="set serve.attention_backend: TRITON_ATTN, which the head inherits")
-
-
 @rule("GS807", "error")
 def unknown_format(subject: Subject) -> Iterator[Issue]:
     """A head whose format this vLLM does not support yet."""
@@ -118,20 +103,6 @@ def unknown_format(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=("draft", "model"), message=message, fix=f"use vLLM {since} or later")
 
 
-@rule("GS808", "error")
-def one_way_attention(subject: Subject) -> Iterator[Issue]:
-    """A DFlash head needs bidirectional attention, which Triton lacks before 0.26 (vLLM issues 40382 and 42068)."""
-    spec = subject.profile.speculative
-    asked = (spec.attention_backend or "").upper() if spec else ""
-    if subject.method == "dflash" and asked == "TRITON_ATTN" and subject.runs("<0.26"):
-        message = f"a DFlash head attends both ways, and TRITON_ATTN of vLLM {subject.vllm} cannot"
-        yield Issue(
-            path=("speculative", "attention_backend"),
-            message=message,
-            fix="set FLASH_ATTN, or use vLLM 0.26 or later",
-        )
-
-
 def _is_base(subject: Subject) -> bool:
     """Return whether the target is a base model: without a chat template, or named Gemma 4 without -it."""
     if subject.target and subject.target.has_chat_template is not None:
@@ -141,9 +112,9 @@ def _is_base(subject: Subject) -> bool:
 
 
 def _size(subject: Subject, role: Role) -> str | None:
-    """Return E2B, E4B, 12B, 26B-A4B or 31B, according to the model's name."""
+    """Return the size in a model's name, as E2B or 26B-A4B."""
     found = _SIZE.search(subject.called(role))
-    return found[1].lower().replace("_", "-").replace("26ba4b", "26b-a4b") if found else None
+    return "-".join(filter(None, found.groups())).upper() if found else None
 
 
 def _json(text: str | None) -> dict[str, object]:
@@ -157,10 +128,8 @@ def _json(text: str | None) -> dict[str, object]:
 RULES: Final = (
     instruct_head_on_base,
     head_of_another_size,
+    unknown_size,
     sampling_refused,
     json_under_concurrency,
-    streamed_tool_calls,
-    fp8_cache_on_hopper,
     unknown_format,
-    one_way_attention,
 )

@@ -7,6 +7,7 @@ from typing import Final
 
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Role, Subject
+from gemmaspec.profile.attention import backend_of
 from gemmaspec.releases.media import largest_item
 
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
@@ -159,18 +160,7 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
 
 def attention_backend(subject: Subject, role: Role) -> str | None:
     """Return the backend: the requested one, else the one that vLLM chooses; None if only the machine decides."""
-    asked = _asked(subject, role)
-    if asked and asked.lower() != "auto":
-        return asked.upper()
-    if role == "draft" and subject.method != "draft_model":
-        return "FLASH_ATTN"  # heads are narrow, and nothing speaks against it
-    if not subject.machine.compute_capability:
-        return "TRITON_ATTN" if not subject.facts.attention.flash_attention_on else None
-    fp8 = (subject.value("--kv-cache-dtype") or "").startswith("fp8")
-    rule = subject.facts.attention
-    if _capability(subject) not in rule.flash_attention_on or fp8:
-        return "TRITON_ATTN"
-    return "FLASH_ATTN" if _capability(subject) in rule.wide_heads_on else None
+    return backend_of(subject.profile, subject.facts.vllm, role=role, fp8=subject.caches_fp8, masks=subject.masks)
 
 
 def _attending(subject: Subject) -> tuple[Role, ...]:

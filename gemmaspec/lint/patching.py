@@ -16,6 +16,13 @@ _WINDOWS: Final = "kv-spec-uniform-valueerror"
 _TEXT_ONLY: Final = "draft-text-only"
 _EMBEDDINGS: Final = "mtp-share-embeddings"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
+_AWQ: Final = "nvfp4-awq"
+REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ})
+"""Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/gemma4.py)."""
+NOT_REQUIRED: Final = {
+    "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
+}
+"""Shipped patches that no rule can require, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +154,7 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
         checkpoint = subject.checkpoint(role)
         quantization = checkpoint.quantization if checkpoint else None
         if quantization and quantization.algorithm == "NVFP4_AWQ":
-            yield Need(patch="nvfp4-awq", message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
+            yield Need(patch=_AWQ, message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
 
 
 def _symptom(subject: Subject, name: str) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.finding import Severity
+from gemmaspec.lint.kv_cache import attention_backend
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
-from gemmaspec.releases.gemma4 import attention_for
+from gemmaspec.profile.command import LEVEL
 
 _PARTNERS: Final = {
     "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
@@ -92,10 +93,10 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
         yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="use INFO, DEBUG or WARNING")
-    for index, word in enumerate(subject.profile.serve.extra_args):
-        if word.startswith("-O") and word[2:].isdigit() and int(word[2:]) > 3:
+    for one in subject.arguments:
+        if one.flag == LEVEL and one.value and one.value.isdecimal() and int(one.value) > 3:
             yield Issue(
-                path=("serve", "extra_args", index),
+                path=one.path,
                 message="vLLM's optimization levels are 0 to 3",
                 fix="use -O2 or less",
             )
@@ -219,27 +220,31 @@ def no_window(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS312", "warning")
 def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vllm-project/vllm #48495)."""
-    if subject.method != "mtp" or not (subject.machine.compute_capability or "").startswith("9."):
+    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
+    hopper = (subject.machine.compute_capability or "").startswith("9.")
+    if subject.method != "mtp" or not hopper or not subject.caches_fp8 or subject.runs("<0.24"):
         return
-    dtype = subject.value("--kv-cache-dtype") or "auto"
-    quantization = subject.target.quantization if subject.target else None
-    declared = (quantization.kv_cache or "").lower() if quantization else ""
-    if not (declared if dtype == "auto" else dtype).startswith("fp8"):
+    target, head = attention_backend(subject, "target"), attention_backend(subject, "draft")
+    if head != "FLASHINFER" or target == head:
         return
     given = subject.argument("--kv-cache-dtype")
-    message = "on Hopper an MTP head with an FP8 KV cache uses FlashInfer, and such servers have died (vLLM #48495)"
+    message = (
+        f"on Hopper an MTP head with an FP8 KV cache uses FlashInfer, its target {target}, and such servers have died "
+        "while the engine started (vLLM #48495)"
+    )
     path = given.path if given else ("serve", "kv_cache_dtype")
-    yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16")
+    fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or use vLLM 0.31 or later"
+    yield Issue(path=path, message=message, fix=fix)
 
 
 @rule("GS315", "warning")
 def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
     """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
-    spec, capability = subject.profile.speculative, subject.machine.compute_capability or ""
-    if not spec or subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
+    capability = subject.machine.compute_capability or ""
+    if subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
         return
-    if subject.value("--attention-backend") is None and spec.attention_backend is None:
+    given = subject.value("--attention-backend")
+    if given is None and attention_backend(subject, "draft") == "FLASHINFER":
         message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
         message += "such servers were seen to die while they capture graphs (vLLM #48082)"
         yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
@@ -271,7 +276,9 @@ def several_requests(subject: Subject) -> Iterator[Issue]:
 def long_prompts(subject: Subject) -> Iterator[Issue]:
     """Drafts at long prompts under Triton up to 0.32: verifying reads the cache without splitting it (#48076)."""
     room = subject.number("--max-model-len") or 0
-    if not subject.method or room <= _SHORT or subject.runs(">=0.33") or not _on_triton(subject):
+    if not subject.method or room <= _SHORT or subject.runs(">=0.33"):
+        return
+    if attention_backend(subject, "target") != "TRITON_ATTN":
         return
     message = (
         f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts: with "
@@ -279,15 +286,6 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
     )
     fix = "use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
-
-
-def _on_triton(subject: Subject) -> bool:
-    """Return whether a Gemma 4 certainly runs on Triton's attention: it is set, or the GPU has nothing else."""
-    given = subject.value("--attention-backend")
-    capability = subject.machine.compute_capability
-    if given is not None or capability is None:
-        return (given or "").upper() == "TRITON_ATTN"
-    return int(capability.split(".")[0]) not in attention_for(subject.vllm).flash_attention_on
 
 
 @rule("GS605", "warning")

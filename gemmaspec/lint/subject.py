@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec import launcher
-from gemmaspec.lint.command import Argument, arguments
+from gemmaspec.profile.command import Argument, Command, command_of
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases import model_runner
@@ -106,23 +106,26 @@ class Subject:
         return MACHINES[self.profile.machine]
 
     @cached_property
-    def arguments(self) -> tuple[Argument, ...]:
+    def command(self) -> Command:
         """The server's command line."""
-        return arguments(self.profile, self.facts.flags)
+        return command_of(self.profile, self.facts.flags)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The flags of the command line."""
+        return self.command.arguments
 
     def argument(self, flag: str) -> Argument | None:
-        """Return how a flag is given; the last one wins, as in vLLM."""
-        return next((one for one in reversed(self.arguments) if one.flag == flag), None)
+        """Return how a flag is given."""
+        return self.command.argument(flag)
 
     def switched(self, flag: str) -> bool | None:
-        """Return whether a flag without a value is on; None when it is not given."""
-        given = self.argument(flag)
-        return None if given is None else not given.negated
+        """Return whether a flag without a value is on; None if it is not given."""
+        return self.command.switched(flag)
 
     def value(self, flag: str) -> str | None:
         """Return the text that a flag is given."""
-        given = self.argument(flag)
-        return given.value if given else None
+        return self.command.value(flag)
 
     def number(self, flag: str) -> int | None:
         """Return the whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
@@ -175,6 +178,17 @@ class Subject:
         return bool(_UNIFIED.search(self.called("target")))
 
     @property
+    def caches_fp8(self) -> bool | None:
+        """Whether the KV cache is FP8, as the profile or the checkpoint says; None if unknown."""
+        dtype = self.value("--kv-cache-dtype") or "auto"
+        if dtype != "auto":
+            return dtype.startswith("fp8")
+        if self.target is None:
+            return None
+        own = self.target.quantization
+        return bool(own and (own.kv_cache or "").lower().startswith("fp8"))
+
+    @property
     def takes_images(self) -> bool | None:
         """Whether the target accepts images, audio or video; None if unknown.
 
@@ -184,6 +198,13 @@ class Subject:
         if self.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
             return False
         return self.target.modalities != {"text"} if self.target else None
+
+    @property
+    def masks(self) -> bool | None:
+        """Whether the target serves images that see later tokens; None if unknown."""
+        if self.takes_images is False:
+            return False
+        return self.target.masks_images if self.target else None
 
     @property
     def batch(self) -> int | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from gemmaspec.profile.engines import EngineName, uses_image
 from gemmaspec.profile.fields import Image, ModelRef, Name, Text
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -61,7 +62,7 @@ class Lock(_Part):
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     profile: Name
-    engine: Literal["docker", "process"]
+    engine: EngineName
     plan: Sha256
     image: LockedImage | None = None
     target: LockedModel
@@ -70,8 +71,9 @@ class Lock(_Part):
 
     @model_validator(mode="after")
     def _whole(self) -> Lock:
-        if (self.engine == "docker") != (self.image is not None):
-            raise ValueError("image is required for the docker engine and not allowed for the process engine")
+        if uses_image(self.engine) != (self.image is not None):
+            rule = "is required for" if uses_image(self.engine) else "is not allowed for"
+            raise ValueError(f"image {rule} the {self.engine} engine")
         return self
 
     def facts(self) -> Mapping[str, str]:

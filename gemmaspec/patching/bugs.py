@@ -32,6 +32,8 @@ class Bug:
     """The workaround without the patch, in the imperative; None if there is no workaround."""
     versions: tuple[str, ...]
     """The releases that the patch is written for."""
+    fixed_in: str | None = None
+    """The release of vLLM that fixes the bug; None where none is known."""
 
     def concerns(self, version: str) -> bool:
         """Return whether the patch is written for a release of vLLM."""
@@ -43,7 +45,9 @@ class Bug:
         return re.compile(f"{_BEGIN}(?:{'|'.join(texts)})")
 
     def fix(self, version: str | None = None) -> str | None:
-        """Return one sentence on what to do; None if no fix is known for this release of vLLM."""
+        """Return one sentence on what to do; None if no fix is known for this release of vLLM, or it has the fix."""
+        if version and self.fixed_in and launcher.range_contains(f">={self.fixed_in}", version):
+            return None
         instead = f"{self.instead[0].upper()}{self.instead[1:]}." if self.instead else None
         if version is not None and not self.concerns(version):
             return instead
@@ -58,6 +62,7 @@ def bug_of(text: PatchText) -> Bug:
         errors=text.errors,
         instead=text.instead,
         versions=tuple(variant.versions for variant in text.variants),
+        fixed_in=text.applied_upstream.partition(",")[0] if text.applied_upstream else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmaspec.errors import UsageError
+from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.model import Profile
 
 
@@ -15,8 +16,7 @@ def spread(profile: Profile) -> Profile:
     if profile.nodes == 1:
         return profile
     serve, spec = profile.serve, profile.speculative
-    given = asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
-    if not (serve.tensor_parallel_size or serve.pipeline_parallel_size or given):
+    if not (serve.tensor_parallel_size or serve.pipeline_parallel_size or gives_parallel_size(profile)):
         serve = serve.model_copy(update={"tensor_parallel_size": profile.nodes})
     size = serve.tensor_parallel_size
     if spec and size and spec.method == "draft_model" and spec.draft_tensor_parallel_size in (None, 1):
@@ -24,10 +24,9 @@ def spread(profile: Profile) -> Profile:
     return profile.model_copy(update={"serve": serve, "speculative": spec})
 
 
-def asks_for(profile: Profile, *flags: str) -> bool:
-    """Return whether `serve.extra_args` give one of these flags."""
-    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
-    return not given.isdisjoint(flags)
+def gives_parallel_size(profile: Profile) -> bool:
+    """Return whether `serve.extra_args` give a parallel size."""
+    return extra_of(profile).given("--tensor-parallel-size", "--pipeline-parallel-size")
 
 
 def need_one_machine(profile: Profile, what: str) -> None:

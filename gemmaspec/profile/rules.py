@@ -8,9 +8,10 @@ from ipaddress import ip_address
 from typing import Final
 
 from gemmaspec.profile import replica
+from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.nodes import asks_for
+from gemmaspec.profile.nodes import gives_parallel_size
 from gemmaspec.profile.speculation import LOOK_UPS
 
 _NEEDS_DRAFT: Final = {"draft_model", "eagle", "eagle3", "dflash", "dspark"}
@@ -45,7 +46,6 @@ _FIELDS_OF_ACCEPTANCE: Final = {
 
 OWN_KEYS: Final = {
     "--speculative-config": "speculative",
-    "-sc": "speculative",
     "--spec-model": "speculative",
     "--spec-method": "speculative",
     "--spec-tokens": "speculative",
@@ -59,8 +59,8 @@ OWN_KEYS: Final = {
 """Flags that a profile sets with a key of its own."""
 
 OF_EACH_RANK: Final = frozenset(
-    {"--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless"}
-    | {"--distributed-executor-backend", "--api-server-count", "-asc"}
+    {"--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"}
+    | {"--distributed-executor-backend", "--api-server-count"}
 )
 """Flags that `nodes` sets, each machine its own. With --headless vLLM refuses to start API servers."""
 
@@ -137,7 +137,7 @@ def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
 def _draft_parallelism(profile: Profile) -> Iterator[Mistake]:
     draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
     target_tp = profile.serve.tensor_parallel_size or 1
-    if asks_for(profile, "--tensor-parallel-size", "-tp"):
+    if extra_of(profile).given("--tensor-parallel-size"):
         return  # lint checks the value
     if draft_tp is not None and draft_tp not in (1, target_tp):
         yield Mistake(
@@ -174,10 +174,9 @@ def _exposure(profile: Profile) -> Iterator[Mistake]:
 
 
 def _extra_args(profile: Profile) -> Iterator[Mistake]:
-    for index, argument in enumerate(profile.serve.extra_args):
-        flag = argument.split("=", 1)[0].replace("_", "-")
-        if flag in OWN_KEYS:
-            yield Mistake(("serve", "extra_args", index), f"set {flag} with its own key, {OWN_KEYS[flag]}")
+    for argument in extra_of(profile).arguments:
+        if argument.flag in OWN_KEYS:
+            yield Mistake(argument.path, f"set {argument.flag} with its own key, {OWN_KEYS[argument.flag]}")
 
 
 def _nodes(profile: Profile) -> Iterator[Mistake]:
@@ -190,8 +189,7 @@ def _nodes(profile: Profile) -> Iterator[Mistake]:
         yield Mistake(("watch", "container"), "works on one machine only; run `gemmaspec watch` instead", ("nodes",))
     serve = profile.serve
     gpus = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1)
-    given = asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
-    if gpus % profile.nodes and not given:
+    if gpus % profile.nodes and not gives_parallel_size(profile):
         why = (
             f"is {profile.nodes}, and the parallel sizes need {gpus} GPUs, which is not the same number on each machine"
         )
@@ -201,10 +199,9 @@ def _nodes(profile: Profile) -> Iterator[Mistake]:
     for name in profile.env:
         if name in OF_EACH_MACHINE:
             yield Mistake(("env", name), "differs on each machine and follows from fleet.yaml; remove it", ("nodes",))
-    for index, argument in enumerate(serve.extra_args):
-        flag = argument.split("=", 1)[0].replace("_", "-")
-        if flag in OF_EACH_RANK:
-            yield Mistake(("serve", "extra_args", index), f"nodes: {profile.nodes} already sets {flag}", ("nodes",))
+    for argument in extra_of(profile).arguments:
+        if argument.flag in OF_EACH_RANK:
+            yield Mistake(argument.path, f"nodes: {profile.nodes} already sets {argument.flag}", ("nodes",))
 
 
 def _patch_twice(profile: Profile) -> Iterator[Mistake]:
@@ -219,7 +216,7 @@ def _replicas(profile: Profile) -> Iterator[Mistake]:
     for path, message in replica.problems(profile):
         yield Mistake(path, message, ("replicas",) if profile.replicas > 1 else ())
     if profile.replicas > 1 and replica.gpus_each(profile):
-        if asks_for(profile, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"):
+        if gives_parallel_size(profile):
             yield Mistake(("serve", "extra_args"), "set tensor_parallel_size with its own key, so that the GPUs count")
         if replica.VISIBLE in profile.env:
             yield Mistake(("env", replica.VISIBLE), "the replicas set it; list the GPUs under devices")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from gemmaspec.profile.model import Profile
 
-_OPTIMIZATION: Final = re.compile(r"-O=?[0-9]")
 _TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[.-][A-Za-z0-9.-]*)?(?:@.*)?$")
 
 
@@ -30,18 +28,6 @@ def can_be_process(profile: Profile) -> bool:
     return bool(profile.runtime.vllm or profile.runtime.python)
 
 
-def compile_of(profile: Profile) -> str:
-    """Return how a profile's server compiles: one word, or the value of its flag. It changes the step times.
-
-    `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
-    """
-    if profile.serve.enforce_eager:
-        return "eager"
-    if asked := _compilation_flag(profile.serve.extra_args):
-        return asked
-    return "disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default"
-
-
 def settings_digest(profile: Profile) -> str:
     """Return sha256:… of everything in a profile that decides how its server runs.
 
@@ -50,16 +36,3 @@ def settings_digest(profile: Profile) -> str:
     left_out = {"schema_": True, "name": True, "summary": True, "measured": True, "tuned": True, "watch": True}
     whole = profile.model_dump(mode="json", exclude={**left_out, "serve": {"port", "bind"}})
     return f"sha256:{hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}"
-
-
-def _compilation_flag(arguments: Sequence[str]) -> str | None:
-    """Return the last --compilation-config, -cc or -O of a command line, without spaces."""
-    found = None
-    for index, argument in enumerate(arguments):
-        flag, _, value = argument.partition("=")
-        if flag.replace("_", "-") in ("--compilation-config", "-cc"):
-            value = value or (arguments[index + 1] if index + 1 < len(arguments) else "")
-            found = "".join(value.split())
-        elif _OPTIMIZATION.fullmatch(argument):
-            found = argument
-    return found

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
 from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.fleet.hosts import Host, wrong_host
+from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.build import Stack, build_stack
@@ -44,40 +45,39 @@ for NCCL, named so that it does not change with the release. It must bear that o
 LABEL: Final = "dev.gemmaspec"
 """What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
 
-_HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}")
-_HCA: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?::[0-9]{1,3})?")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One machine of a server: its place in the order, and how the others reach it."""
+    """One machine of a server: a host of fleet.yaml, and its place in the order."""
 
     rank: int
-    host: str
-    """The machine's name; it also names a folder."""
-    address: str
-    """The address of `interface`, as a number: names may resolve to another interface."""
-    interface: str
-    """The network interface to the other machines, such as enp1s0f1np1."""
-    hca: tuple[str, ...] = ()
-    """RDMA devices, such as rocep1s0f1; without any, NCCL uses sockets."""
+    machine: Host
 
     def __post_init__(self) -> None:
-        """Raise UsageError for what cannot be a host, an address, an interface or a device."""
+        """Raise UsageError for what fleet.yaml may not say of a host either."""
         _need(self.rank >= 0, f"{self.rank} is not a rank: ranks count from 0")
-        _need(_HOST.fullmatch(self.host) and ".." not in self.host, f"{self.host!r} is not a host's name")
-        try:
-            address = ip_address(self.address)
-        except ValueError:
-            raise UsageError(f"host {self.host}: {self.address!r} is not an address like 192.168.100.10") from None
-        _need(
-            not (address.is_unspecified or address.is_multicast) and "%" not in self.address,
-            f"host {self.host}: {self.address} is not the address of one machine",
-        )
-        _need(_INTERFACE.fullmatch(self.interface), f"host {self.host}: {self.interface!r} is not a network interface")
-        for device in self.hca:
-            _need(_HCA.fullmatch(device), f"host {self.host}: {device!r} is not an RDMA device such as rocep1s0f1")
+        if why := wrong_host(self.machine):
+            raise UsageError(why)
+
+    @property
+    def host(self) -> str:
+        """The machine's name; it also names a folder."""
+        return self.machine.name
+
+    @property
+    def address(self) -> str:
+        """The address of `interface`, as a number: names may resolve to another interface."""
+        return self.machine.address
+
+    @property
+    def interface(self) -> str:
+        """The network interface to the other machines, such as enp1s0f1np1."""
+        return self.machine.interface
+
+    @property
+    def hca(self) -> tuple[str, ...]:
+        """RDMA devices, such as rocep1s0f1; without any, NCCL uses sockets."""
+        return self.machine.hca
 
 
 def rank_stacks(loaded: Loaded, ranks: Sequence[Rank], *, master_port: int = MASTER_PORT) -> dict[str, Stack]:
@@ -212,8 +212,7 @@ def _health(profile: Profile) -> list[str]:
 
 
 def _unless_given(profile: Profile, flag: str, value: str) -> tuple[str, ...]:
-    given = {argument.split("=", 1)[0].replace("_", "-") for argument in profile.serve.extra_args}
-    return () if flag in given else (flag, value)
+    return () if extra_of(profile).given(flag) else (flag, value)
 
 
 def _same(address: str) -> str:

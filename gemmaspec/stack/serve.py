@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gemmaspec.launcher import range_contains
+from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.model import Profile, Serve
-from gemmaspec.profile.nodes import asks_for
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.stack.paths import Paths, is_local
 
@@ -101,7 +101,7 @@ def _log_flags(profile: Profile) -> Iterator[str]:
     vllm = vllm_of(profile)
     if not vllm or not range_contains(_UNLOGGED_IN, vllm):
         return
-    if not asks_for(profile, _UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
+    if not extra_of(profile).given(_UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
         yield from (_UNLOGGED, "/health,/metrics")
 
 

@@ -11,9 +11,10 @@ from gemmaspec.bench.cells import NONE
 from gemmaspec.bench.settings import arm_of
 from gemmaspec.errors import UsageError
 from gemmaspec.predict.steps import PARALLEL
+from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import compile_of, vllm_of
+from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.gemma4 import attention_for
 from gemmaspec.releases.model_runner import RunnerInput, runner_for, runs
 

@@ -25,6 +25,9 @@ def lines(fit: Fit) -> Iterator[str]:
     verdict = "would NOT start" if fit.refused else "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
     yield f"  flags     {flags_text(plan.flags)}"
+    if any(fit.attention.values()):
+        chosen = ", ".join(f"{role} {name or 'unknown'}" for role, name in fit.attention.items())
+        yield f"  attention {chosen}"
     for problem in (*fit.refused, *fit.problems):
         yield f"  PROBLEM   {problem}"
     for note in fit.notes:

@@ -1,0 +1,170 @@
+"""What a profile puts on vLLM's command line, flag by flag, and which key each came from: the only reading of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import vllm_of
+
+if TYPE_CHECKING:
+    from gemmaspec.releases.flags import Flag
+
+_NOT_FLAGS: Final = {"bind", "port", "extra_args"}
+_OPTIMIZATION: Final = re.compile(r"-O=?([0-9]+)")
+"""-O2 is --optimization-level 2, and -O.mode is -cc.mode, before argparse sees them (vllm/utils/argparse_utils.py)."""
+LEVEL: Final = "--optimization-level"
+COMPILATION: Final = "--compilation-config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One flag as the profile gives it."""
+
+    path: tuple[str | int, ...]
+    """The profile's key that it came from."""
+    flag: str
+    """With the leading --, without no-."""
+    value: str | None
+    """The text after it, if any."""
+    negated: bool = False
+    written: str = ""
+    """The word of `extra_args`; empty for a flag with a key of its own."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Flags of a command line under their canonical names, in order. The last of several wins, as in vLLM."""
+
+    arguments: tuple[Argument, ...]
+
+    def argument(self, flag: str) -> Argument | None:
+        """Return how a flag is given."""
+        return next((one for one in reversed(self.arguments) if one.flag == flag), None)
+
+    def given(self, *flags: str) -> bool:
+        """Return whether one of these flags is given, in either form."""
+        return any(one.flag in flags for one in self.arguments)
+
+    def switched(self, flag: str) -> bool | None:
+        """Return whether a flag without a value is on; None if it is not given."""
+        found = self.argument(flag)
+        return None if found is None else not found.negated
+
+    def value(self, flag: str) -> str | None:
+        """Return the text that a flag is given."""
+        found = self.argument(flag)
+        return found.value if found else None
+
+
+def command_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
+    """Return the server's whole command line.
+
+    `flags` are those of the vLLM that will run: they show which words are short for which flag, and which flags take a
+    value. Without them, those of the release that the profile names, or of the newest known one.
+    """
+    extra = extra_of(profile, flags).arguments
+    return Command((*_serve(profile), *_model(profile), *_chat(profile), *extra))
+
+
+def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
+    """Return what `serve.extra_args` give; `flags` as in `command_of`."""
+    words = profile.serve.extra_args
+    return Command(tuple(_extra(words, _flags_for(profile) if flags is None else flags)) if words else ())
+
+
+def compile_of(profile: Profile) -> str:
+    """Return how a profile's server compiles: one word, or what its flags say. It changes the step times.
+
+    `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
+    """
+    if profile.serve.enforce_eager:
+        return "eager"
+    asked = ""
+    for one in extra_of(profile).arguments:
+        if one.flag == LEVEL:
+            asked = f"-O{one.value}"
+        elif one.flag == COMPILATION and "." in one.written.partition("=")[0]:  # one key of it, added to the others
+            asked = ",".join(filter(None, (asked, one.written.partition(".")[2])))
+        elif one.flag == COMPILATION:
+            asked = "".join((one.value or "").split())
+    return asked or ("disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default")
+
+
+def _flags_for(profile: Profile) -> Mapping[str, Flag]:
+    from gemmaspec.releases.facts import facts_for, nearest, newest  # few profiles have extra_args
+
+    facts = facts_for(nearest(vllm_of(profile) or newest()))
+    return facts.flags if facts else {}
+
+
+def _serve(profile: Profile) -> Iterator[Argument]:
+    for key, value in profile.serve.model_dump(exclude=_NOT_FLAGS, exclude_none=True).items():
+        switch = isinstance(value, bool)
+        text = None if switch else _text(value)
+        yield Argument(path=("serve", key), flag=_option(key), value=text, negated=value is False)
+
+
+def _model(profile: Profile) -> Iterator[Argument]:
+    for key, value in (("revision", profile.target.revision), ("quantization", profile.target.quantization)):
+        if value:
+            yield Argument(path=("target", key), flag=_option(key), value=value)
+
+
+def _chat(profile: Profile) -> Iterator[Argument]:
+    chat = profile.chat
+    for key, flag, value in (
+        ("template", "--chat-template", chat.template),
+        ("content_format", "--chat-template-content-format", chat.content_format),
+        ("template_kwargs", "--default-chat-template-kwargs", chat.template_kwargs),
+        ("reasoning_parser", "--reasoning-parser", chat.reasoning_parser),
+        ("tool_call_parser", "--tool-call-parser", chat.tool_call_parser),
+    ):
+        if value:
+            yield Argument(path=("chat", key), flag=flag, value=_text(value))
+
+
+def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[Argument]:
+    """Yield the flags of `extra_args`; a word after a flag that takes a value is that value."""
+    for index, word in enumerate(words):
+        if not word.startswith("-") or re.fullmatch(r"-[0-9.]+", word) or word == "-O":
+            continue
+        path = ("serve", "extra_args", index)
+        if level := _OPTIMIZATION.fullmatch(word):
+            yield Argument(path=path, flag=LEVEL, value=level[1], written=word)
+            continue
+        written, equals, text = word.partition("=")
+        flag, negated = (COMPILATION, False) if written.startswith("-O.") else resolve(written, flags)
+        after = words[index + 1] if index + 1 < len(words) else "-"
+        takes = flag in flags and not flags[flag].bare and not after.startswith("-") and "." not in written
+        value = text if equals else after if takes else None
+        yield Argument(path=path, flag=flag, value=value, negated=negated, written=word)
+
+
+def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
+    """Return the canonical name of a flag, and whether it is the --no- form.
+
+    vLLM accepts underscores for hyphens, `--a.b` for a key of --a's JSON, short names, and unique prefixes; from
+    0.33.0 on, also --disable-x for an --enable-x and vice versa, which counts as the --no- form.
+    """
+    name = written.split(".", 1)[0].replace("_", "-")
+    name = next((flag.name for flag in flags.values() if flag.short == name), name)
+    forms = {flag: (flag, False) for flag in flags}
+    forms |= {f"--no-{flag.removeprefix('--')}": (flag, True) for flag in flags if flags[flag].negatable}
+    forms |= {flag.opposite: (flag.name, True) for flag in flags.values() if flag.opposite}
+    if name in forms:
+        return forms[name]
+    longer = [form for form in forms if name.startswith("--") and form.startswith(name)]
+    return forms[longer[0]] if len(longer) == 1 else (name, False)
+
+
+def _option(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)

@@ -1,0 +1,37 @@
+"""Which attention backend runs: as the layers of Gemma 4 choose it, by release and GPU.
+
+data/backends.json was made by building the layers of a 31B and its assistant on torch's meta device against each
+release's own selector, with FlashAttention and FlashInfer installed (tools/oracle_backends.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gemmaspec.releases import spans
+from gemmaspec.releases.facts import releases
+
+_DATA: Final = Path(__file__).parent / "data" / "backends.json"
+Role = Literal["target", "draft"]
+
+
+def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, role: Role = "target") -> str | None:
+    """Return the backend that vLLM chooses where the profile sets none; None for a release or GPU that was not asked.
+
+    `masks`: images are on, and their tokens see later ones, as in 31B and 26B-A4B. `fp8`: the KV cache's format.
+    `role` draft: the head of MTP. A composite such as TRITON_FLASH_ATTN runs the second for causal batches and Triton
+    where an image needs a mask.
+    """
+    known = releases()
+    forms = _table().get(capability or "", {}).get("masks" if masks else "causal", {})
+    choices = forms.get("fp8" if fp8 else "auto", {}).get(role, {})
+    return next((name for name, text in choices.items() if vllm in spans.read(text, known)), None)
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,39 @@
+"""Which attention backend runs, as the layers of released vLLMs chose it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.load import load_profile
+from gemmaspec.releases.backends import backend_for
+from gemmaspec.releases.facts import releases
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "vllm", "target", "draft"),
+    [
+        ("spark-31b-mtp", (), "0.32.0", "TRITON_ATTN", "TRITON_ATTN"),
+        ("nvidia-31b-mtp", ("machine=h200",), "0.32.0", "TRITON_FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", ("machine=h200", "serve.language_model_only=true"), "0.33.0", "FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", ("machine=h200", "serve.kv_cache_dtype=fp8"), "0.26.0", "TRITON_ATTN", "FLASHINFER"),
+        ("nvidia-31b-mtp", ("machine=h200", "serve.attention_backend=triton_attn"), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
+        ("nvidia-31b-mtp", ("machine=b200",), "0.32.0", "TRITON_FLASHINFER", "FLASHINFER"),
+        ("nvidia-31b-mtp", ("machine=rtx-5090",), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
+        ("nvidia-31b-mtp", ("machine=h200",), "0.99.0", None, None),
+        ("spark-31b-e2b", (), "0.32.0", "TRITON_ATTN", "TRITON_ATTN"),
+    ],
+)  # fmt: skip
+def test_what_is_set_counts_and_else_what_vllm_chooses(
+    name: str, overrides: tuple[str, ...], vllm: str, target: str | None, draft: str | None
+) -> None:
+    profile = load_profile(name, overrides=overrides).profile
+    assert backend_of(profile, vllm) == target
+    assert backend_of(profile, vllm, role="draft") == draft
+
+
+@pytest.mark.parametrize("vllm", releases())
+@pytest.mark.parametrize("capability", ["8.0", "9.0", "12.1"])
+def test_every_release_was_asked(vllm: str, capability: str) -> None:
+    for masks in (True, False):
+        assert backend_for(vllm, capability, masks=masks, fp8=False)
