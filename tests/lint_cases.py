@@ -268,6 +268,31 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "patches.optional=[draft-text-onli]"),
         case("0.33.0", "patches.optional=[draft-text-only]"),
     ),
+    "GS507": (
+        case("0.26.0", *MTP, target=MIXTURE),
+        case("0.26.0", *MTP, "env.VLLM_USE_V2_MODEL_RUNNER='1'", target=MIXTURE),
+    ),
+    "GS318": (
+        case("0.32.0", "serve.kv_cache_dtype=int8_per_token_head", "serve.max_model_len=65536"),
+        case("0.32.0", "serve.kv_cache_dtype=int8_per_token_head", "serve.max_model_len=32768"),
+    ),
+    "GS319": (
+        case("0.33.0", *DFLASH, "serve.enable_prefix_caching=true"),
+        case("0.33.0", *MTP, "serve.enable_prefix_caching=true"),
+    ),
+    "GS508": (
+        case("0.33.0", "serve.load_format=fastsafetensors", "machine=dgx-spark"),
+        case("0.33.0", "serve.load_format=fastsafetensors"),
+    ),
+    "GS405": (
+        case("0.33.0", "patches.required=[faster]"),
+        case("0.33.0", "patches.speed=[faster]"),
+    ),
+    "GS406": (
+        case("0.33.0", *MTP, TRITON, "patches.speed=[faster]"),
+        case("0.32.0", *MTP, TRITON, "patches.speed=[faster]"),
+    ),
+    "GS407": (case("0.33.1.dev45"), case("0.33.0")),
     "GS222": (case("0.33.0", "speculative.method=mtp", draft=SMALL), case("0.33.0", draft=SMALL)),
     "GS223": (
         case("0.33.0", "target.quantization=modelopt", target=BIG),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,14 +40,19 @@ from tests.lint_cases import (
     SMALL,
     SUFFIX,
     TEXT_ONLY,
+    TRITON,
     Case,
     case,
     checkpoint,
     extra,
 )
+from tests.speed_patches import write_speed_patch
 
 DOCUMENT = data.ROOT / "docs" / "reference" / "lint.md"
-SHELF = Shelf((data.PATCHES,))
+FOLDER = tempfile.TemporaryDirectory()
+write_speed_patch(Path(FOLDER.name))
+SHELF = Shelf((data.PATCHES, Path(FOLDER.name)))
+"""The shipped patches, and one for speed that was measured with mtp under 0.32 on an H200 with TRITON_ATTN."""
 
 
 def loaded(folder: Path, *sets: str, own: str = "") -> Loaded:
@@ -76,6 +82,46 @@ def test_a_rule_is_silent_where_nothing_is_wrong(code: str, tmp_path: Path) -> N
     assert code not in findings(tmp_path, CASES[code][1])
 
 
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["patches.optional=[faster]"], "faster is a patch for speed, on which no start may depend"),
+        (["patches.speed=[draft-text-only]"], "draft-text-only corrects a defect"),
+        (["patches.speed=[fasta]"], "unknown patch fasta"),
+    ],
+)
+def test_patches_for_speed_and_of_defects_have_lists_of_their_own(
+    sets: list[str], message: str, tmp_path: Path
+) -> None:
+    assert message in findings(tmp_path, case("0.33.0", *sets))["GS405"].message
+
+
+@pytest.mark.parametrize(
+    ("release", "sets", "lacks"),
+    [
+        ("0.31.0", (*MTP, TRITON), "it was not measured with vLLM 0.31.0"),
+        ("0.32.0", (*MTP, TRITON, "machine=dgx-spark"), "it was not measured with GPUs of the family gb10"),
+        ("0.32.0", MTP, "it was not measured with the attention backend TRITON_FLASH_ATTN"),
+        ("0.32.0", (*MTP, TEXT_ONLY), "it was not measured with the attention backend FLASH_ATTN"),
+        ("0.32.0", (TRITON,), "it was not measured with the method draft_model"),
+        ("0.32.0", ("machine=nvidia", *MTP), "the family of the GPU is not known"),
+    ],
+)
+def test_a_speed_patch_that_is_named_without_evidence(
+    release: str, sets: tuple[str, ...], lacks: str, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, case(release, "patches.speed=[faster]", *sets))
+    assert lacks in found["GS406"].message
+
+
+def test_long_prompts_are_fine_with_the_patch_that_splits_the_cache(tmp_path: Path) -> None:
+    slow = ("serve.max_model_len=8192", *MTP, TRITON)
+    said = findings(tmp_path, case("0.32.0", *slow))["GS506"]
+    assert said.fix
+    assert "list triton-verify-split-kv under patches.speed" in said.fix
+    assert "GS506" not in findings(tmp_path, case("0.32.0", "patches.speed=[triton-verify-split-kv]", *slow))
+
+
 def test_every_rule_has_its_two_profiles() -> None:
     assert set(CASES) == set(CODES)
 
@@ -103,11 +149,17 @@ def test_a_shipped_profile_has_no_errors(name: str) -> None:
     assert [as_text(one) for one in found if one.severity == "error"] == []
 
 
+@pytest.fixture(scope="module")
+def every_case(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, Loaded]]:
+    """The profiles of all cases, each loaded once."""
+    folder = tmp_path_factory.mktemp("cases")
+    return [(one, loaded(folder, *one.sets)) for cases in CASES.values() for one in cases]
+
+
 @pytest.mark.parametrize("release", releases())
-def test_every_rule_can_be_asked_about_every_release(release: str, tmp_path: Path) -> None:
-    for cases in CASES.values():
-        for one in cases:
-            check(loaded(tmp_path, *one.sets), patches=SHELF, asked=release, target=one.target, draft=one.draft)
+def test_every_rule_can_be_asked_about_every_release(release: str, every_case: list[tuple[Case, Loaded]]) -> None:
+    for one, profile in every_case:
+        check(profile, patches=SHELF, asked=release, target=one.target, draft=one.draft)
 
 
 def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from gemmaspec.errors import PatchError
 from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit
-from gemmaspec.patching.decide import launcher_patch, needed_paths
+from gemmaspec.patching.decide import chain, launcher_patch, needed_paths
 from gemmaspec.patching.patch import load_patch, load_patches
 from tests.test_patching_releases import RELEASES
 from tests.vllm_trees import write_patch
 
 PATCHES = load_patches()
 COMPILED = {id_: launcher_patch(patch) for id_, patch in PATCHES.items()}
-PATHS = sorted(needed_paths(COMPILED.values(), "0.0.dev1"))
+PATHS = sorted(needed_paths(COMPILED.values()))
 
 
 def claims() -> Iterator[tuple[str, str]]:
@@ -42,6 +42,11 @@ def together(version: str, ids: tuple[str, ...]) -> tuple[list[str], dict[str, b
     return [result.state for result in results], changed
 
 
+def needed(id_: str, version: str) -> tuple[str, ...]:
+    """The patches that must come before it, where they have a range for this release."""
+    return tuple(one.id for one in chain(PATCHES[id_], PATCHES)[:-1] if (one.id, version) in {*claims()})
+
+
 def reversed_(edit: FileEdit) -> FileEdit:
     return FileEdit(edit.path, tuple(replace(hunk, old=hunk.new, new=hunk.old) for hunk in edit.hunks))
 
@@ -49,22 +54,24 @@ def reversed_(edit: FileEdit) -> FileEdit:
 @pytest.mark.network
 @pytest.mark.parametrize(("id_", "version"), [*claims()])
 def test_a_patch_applies_is_then_seen_as_applied_and_can_be_taken_back(id_: str, version: str) -> None:
-    states, changed = together(version, (id_,))
-    assert states == ["applies"]
-    unpublished = launch.decide_patch(COMPILED[id_], f"{version}.dev1+gabc1234", stock(version).get)
+    before = stock(version) | together(version, needed(id_, version))[1]
+    states, changed = together(version, (*needed(id_, version), id_))
+    assert set(states) == {"applies"}
+    unpublished = launch.decide_patch(COMPILED[id_], f"{version}.dev1+gabc1234", before.get)
     assert (unpublished.state, unpublished.variant) == ("applies", launch.candidates(COMPILED[id_], version)[0].name)
     after = stock(version) | changed
     again = launch.decide_patch(COMPILED[id_], version, after.get)
     assert again.state == "applied"
     (variant,) = launch.candidates(COMPILED[id_], version)
     for edit in variant.files:
-        assert launch.decide_file(reversed_(edit), after[edit.path]).after == stock(version)[edit.path]
+        assert launch.decide_file(reversed_(edit), after[edit.path]).after == before[edit.path]
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("version", ["0.19.0", "0.19.1", "0.26.0", "0.33.0"])
 def test_all_patches_of_a_release_go_together(version: str) -> None:
-    ids = tuple(id_ for id_, one in claims() if one == version)
+    claimed = [id_ for id_, one in claims() if one == version]
+    ids = tuple(sorted(claimed, key=lambda id_: len(needed(id_, version))))
     assert set(together(version, ids)[0]) == {"applies"}
 
 
@@ -77,6 +84,8 @@ def test_all_patches_of_a_release_go_together(version: str) -> None:
         ("0.19.0", "vllm/model_executor/layers/quantization/modelopt.py", ("nvfp4-awq", "nvfp4-nan-scales")),
         ("0.24.0", "vllm/model_executor/layers/quantization/modelopt.py", ("nvfp4-awq", "nvfp4-nan-scales")),
         ("0.33.0", "vllm/model_executor/layers/quantization/modelopt.py", ("nvfp4-awq", "nvfp4-nan-scales")),
+        ("0.32.0", "vllm/v1/attention/backends/triton_attn.py", ("triton-group-geometry", "triton-verify-split-kv")),
+        ("0.26.0", "vllm/v1/attention/backends/triton_attn.py", ("triton-group-geometry", "triton-verify-split-kv")),
     ],
 )
 def test_patches_of_one_file_make_the_same_file_in_any_order(version: str, path: str, ids: tuple[str, ...]) -> None:
@@ -91,7 +100,7 @@ def test_patches_of_one_file_make_the_same_file_in_any_order(version: str, path:
 @pytest.mark.parametrize("id_", PATCHES)
 def test_a_shipped_patch_says_what_goes_wrong_who_knows_and_why_a_range_ends(id_: str) -> None:
     text = PATCHES[id_].text
-    assert text.errors
+    assert text.errors or text.symptom  # slow code and fewer accepted tokens print nothing
     assert text.origin
     assert text.last_update
     assert (text.until is None) == (not text.variants[-1].versions.partition(",")[2])

@@ -69,6 +69,8 @@ def test_the_shipped_profiles() -> None:
         "spark2-31b-mtp",
         "spark-31b-dflash2",
         "spark-31b-dspark",
+        "spark-26b-a4b-dflash",
+        "nvidia-26b-a4b-dflash",
         "spark-26b-a4b-mtp",
         "spark-12b-mtp",
         "spark-e4b-mtp",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from gemmaspec import data
 from tests.real import gemmaspec
 
 pytestmark = pytest.mark.network
@@ -14,3 +18,17 @@ def test_every_patch_is_proven_at_the_ends_of_its_ranges() -> None:
     bad = [(one["patch"], one["release"], one["detail"]) for one in done.json["results"] if not one["ok"]]
     assert (done.code, bad) == (0, [])
     assert len(done.json["results"]) > 50
+    assert {one["patch"] for one in done.json["results"] if one["numbers"]} >= {"triton-verify-split-kv"}
+
+
+def test_kernels_that_compute_something_else_are_not_proven(tmp_path: Path) -> None:
+    """Without the guard, a piece in which a token sees nothing sets the maximum, and its scores of -200 become 0."""
+    folder = tmp_path / "triton-verify-split-kv"
+    shutil.copytree(data.PATCHES / folder.name, folder)
+    diff = folder / "0.32.diff"
+    guard = '(segm_expsum > 0) & (segm_max != float("-inf"))'
+    diff.write_text(diff.read_text().replace(guard, "(segm_expsum >= 0)"))
+    done = gemmaspec("patch", "prove", folder.name, "--release", "0.32.0", "--patches", str(tmp_path), "--json")
+    (proof,) = done.json["results"]
+    assert (done.code, proof["outcome"], proof["stock"]["state"]) == (1, "broken-probe", "open")
+    assert "full, scores of -200" in proof["detail"]

@@ -393,6 +393,10 @@ def test_the_arms_of_shipped_profiles() -> None:
 
 
 def test_a_cpu_has_neither_another_runner_nor_graphs_to_try() -> None:
+    patched = field_of(load_profile("tiny-cpu").profile, [], loads=(1,), patched={"tiny-cpu"})
+    assert [(one.knob, one.overrides) for one in patched.knobs] == [
+        ("without patches for speed", ("patches.speed=off",))
+    ]
     found = field_of(load_profile("tiny-cpu").profile, [], loads=(1,), knobs=["env.A=1"])
     assert [one.knob for one in found.knobs] == ["env.A=1"]
 

@@ -14,17 +14,17 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import platformdirs
 import pytest
 
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy import hooks, live_k, memory, stacks, verdicts, watch
+from gemmaspec.deploy import hooks, live_k, memory, speedless, stacks, verdicts, watch
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Watching
 from gemmaspec.deploy.watch import Watched, WatchLine, look
-from gemmaspec.engine.server import State
+from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import ProfileError, StartFailed, TimedOut, UsageError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.live_k import InUse
@@ -376,6 +376,33 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     assert memory.available() > 0
 
 
+def test_a_function_that_is_replaced_while_it_serves_is_named_and_its_end_too(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Engine:
+        report_: ClassVar[dict[str, Any]] = {"attested": {"state": "attested", "text": "attested in 3 processes"}}
+
+        def report(self, server: Server) -> dict[str, Any]:
+            return self.report_
+
+    clock = [1000.0]
+    monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
+    monkeypatch.setattr(stacks, "now", lambda: clock[0])
+    assert read(one, fake, Restarts(), times=1, accepted=3000) == []
+    kept = verdicts.last_watch(one.started.server.name)
+    assert kept
+    assert kept.attested == "attested in 3 processes"
+    monkeypatch.setitem(Engine.report_, "attested", {"state": "different", "text": "NOT ATTESTED: vllm.a.f"})
+    assert read(one, fake, Restarts(), times=1, accepted=3000) == []  # it asks now and then
+    clock[0] += 60
+    (begins,) = read(one, fake, Restarts(), times=1, accepted=3000)
+    assert (begins.what, begins.fault, begins.reason) == ("begins", "patch replaced", "NOT ATTESTED: vllm.a.f")
+    monkeypatch.setitem(Engine.report_, "attested", {"state": "attested", "text": "attested in 3 processes"})
+    clock[0] += 60
+    (ends,) = read(one, fake, Restarts(), times=1, accepted=3000)
+    assert (ends.what, ends.fault) == ("ends", "patch replaced")
+
+
 def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:
     now = stacks.now()
     name = one.started.server.name
@@ -435,3 +462,28 @@ def test_systemd_takes_the_unit_without_a_word_and_would_say_what_is_wrong(tmp_p
     good = watch.unit(Path("/bin/true"), ["tiny-cpu"])
     assert file.name not in verify(good)
     assert file.name in verify(good.replace("KillMode=process", "KillMode=nobody"))
+
+
+def of_speed(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine reports a patch for speed, and the profile has none that the test's machine could plan."""
+    rows = [{"patch": "faster", "purpose": "speed", "state": "applies"}]
+    engine = machine.engine("process")
+    monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
+    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
+
+
+def test_a_dead_draft_names_the_patches_for_speed_and_they_are_left_out_first(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_speed(FakeMachine(), monkeypatch)
+    one.policy = Policy(on_dead_draft="off", most_restarts_per_hour=2)
+    restart = Restarts()
+    found = read(one, fake, restart, times=4)
+    name = one.started.server.name
+    assert [line.what for line in found] == ["begins", "drained", "restarted"]
+    assert f"patches for speed (faster); without: gemmaspec up {name} --no-speed-patches" in found[0].reason
+    assert found[2].reason == "restarted and without faster"
+    assert restart.calls == [(name, False)], "it still speculates"
+    kept = speedless.kept_for("tiny-cpu")
+    assert kept
+    assert kept.why.startswith("dead draft: 0 tokens accepted of ")

@@ -20,11 +20,14 @@ class Arm:
     """Overrides of the profile for it."""
     knob: str = ""
     """Another setting of this arm, in words: empty if only method and k differ."""
+    patches: str = ""
+    """The patches for speed that were asked for: `speed` …; empty for what the profile takes."""
 
     @property
     def name(self) -> str:
-        """Return its name in a result: METHOD/K, and the setting."""
-        return "/".join([self.method, str(self.k), *([self.knob] if self.knob else [])])
+        """Return its name in a result: METHOD/K, and what else is set."""
+        patches = f"patches {self.patches}" if self.patches else ""
+        return "/".join([self.method, str(self.k), *(one for one in (self.knob, patches) if one)])
 
     @property
     def no_spec(self) -> bool:
@@ -32,7 +35,8 @@ class Arm:
         return self.method == NONE
 
     def __str__(self) -> str:
-        return "no speculation" if self.no_spec else f"{self.method} k={self.k}"
+        patches = f", patches {self.patches}" if self.patches else ""
+        return ("no speculation" if self.no_spec else f"{self.method} k={self.k}") + patches
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gemmaspec.bench.patchset import nearest, patch_set, said
 from gemmaspec.bench.result import spread_of
 from gemmaspec.errors import UsageError
 
 TOLERANCE: Final = 0.02
 """Relative change that counts as noise, unless the rounds themselves differ by more."""
-_NOT_COMPARED: Final = frozenset({"profile", "rounds", "repeats", "url", "running", "concurrencies", "contexts", "ks"})
+_NOT_COMPARED: Final = frozenset(
+    {"profile", "rounds", "repeats", "url", "running", "concurrencies", "contexts", "ks", "patches"}
+)
 """Settings that change which cells are measured, but not the result of a cell."""
 _FIGURES: Final = (
     "tokens_per_second",
@@ -42,6 +45,8 @@ class CellChange:
 
     method: str
     """The method, or A → B if the methods differ."""
+    patches: str
+    """The patches for speed, or A → B if they differ."""
     k: str
     concurrency: int
     context: int
@@ -123,6 +128,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         "cells": [
             {
                 "method": one.method,
+                "patches": one.patches,
                 "k": one.k,
                 "concurrency": one.concurrency,
                 "context": one.context,
@@ -144,10 +150,13 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
 def _pairs(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the common cells: of equal method and k, or of different ones if each result has only one."""
+    """Yield the common cells: of equal method and k, or of different ones if each result has only one.
+
+    Of several with different patches for speed, those with the same patches are paired.
+    """
     left = list(b)
     for one in a:
-        other = next((row for row in left if _alike(one, row) and _kind(one) == _kind(row)), None)
+        other = nearest(one, [row for row in left if _alike(one, row) and _kind(one) == _kind(row)])
         if other is None and len(_drafting(a)) == len(_drafting(b)) == 1 and one["k"]:
             other = next((row for row in left if row["k"] and _alike(one, row)), None)
         if other is not None:
@@ -163,6 +172,10 @@ def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return row["method"], row["k"]
 
 
+def _arm(row: Mapping[str, Any]) -> str:
+    return str(row.get("arm") or f"{row['method']}/{row['k']}")
+
+
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
     near = abs(one["context"] - other["context"]) <= 0.1 * max(one["context"], other["context"], 1)
@@ -173,6 +186,7 @@ def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None)
     spreads = [found for one in (a, b) if (found := spread_of(one)) is not None]
     return CellChange(
         method=_from_to(a["method"], b["method"]),
+        patches=_from_to(said(a), said(b)),
         k=_from_to(a["k"], b["k"]),
         concurrency=a["concurrency"],
         context=a["context"],
@@ -188,7 +202,8 @@ def _from_to(a: object, b: object) -> str:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['method']} k={row['k']}, {row['concurrency']} concurrent, {row['context']} prompt tokens"
+    patches = f", patches {said(row)}" if patch_set(row) else ""
+    return f"{row['method']} k={row['k']}, {row['concurrency']} concurrent, {row['context']} prompt tokens{patches}"
 
 
 def _differences(
@@ -203,7 +218,7 @@ def _differences(
     arms_a, arms_b = (one["provenance"].get("arms") or {} for one in (a, b))
     seen = set()
     for one, other in pairs:
-        facts = (arms_a.get(f"{one['method']}/{one['k']}"), arms_b.get(f"{other['method']}/{other['k']}"))
+        facts = (arms_a.get(_arm(one)), arms_b.get(_arm(other)))
         for difference in _of_maps("", *facts):
             key = json.dumps([difference.what, difference.a, difference.b], default=str)
             if key not in seen and not difference.what.startswith("overrides"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.bench.arms_table import arms_table, text
+from gemmaspec.bench.patchset import nearest, said, several
 from gemmaspec.bench.result import mark_of, spread_of
 from gemmaspec.bench.svg import Chart, Line, svg
 
@@ -73,12 +74,20 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def alone(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row without speculation to compare a row with. Contexts may differ slightly."""
-    for one in rows:
-        near = abs(one["context"] - row["context"]) <= 0.1 * max(one["context"], row["context"])
-        if one["k"] == 0 and one["concurrency"] == row["concurrency"] and near:
-            return one
-    return None
+    """Return the row without speculation to compare a row with. Contexts may differ slightly.
+
+    Of several with different patches for speed, that with the most similar set.
+    """
+    return nearest(
+        row,
+        [
+            one
+            for one in rows
+            if one["k"] == 0
+            and one["concurrency"] == row["concurrency"]
+            and abs(one["context"] - row["context"]) <= 0.1 * max(one["context"], row["context"])
+        ],
+    )
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
@@ -127,6 +136,7 @@ def _by_context(rows: Sequence[Row], asked: Sequence[int] | None) -> list[list[R
 
 def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
     places = sorted({row["concurrency"] for row in rows})
+    _name = _naming(rows)
     names = list(dict.fromkeys(map(_name, rows)))
     where = f", {rows[0]['context']:,} prompt tokens" if many else ""
 
@@ -182,11 +192,14 @@ def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
     ks = sorted({row["k"] for row in rows})
     groups: dict[str, dict[int, float]] = {}
     methods = {row["method"] for row in rows if row["k"]}
+    sets = sorted({said(row) for row in rows if row["k"]}) if several(rows) else []
     for method in sorted(methods) or ["none"]:
-        for row in rows:
-            if row["method"] in (method, "none"):
-                name = f"{row['concurrency']} at once" + (f", {method}" if len(methods) > 1 else "")
-                groups.setdefault(name, {})[row["k"]] = row["step_ms"]
+        for chosen in sets or [""]:
+            for row in rows:
+                if row["method"] in (method, "none") and (not chosen or not row["k"] or said(row) == chosen):
+                    name = f"{row['concurrency']} at once" + (f", {method}" if len(methods) > 1 else "")
+                    name += f", patches {chosen}" if chosen else ""
+                    groups.setdefault(name, {})[row["k"]] = row["step_ms"]
     yield Chart(
         title="Time per step by draft length",
         x_title="k",
@@ -198,7 +211,7 @@ def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
 
 def _headline(rows: Sequence[Row]) -> str:
     """Return the fastest of each concurrency, in one sentence."""
-    found = []
+    found, _name = [], _naming(rows)
     for concurrency in sorted({row["concurrency"] for row in rows}):
         own = [row for row in rows if row["concurrency"] == concurrency]
         best = max(own, key=lambda row: float(row["tokens_per_second"]))
@@ -216,7 +229,7 @@ def _subtitle(document: Mapping[str, Any]) -> str:
 
 
 def _head() -> str:
-    names = ("", "k", "at once", "context", "tok/s", "±", "times", "E(k)", "ms a step", "TTFT (ms)", "")
+    names = ("", "k", "patches", "at once", "context", "tok/s", "±", "times", "E(k)", "ms a step", "TTFT (ms)", "")
     return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
 
 
@@ -225,6 +238,7 @@ def _row(row: Row, rows: Sequence[Row]) -> str:
     cells = (
         row["method"],
         row["k"],
+        said(row),
         row["concurrency"],
         f"{row['context']:,}",
         f"{row['tokens_per_second']:,.1f}",
@@ -245,3 +259,10 @@ def _times(row: Row, rows: Sequence[Row]) -> float | None:
 
 def _name(row: Row) -> str:
     return f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
+
+
+def _naming(rows: Sequence[Row]) -> Callable[[Row], str]:
+    """Return the function that names rows: with their patches for speed, if those differ."""
+    if not several(rows):
+        return _name
+    return lambda row: f"{_name(row)}, patches {said(row)}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.bench.cells import Task
+from gemmaspec.bench.patchset import patch_set
 from gemmaspec.bench.samples import Measured, figures
 from gemmaspec.errors import UsageError
 
@@ -23,6 +24,7 @@ def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
     """Return one measured cell with every sample."""
     return {
         "key": task.key,
+        "arm": task.arm.name,
         "method": task.arm.method,
         "k": task.arm.k,
         "concurrency": task.cell.concurrency,
@@ -43,13 +45,14 @@ def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
 
 
 def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per method, k, concurrency and context: the medians over the rounds, as predict reads them.
+    """Return one row per arm, concurrency and context: the medians over the rounds, as predict reads them.
 
     `common` describes the machine and its settings in every row. Cells with a steady machine take precedence.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in cells:
-        groups.setdefault((one["method"], one["k"], one["concurrency"], one["context"]), []).append(one)
+        arm = one.get("arm", (one["method"], one["k"]))
+        groups.setdefault((arm, patch_set(one), one["concurrency"], one["context"]), []).append(one)
     return [_row(own, common) for own in groups.values()]
 
 
@@ -72,6 +75,7 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
         "rounds": len(own),
         "rounds_measured": len(cells),
         "steady": bool(steady),
+        **{name: first[name] for name in ("arm", "patches", "attention_backend") if name in first},
         **common,
     }
 

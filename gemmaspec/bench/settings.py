@@ -25,6 +25,8 @@ class Settings:
     """Whether to measure a server that already runs, and start none."""
     url: str | None
     ks: tuple[int, ...]
+    patches: tuple[str, ...]
+    """Sets of patches for speed, each an arm; none for what the profile takes."""
     concurrencies: tuple[int, ...]
     contexts: tuple[int, ...]
     categories: tuple[str, ...]
@@ -44,7 +46,7 @@ class Settings:
     def differs(self, stored: Mapping[str, Any]) -> str | None:
         """Return the first setting that differs from a stored result; None if there is none."""
         own = as_json(self)
-        return next((name for name in own if own[name] != stored.get(name)), None)
+        return next((name for name in own if own[name] != stored.get(name, [])), None)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def apply(
     plan = _plan(patches, folders, profile)
     version = launcher.vllm_version(package)
     results, changed = launcher.decide_plan(plan, version, lambda path: read_inside(tree, path))
-    _stop_on_conflict(results, version, tree)
+    _stop_on_conflict(results, version, tree, asked_for=patches)
     try:
         _write(package, out, changed)
     except OSError as error:
@@ -60,10 +60,11 @@ def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) 
     for error in chosen.refused.values():
         raise error
     ids = list(dict.fromkeys(one.id for judge in chosen.judges.values() for one in judge.patches))
+    speed = {id_: () for id_ in ids if chosen.every[id_].is_speed}
+    ids = [id_ for id_ in ids if id_ not in speed]
     optional = [] if patches else [id_ for id_ in ids if not is_required(id_, asked_for=bool(folders))]
-    return launcher.parse_plan(
-        compile_plan("overlay", [id_ for id_ in ids if id_ not in optional], optional, (), chosen.every)
-    )
+    required = [id_ for id_ in ids if id_ not in optional]
+    return launcher.parse_plan(compile_plan("overlay", required, optional, (), chosen.every, speed=speed))
 
 
 def _check_out(out: Path, package: Path) -> None:
@@ -75,8 +76,12 @@ def _check_out(out: Path, package: Path) -> None:
         raise UsageError(f"{out} exists and is not an overlay; it was left unchanged", hint="name a new folder")
 
 
-def _stop_on_conflict(results: Sequence[launcher.PatchResult], version: str, tree: Path) -> None:
+def _stop_on_conflict(
+    results: Sequence[launcher.PatchResult], version: str, tree: Path, *, asked_for: Sequence[str]
+) -> None:
+    """Raise PatchConflict for a required patch that does not fit, and for a speed patch asked for by name."""
     unfit = [result for result in results if result.state not in launcher.FITS and result.patch.required]
+    unfit += [one for one in results if one.state == launcher.LEFT_OUT and one.patch.id in asked_for]
     if not unfit:
         return
     lines = [f"{', '.join(result.patch.id for result in unfit)} does not fit vllm {version}; nothing was written"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,6 +31,19 @@ def bench(
             metavar="LIST",
             help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's]",
         ),
+    ] = None,
+    patches: Annotated[
+        str | None,
+        typer.Option(
+            "--patches",
+            metavar="LIST",
+            help="Sets of patches for speed to compare: speed (the profile's), none, or ids joined by +. "
+            "[default: the profile's]",
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="PATCH", help="Measure with and without this patch for speed. Repeatable."),
     ] = None,
     concurrency: options.Concurrency = None,
     context: Annotated[
@@ -73,7 +86,7 @@ def bench(
         bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
     ] = False,
     format_: Annotated[
-        str, typer.Option("--format", metavar="table|llama-bench", help="Format of the output.")
+        str, typer.Option("--format", metavar="table|llama-bench", hidden=True, help="Format of the output.")
     ] = "table",
     engine: options.Engine = None,
     set_: options.Set = None,
@@ -97,6 +110,8 @@ def bench(
         raise UsageError("--running and --url cannot be used together")
     if not (profile or resume):
         raise UsageError("name a profile", hint="gemmaspec profile list")
+    if (patches or without) and (running or url):
+        raise UsageError("--patches and --without start servers, and --running and --url start none")
     request = BenchRequest(
         profile=profile or "",
         out=resume or out or Path(f"{Path(profile or '').stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
@@ -105,6 +120,7 @@ def bench(
         running=running,
         url=url,
         ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
+        patches=_sets(patches, without or ()),
         concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
         contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
         categories=tuple(one.strip() for one in category.split(",")) if category else (),
@@ -132,7 +148,7 @@ def bench(
 
 _SETTINGS: Final = {
     "k": "ks", "concurrency": "concurrencies", "context": "contexts", "category": "categories", "set_": "overrides",
-    "accept_any_text": "any_text", "sample": "temperature",
+    "accept_any_text": "any_text", "sample": "temperature", "without": "patches",
 }  # fmt: skip
 """Parameters whose names are not those of their settings."""
 
@@ -143,6 +159,15 @@ def _given(context: typer.Context) -> frozenset[str]:
     return frozenset(
         _SETTINGS.get(one, one) for one, source in sources.items() if source and source.name == "COMMANDLINE"
     )
+
+
+def _sets(patches: str | None, without: Sequence[str]) -> tuple[str, ...]:
+    """Return the sets of patches for speed: those of --patches, and the profile's without each of --without."""
+    named = [one.strip() for one in (patches or "").split(",") if one.strip()]
+    if patches is not None and not named:
+        raise UsageError("--patches is empty; write speed,none or ids of patches")
+    own = ["speed"] if without and "speed" not in named else []
+    return tuple(dict.fromkeys([*own, *named, *(f"without {one}" for one in without)]))
 
 
 def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str) -> None:

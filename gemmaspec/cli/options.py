@@ -157,6 +157,9 @@ Set = Annotated[
         autocompletion=complete_key,
     ),
 ]
+NoSpeedPatches = Annotated[
+    bool, typer.Option("--no-speed-patches", help="Leave out patches for speed; the same as --set patches.speed=off.")
+]
 NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target without a draft.")]
 Locked = Annotated[
     bool, typer.Option("--locked", help="Run only what the profile's lock pins; exit 3 if anything differs.")
@@ -195,26 +198,42 @@ MaxTokens = Annotated[
 IgnoreEos = Annotated[
     bool,
     typer.Option(
-        "--ignore-eos", help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance."
+        "--ignore-eos",
+        hidden=True,
+        help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance.",
     ),
 ]
 Temperature = Annotated[
     float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling temperature; 0 is greedy.")
 ]
 Sample = Annotated[
-    bool, typer.Option("--sample", help="Send no sampling parameters, so that the server's defaults apply.")
+    bool,
+    typer.Option("--sample", hidden=True, help="Send no sampling parameters, so that the server's defaults apply."),
 ]
 Repeats = Annotated[
     int,
-    typer.Option("--repeats", metavar="N", min=0, max=10, help="Repeat cells whose reference step time drifted."),
+    typer.Option(
+        "--repeats", metavar="N", min=0, max=10, hidden=True, help="Repeat cells whose reference step time drifted."
+    ),
 ]
 AcceptAnyText = Annotated[
     bool,
-    typer.Option("--accept-any-text", help="Accept an empty or garbled first answer, as dummy weights give it."),
+    typer.Option(
+        "--accept-any-text", hidden=True, help="Accept an empty or garbled first answer, as dummy weights give it."
+    ),
 ]
 RequestTimeout = Annotated[
     float,
     typer.Option(
-        "--request-timeout", metavar="SECONDS", min=1, help="Give up on a server that sends nothing for this long."
+        "--request-timeout",
+        metavar="SECONDS",
+        min=1,
+        hidden=True,
+        help="Give up on a server that sends nothing for this long.",
     ),
 ]
+
+
+def overrides_of(set_: list[str] | None, *, no_speed_patches: bool) -> tuple[str, ...]:
+    """Return the values of --set, with what --no-speed-patches stands for."""
+    return (*(set_ or ()), *(("patches.speed=off",) if no_speed_patches else ()))

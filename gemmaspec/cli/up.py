@@ -27,6 +27,7 @@ def up(
     engine: options.Engine = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
+    no_speed_patches: options.NoSpeedPatches = False,
     locked: options.Locked = False,
     hosts: Annotated[
         str | None,
@@ -67,7 +68,7 @@ def up(
 
     request = UpRequest(
         profile=profile,
-        overrides=tuple(set_ or ()),
+        overrides=options.overrides_of(set_, no_speed_patches=no_speed_patches),
         no_spec=no_spec,
         engine=options.engine_name(engine),
         locked=locked,

@@ -19,6 +19,7 @@ from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.bench.time_left import TimeLeft
 from gemmaspec.deploy import groups, measurements
 from gemmaspec.deploy.bench_cells import Measuring
+from gemmaspec.deploy.bench_patches import patch_arms
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.neighbours import warn_of_neighbours
 from gemmaspec.deploy.prompt_sets import prompt_set
@@ -47,6 +48,8 @@ class BenchRequest:
     running: bool = False
     url: str | None = None
     ks: tuple[int, ...] = ()
+    patches: tuple[str, ...] = ()
+    """Sets of patches for speed, each an arm: see bench_patches."""
     concurrencies: tuple[int, ...] = ()
     contexts: tuple[int, ...] = ()
     categories: tuple[str, ...] = ()
@@ -117,6 +120,7 @@ def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Sett
         running=request.running,
         url=request.url,
         ks=tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
+        patches=request.patches,
         concurrencies=request.concurrencies or usual,
         contexts=request.contexts,
         categories=request.categories,
@@ -203,7 +207,9 @@ class _Run:
         return document
 
     def _tasks(self) -> tuple[Task, ...]:
-        arms = self._servers.arms(arms_of(self._loaded.profile, self._settings.ks))
+        wanted = arms_of(self._loaded.profile, self._settings.ks)
+        wanted = patch_arms(wanted, self._settings.patches, self._request.profile, self._request.overrides)
+        arms = self._servers.arms(wanted)
         cells = cells_of(self._settings.concurrencies, self._settings.contexts)
         return order(arms, cells, rounds=self._settings.rounds)
 
@@ -213,7 +219,8 @@ class _Run:
             return
         began = time.monotonic()
         try:
-            self._cells.append(self._measuring.cell(asking, task, limit=self._servers.limit))
+            cell = self._measuring.cell(asking, task, limit=self._servers.limit)
+            self._cells.append({**cell, **self._servers.ran(task.arm)})
         except Broken as error:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
         self._left.measured(time.monotonic() - began)

@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Arm
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import speedless, stacks
 from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
@@ -20,6 +21,7 @@ from gemmaspec.deploy.starting import StartProgress
 from gemmaspec.deploy.up import up
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.launcher import LEFT_OUT
 from gemmaspec.machine import nvidia
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import ServedModel, served
@@ -32,6 +34,10 @@ from gemmaspec.ready.logline import printable
 from gemmaspec.ready.tracebacks import root_exception
 
 _LOOK_S: Final = 30.0
+_BACKEND: Final = re.compile(
+    r"(?:Using |forcing )(?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{2,40}) (?:attention )?backend\b"
+)
+"""vllm/platforms/cuda.py and vllm/model_executor/models/config.py, 0.24.0 to 0.33.0; the target's comes first."""
 
 
 class Servers:
@@ -146,6 +152,12 @@ class Servers:
         said = cause.message if cause else root.text if root else None
         return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
 
+    def ran(self, arm: Arm) -> dict[str, Any]:
+        """Return what a row says of its arm's server: the patches for speed, and the attention backend if known."""
+        facts = self.facts.get(arm.name, {})
+        backend = {"attention_backend": facts["attention_backend"]} if facts.get("attention_backend") else {}
+        return {"patches": facts.get("patches"), **backend}
+
     def within(self, timeout_s: float) -> None:
         """Give the next start no more time than this."""
         self._timeout_s = timeout_s
@@ -224,10 +236,11 @@ class Servers:
         assert self._server
         version = _version(self._server, key)
         if self._url:
-            return {"vllm": version, "url": self._url}
+            return {"vllm": version, "url": self._url, "patches": None}
         started = stacks.find(self._server.name)
         loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
         own: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
+        own |= _kernels(started, loaded.profile.serve.attention_backend)
         with contextlib.suppress(GemmaspecError, OSError):
             lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
             own |= {"lock": dict(lock.facts())}
@@ -236,6 +249,22 @@ class Servers:
             own |= {"speculative": spec.model_dump(exclude_none=True)}
         own |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
         return own
+
+
+def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
+    """Return the patches for speed that a server has, why others are left out, and the backend that it logged."""
+    found: dict[str, Any] = {"patches": None}
+    with contextlib.suppress(GemmaspecError):
+        engine = stacks.engine_of(started)
+        report = engine.report(started.server)
+        if report is not None:
+            found["patches"] = list(speedless.in_report(report))
+            left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
+            found |= {"left_out": left_out} if left_out else {}
+        named = [used[1] for line in engine.logs(started.server) if (used := _BACKEND.search(line))]
+        if asked or named:
+            found["attention_backend"] = (asked or named[0]).upper()
+    return found
 
 
 def _version(server: Server, key: str | None) -> str | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gemmaspec import data
 from gemmaspec.deploy import lock
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.engine.server import EngineName
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.stack.speed import speed_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,10 @@ class DryRun:
     offline: str
     """Whether the server is told not to use the Hugging Face Hub."""
     expects: str
+    speed_patches: Sequence[str] = ()
+    """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other patches for speed, and why it would not try them."""
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
@@ -44,6 +52,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     start = decide(request, observed)
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
         lock.check_runtime(start.locked_runtime)
+    speed = speed_choice(observed.loaded.profile, Shelf(data.patch_folders()))
     return DryRun(
         engine=start.engine,
         why=start.why,
@@ -56,6 +65,8 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         hosts=start.started.options.hosts,
         offline=start.offline,
         expects=start.expects,
+        speed_patches=tuple(speed.taken),
+        left_out=speed.left_out,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from gemmaspec.deploy.lockfile import release_of
-from gemmaspec.deploy.measurements import own_rows
+from gemmaspec.deploy.measurements import of_plan, own_rows
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
@@ -98,7 +98,7 @@ def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
 
 def _measured_here(loaded: Loaded) -> Iterator[str]:
     """Yield what bench measured of this profile and kept (--save-measured), for each load."""
-    rows = own_rows(loaded)
+    rows = of_plan(own_rows(loaded), loaded.profile)
     spec = loaded.profile.speculative
     own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.num_speculative_tokens)]
     alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}

@@ -16,10 +16,13 @@ from gemmaspec import data
 from gemmaspec.bench.stored import read_text
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
+from gemmaspec.patching.choice import speed_patches
+from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
 from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
+from gemmaspec.stack.speed import speed_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +54,41 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
 def like(profile: Profile) -> ShippedMeasurement | None:
     """Return the shipped measurements of a profile's machine and target, or None.
 
-    Of several files, one with rows of its method is taken, and of those one whose rows were compiled as it is; then
-    the newest vLLM.
+    Of several files, one with rows of its method is taken, and of those one whose rows were compiled as it is and have
+    its patches for speed; then the newest vLLM.
     """
     found = [one for one in map(_read, sorted(data.MEASUREMENTS.glob("*.json"))) if _fits(one, profile)]
     method = profile.speculative.method if profile.speculative else NONE
     compiled = compile_of(profile)
 
-    def rank(one: ShippedMeasurement) -> tuple[bool, bool, Version]:
+    def rank(one: ShippedMeasurement) -> tuple[bool, bool, bool, Version]:
         own = [row for row in one.rows if row.method == method]
         vllm = max(Version(row.setting.vllm or "0") for row in one.rows)
-        return bool(own), any(row.setting.compile == compiled for row in own), vllm
+        patched = bool(of_plan(own, profile))
+        return bool(own), any(row.setting.compile == compiled for row in own), patched, vllm
 
     return max(found, key=rank, default=None)
+
+
+def of_plan(rows: Sequence[Row], profile: Profile) -> tuple[Row, ...]:
+    """Return the rows that were measured with the patches for speed that a profile takes.
+
+    Rows without speculation need only those that act without it.
+    """
+    shelf = Shelf(data.patch_folders())
+    taken, idle = frozenset(speed_choice(profile, shelf).taken), idle_alone(shelf)
+
+    def fits(row: Row) -> bool:
+        own = row.setting.patches
+        left_out = idle if row.k == 0 else frozenset[str]()
+        return own is not None and frozenset(own) - left_out == taken - left_out
+
+    return tuple(row for row in rows if fits(row))
+
+
+def idle_alone(patches: Mapping[str, Patch]) -> frozenset[str]:
+    """Return the patches for speed that do nothing without speculation."""
+    return frozenset(patch.id for patch in speed_patches(patches) if patch.text.speculation_only)
 
 
 def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -94,7 +119,8 @@ def _kept(file: Path) -> list[Mapping[str, Any]]:
 
 
 def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(str(row.get(key)) for key in ("method", "k", "concurrency", "context", "compile", "vllm"))
+    keys = ("method", "k", "concurrency", "context", "compile", "vllm", "attention_backend")
+    return (*(str(row.get(key)) for key in keys), str(row.get("patches", [])))
 
 
 def _fits(one: ShippedMeasurement, profile: Profile) -> bool:

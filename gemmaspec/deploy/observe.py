@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy import speedless, stacks
 from gemmaspec.deploy.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
 from gemmaspec.deploy.fleet import hosts_of, nodes_of
 from gemmaspec.deploy.lint import stop_on_errors
@@ -47,8 +48,22 @@ def has_replicas(request: UpRequest) -> bool:
 def load_request(request: UpRequest) -> Loaded:
     """Return the requested profile as it is written, or the replica of it that is meant.
 
+    One that failed to start with its patches for speed comes without them, unless it is to be measured or locked.
     Raises UsageError for a profile with replicas whose replica is not named, or one that it has no longer.
     """
+    loaded = as_written(request)
+    if loaded.profile.patches.speed == "off" or request.to_measure or request.locked:
+        return loaded
+    return as_written(without_speed(request)) if speedless.remembered(loaded) else loaded
+
+
+def without_speed(request: UpRequest) -> UpRequest:
+    """Return the same request without patches for speed."""
+    return dataclasses.replace(request, overrides=(*request.overrides, speedless.OFF))
+
+
+def as_written(request: UpRequest) -> Loaded:
+    """Return the requested profile or replica, whatever happened at earlier starts. Raises as load_request."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     name, count = loaded.profile.name, loaded.profile.replicas
     if request.replica is None and count == 1:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gemmaspec import data
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
 from gemmaspec.errors import UsageError
 from gemmaspec.machine import nvidia
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.predict import Asked, Predicted, predict
 from gemmaspec.predict.roofline import Roofline
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
@@ -19,6 +21,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
+from gemmaspec.stack.speed import speed_choice
 
 Basis = Literal["measured", "own", "shipped", "roofline"]
 """A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""
@@ -69,7 +72,11 @@ def predict_profile(request: PredictRequest) -> Prediction:
         profile=profile.name,
         basis=basis,
         why=why,
-        notes=(*_notes(rows, asked, profile), *(_otherwise_compiled(rows, profile) if basis == "shipped" else ())),
+        notes=(
+            *_notes(rows, asked, profile),
+            *_otherwise_patched(rows, profile),
+            *(_otherwise_compiled(rows, profile) if basis == "shipped" else ()),
+        ),
         rows=predict(rows, asked),
     )
 
@@ -107,6 +114,7 @@ def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, 
         return None
     spec = loaded.profile.speculative
     rows = _as_compiled(shipped.rows, compile_of(loaded.profile), spec.method if spec else NONE)
+    rows = measurements.of_plan(rows, loaded.profile) or tuple(row for row in rows if row.setting.patches == ()) or rows
     return "shipped", f"{_cells(rows)} of a similar machine: {shipped.source}", rows
 
 
@@ -131,6 +139,7 @@ def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, wi
         method=spec.method if spec else None,
         conditional=_published(profile),
         with_curves=with_curves,
+        idle_alone=measurements.idle_alone(Shelf(data.patch_folders())),
     )
 
 
@@ -164,6 +173,15 @@ def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]
     methods = {row.method for row in rows if row.k}
     if spec and methods and spec.method not in methods:
         yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
+
+
+def _otherwise_patched(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
+    """Say where nothing was measured with the patches for speed that this profile takes."""
+    taken = tuple(speed_choice(profile, Shelf(data.patch_folders())).taken)
+    drafting = [row for row in rows if row.k] or rows
+    if not measurements.of_plan(drafting, profile):
+        here = f"takes the patches for speed {', '.join(taken)}" if taken else "takes no patches for speed"
+        yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {profile.name} --save-measured"
 
 
 def _otherwise_compiled(rows: Sequence[Row], profile: Profile) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gemmaspec.deploy import live_k, owner, stacks
+from gemmaspec.deploy import live_k, owner, speedless, stacks
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Last, last_verdicts
 from gemmaspec.engine.choose import engine_of_nodes, seats
@@ -73,6 +73,8 @@ class Status:
 
     damaged: bool = False
     """Whether its record is damaged; `started` then has only its name and folder."""
+    speedless: str = ""
+    """Why it runs without the patches for speed of its profile."""
     problem: str = ""
     """Why the launcher's report cannot be read."""
     last: Last | None = None
@@ -212,6 +214,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         since=started.since,
         next=follow,
         report=report,
+        speedless=speedless.why_without(started),
         counters=_counters(started) if answers else None,
         k=live_k.in_use(started.server, engine),
         changed=changed,

@@ -11,10 +11,12 @@ from gemmaspec.deploy.groups import need_one_server, need_profile
 from gemmaspec.deploy.models import hub_cache, models_of
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.models.hub_cache import cached_snapshot
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
+from gemmaspec.stack.speed import speed_choice
 from gemmaspec.tune.arms import Field, field_of
 
 USUAL_LOADS: Final = (1, 4, 8)
@@ -70,6 +72,7 @@ class Compared:
             for loaded in _shipped(base, asked.overrides):
                 found.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
         others = [one.profile for _, one in list(found.values())[1:]]
+        shelf = Shelf(data.patch_folders())
         field = field_of(
             base.profile,
             others,
@@ -77,6 +80,7 @@ class Compared:
             loads=loads,
             knobs=asked.tries,
             memory={name: _draft_bytes(one.profile) for name, (_, one) in found.items()},
+            patched={name for name, (_, one) in found.items() if speed_choice(one.profile, shelf).taken},
         )
         if refused := next((one.name for one in named if one.name in field.left_out), None):
             raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")

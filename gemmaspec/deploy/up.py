@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from gemmaspec.deploy import stacks, tuned
+from gemmaspec.deploy import speedless, stacks, tuned
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.knowngood import KnownGood
-from gemmaspec.deploy.observe import load_request, observe
+from gemmaspec.deploy.observe import as_written, load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.starting import Running, StartProgress, Told, carry_out, carry_out_detached
+from gemmaspec.engine.server import Engine
+from gemmaspec.errors import GemmaspecError
 from gemmaspec.profile.load import Loaded
 
 
@@ -91,12 +94,55 @@ def _start(
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
     told.note(f"engine {start.why}")
+    _say_speedless(request, loaded, told)
     timeout_s = request.timeout_s
     way_back = _way_back(told, timeout_s=timeout_s)
-    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate)
+    instead = None if request.to_measure or request.locked else partial(_without_speed, request, loaded, engine, told)
+    try:
+        running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
+    except BaseException:
+        _forget_unproven(loaded, start)
+        raise
     if not request.to_measure:
         _say_tuned(loaded, start, told)
     return running
+
+
+def _say_speedless(request: UpRequest, loaded: Loaded, told: Told) -> None:
+    """Say loudly that a stack starts without its patches for speed, because it failed with them."""
+    kept = speedless.kept_for(loaded.profile.name)
+    if kept and loaded.profile.patches.speed == "off" and as_written(request).profile.patches.speed != "off":
+        name = loaded.profile.name
+        told.note(f"WARNING: {name} starts {kept}")
+        told.note(f"  they are tried again once its profile or lock changes, or after: rm {speedless.file_of(name)}")
+
+
+def _without_speed(
+    request: UpRequest, loaded: Loaded, engine: Engine, told: Told, start: Start, error: GemmaspecError
+) -> Start | None:
+    """Return the start without patches for speed, if those may be why a start has failed; remember it."""
+    suspicion = speedless.suspicion(start.files, speedless.log_of(engine, start.server), error)
+    if suspicion is None:
+        return None
+    told.note(f"WARNING: {error.message.splitlines()[0]}: {suspicion}")
+    told.note(f"WARNING: starting {start.server.name} again without {', '.join(suspicion.patches)}")
+    speedless.remember(loaded, suspicion.patches, f"{error.message.splitlines()[0]}: {suspicion}")
+    observed, _ = observe(request, load_request(request), lambda _: None)
+    other = decide(request, observed)
+    return dataclasses.replace(
+        other,
+        joins=False,
+        replaces=start.replaces,
+        rollback=start.rollback,
+        started=dataclasses.replace(other.started, before=start.started.before),
+    )
+
+
+def _forget_unproven(loaded: Loaded, start: Start) -> None:
+    """Forget what this start remembered, because without the patches it failed too."""
+    kept = speedless.kept_for(loaded.profile.name)
+    if kept and start.started.since is not None and kept.at >= start.started.since:
+        speedless.forget(loaded.profile.name)
 
 
 def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:

@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import hooks, live_k, measurements, stacks
+from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks, suspects
 from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.deploy.strangers import remove_strangers
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
@@ -40,6 +42,8 @@ MOST_LOG: Final = 1024 * 1024
 """Bytes after which the log is rotated; one old log is kept."""
 _GONE_AFTER: Final = 3
 """Consecutive failed readings before the server is called unreachable."""
+_ATTESTED_EVERY_S: Final = 30.0
+"""Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
 _DRAIN_POLL_S: Final = 0.5
 _KEEP_EVERY_S: Final = 10.0
 """Seconds between two times that the verdict is written, if nothing happens."""
@@ -53,7 +57,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook, stranger."""
     fault: str | None = None
     reason: str = ""
 
@@ -82,6 +86,9 @@ class Watched:
     last: str = ""
     """The last action, and why it was done or left undone."""
     kept_at: float = 0.0
+    attested: str = ""
+    """What the processes attested last."""
+    attested_at: float = 0.0
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
 
@@ -126,7 +133,7 @@ def _reference(loaded: Loaded) -> Reference | None:
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
-        rows = measurements.own_rows(loaded)
+        rows = measurements.of_plan(measurements.own_rows(loaded), loaded.profile)
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
             found[row.k, row.concurrency].append(row.step)
@@ -158,6 +165,7 @@ def _verdict(one: Watched, now: float, interval: float) -> Watching:
         last=one.last,
         unknown=(NO_REFERENCE,) if blind else (),
         interval=interval,
+        attested=one.attested,
     )
 
 
@@ -180,8 +188,37 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     if one.started.server.reached_at is not None:  # on another machine, and so are its GPUs
         power_w = None
     yield from _told(one, one.faults.add(sample, power_w=power_w, asked=one.question.waits), restart)
+    yield from _told(one, _attested(one), restart)
     if one.faults.silent(power_w=power_w):
         one.question.ask(partial(_ask, one.started.server), every_s=one.faults.limits.patience(power_w))
+
+
+def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
+    """Remove workers that are no replicas from the routers before these stacks, and yield what was found."""
+    for name in sorted({one.started.profile for one in found if one.started.replica}):
+        with contextlib.suppress(GemmaspecError):  # a router that does not run has no workers
+            group = groups.find(name)
+            if group.router.kind == "vllm-router":
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                for stranger in remove_strangers(group, "watch"):
+                    yield WatchLine(at=now, stack=group.members[0], what="stranger", reason=stranger)
+
+
+def _attested(one: Watched) -> Sequence[Event]:
+    """Return whether the processes have begun, or ceased, to run something else than the patched functions."""
+    if stacks.now() - one.attested_at < _ATTESTED_EVERY_S:
+        return ()
+    one.attested_at = stacks.now()
+    try:
+        found = [
+            (f"{host}: " if host else "", report["attested"])
+            for host, engine, server in seats(stacks.engine_of(one.started), one.started.server)
+            if (report := engine.report(server)) and "attested" in report
+        ]
+    except GemmaspecError:  # whether it runs is judged elsewhere
+        return ()
+    one.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
+    return one.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
 
 
 def _ask(server: Server) -> None:
@@ -243,30 +280,38 @@ def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[W
             one.since.pop(event.kind, None)
         live = one.started.server.live_k is not None
         done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now(), live_k=live)
-        reason = f"{event.reason}; {done.note}" if done.note else event.reason
+        speed = suspects.of(one.started, event, one.engine) if event.begins else ()
+        said = [event.reason, done.note, suspects.sentence(one.started.server.name, speed)]
+        reason = "; ".join(part for part in said if part)
         one.last = f"{event.kind}: {done.note}" if done.note else one.last
         yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
         document = {"stack": one.started.server.name, **dataclasses.asdict(event), "reason": reason}
         for wrong in hooks.tell(one.hook, one.webhook, document):
             yield _line(one, "hook", reason=wrong)
-        yield from _act(one, event, done, restart)
+        yield from _act(one, event, done, restart, speed)
 
 
-def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterator[WatchLine]:
+def _act(
+    one: Watched, event: Event, done: Reaction, restart: Restart, speed: Sequence[str] = ()
+) -> Iterator[WatchLine]:
+    """Do what was decided. A server with suspected patches for speed is first restarted without those."""
     if done.action == "report":
         return
-    if done.action == "off" and one.started.server.live_k is not None:
+    speedless_first = suspects.leave_out(one.started, speed, f"{event.kind}: {event.reason}")
+    if done.action == "off" and not speedless_first and one.started.server.live_k is not None:
         yield _undrafted(one, event)
         return
     name = one.started.server.name
     if drains(event.kind):
         yield _line(one, "drained", fault=event.kind, reason=_drain(one))
     one.restarts.append(stacks.now())
-    what = "restarted without speculation" if done.action == "off" else "restarted"
+    off = done.action == "off" and not speedless_first
+    what = "restarted without speculation" if off else "restarted"
+    what += f" and without {', '.join(speed)}" if speedless_first else ""
     try:
         if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
             stacks.engine_of(one.started).stop(one.started.server)
-        restart(name, no_spec=done.action == "off")
+        restart(name, no_spec=off)
     except GemmaspecError as error:
         one.last = f"{event.kind}: a restart failed"
         yield _line(one, "failed", reason=error.message)
@@ -274,7 +319,7 @@ def _act(one: Watched, event: Event, done: Reaction, restart: Restart) -> Iterat
     one.last = f"{event.kind}: {what}"
     one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
     one.faults, one.question = Faults(limits=one.faults.limits, reference=one.faults.reference), Question()
-    yield _line(one, "off" if done.action == "off" else "restarted")
+    yield _line(one, "off" if off else "restarted", reason=what if speedless_first else "")
 
 
 def _undrafted(one: Watched, event: Event) -> WatchLine:

@@ -12,6 +12,7 @@ from gemmaspec.data import TEMPLATES
 from gemmaspec.finding import SEVERITIES, Finding, Severity
 from gemmaspec.lint import (
     acceptance,
+    advice,
     chat,
     heads,
     kv_cache,
@@ -95,6 +96,7 @@ def _says_so(subject: Subject) -> Path:
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
+    *advice.RULES,
     *names.RULES,
     *pairing.RULES,
     *acceptance.RULES,

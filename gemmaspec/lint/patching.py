@@ -1,4 +1,4 @@
-"""GS4xx: the patches that a profile lists, compared with those that it needs."""
+"""GS4xx: the patches that a profile lists, compared with those that it needs, and those for speed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gemmaspec import launcher
+from gemmaspec.lint.kv_cache import attention_backend
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.patching.bugs import bug_of
+from gemmaspec.patching.choice import Setting, covers, speed_patches, why_not
+from gemmaspec.patching.evidence import family_of
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -74,7 +78,7 @@ def only_optional(subject: Subject) -> Iterator[Issue]:
 @rule("GS403", "note")
 def needless(subject: Subject) -> Iterator[Issue]:
     """A listed patch that does nothing under this vLLM."""
-    for path, name in _places(subject):
+    for path, name in (*_places(subject), *_speed_places(subject)):
         patch = subject.patches.get(name)
         if not patch or (patch.text.speculation_only and not subject.method):
             continue
@@ -98,6 +102,70 @@ def unknown(subject: Subject) -> Iterator[Issue]:
         if name not in subject.patches:
             fix = f"did you mean {meant[name]}?" if name in meant else "list the patches with: gemmaspec patch list"
             yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
+
+
+@rule("GS405", "error", any_release=True)
+def wrong_list(subject: Subject) -> Iterator[Issue]:
+    """A patch for speed among those of defects, or the other way round; an unknown one in patches.speed."""
+    known = {patch.id for patch in speed_patches(subject.patches)}
+    for path, name in _places(subject):
+        if name in known:
+            message = f"{name} is a patch for speed, on which no start may depend"
+            yield Issue(path=path, message=message, fix="list it under patches.speed, or leave patches.speed at auto")
+    for path, name in _speed_places(subject):
+        if name not in subject.patches:
+            near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+            fix = f"did you mean {near[0]}?" if near else "list the patches with: gemmaspec patch list"
+            yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
+        elif name not in known:
+            message = f"{name} corrects a defect, so leaving it out would change what is served"
+            yield Issue(path=path, message=message, fix="list it under patches.required or patches.optional")
+
+
+@rule("GS406", "note")
+def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
+    """A patch for speed that the profile names, without measured cells for this vLLM, GPU, method and backend."""
+    setting = _setting(subject)
+    for path, name in _speed_places(subject):
+        patch = subject.patches.get(name)
+        if patch and patch.is_speed and not any(covers(claim, setting) for claim in patch.text.pays):
+            message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
+            fix = f"measure it: gemmaspec bench {subject.profile.name} --without {name}"
+            yield Issue(path=path, message=message, fix=fix)
+
+
+@rule("GS407", "note")
+def speed_of_a_build(subject: Subject) -> Iterator[Issue]:
+    """`patches.speed: auto` under a vLLM that is not a release: nothing was measured there, so nothing is taken."""
+    if subject.profile.patches.speed != "auto" or not subject.machine.gpus:
+        return
+    if launcher.PUBLISHED_RELEASE.fullmatch(subject.vllm) or not any(speed_patches(subject.patches)):
+        return
+    message = f"is auto, and takes no patch with vLLM {subject.vllm}: only published releases were measured"
+    yield Issue(path=("patches", "speed"), message=message, fix="name the patches, or use a release of vLLM")
+
+
+def taken(subject: Subject) -> frozenset[str]:
+    """Return the patches for speed that the profile takes under this release."""
+    speed = subject.profile.patches.speed
+    if speed == "off":
+        return frozenset()
+    if not isinstance(speed, str):
+        return frozenset(speed)
+    setting = _setting(subject)
+    found = (one for one in speed_patches(subject.patches) if any(covers(claim, setting) for claim in one.text.pays))
+    return frozenset(patch.id for patch in found)
+
+
+def _setting(subject: Subject) -> Setting:
+    """Return how the profile's server runs under this release."""
+    capability = subject.machine.compute_capability
+    return Setting(
+        vllm=subject.vllm,
+        family=family_of(capability) or "",
+        method=subject.method or "none",
+        backend=attention_backend(subject, "target"),
+    )
 
 
 def _for_method(subject: Subject) -> Iterator[Need]:
@@ -182,4 +250,10 @@ def _places(subject: Subject) -> Iterator[tuple[Path, str]]:
             yield ("patches", kind, index), name
 
 
-RULES: Final = (missing, only_optional, needless, unknown)
+def _speed_places(subject: Subject) -> Iterator[tuple[Path, str]]:
+    speed = subject.profile.patches.speed
+    for index, name in enumerate([] if isinstance(speed, str) else speed):
+        yield ("patches", "speed", index), name
+
+
+RULES: Final = (missing, only_optional, needless, unknown, wrong_list, speed_unmeasured, speed_of_a_build)

@@ -7,6 +7,7 @@ from typing import Final
 
 from gemmaspec.finding import Severity
 from gemmaspec.lint.kv_cache import attention_backend
+from gemmaspec.lint.patching import taken
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.command import LEVEL
@@ -34,6 +35,8 @@ _PLAIN_STOPS: Final = {
 }
 """How a start with a plain model ends; the others stop in EAGLEConfig, which wants a vocab_size. dspark: the branch for
 other architectures in SpeculativeConfig.__post_init__, 0.26.0 to 0.33.0."""
+_SPLIT: Final = "triton-verify-split-kv"
+"""The patch that splits the cache for verification too."""
 _SHORT: Final = 4096
 """Tokens of context up to which a draft is not slowed down much by Triton's attention."""
 _ONE_BY_ONE: Final = frozenset({"draft_model", "mtp", "eagle", "eagle3"})
@@ -280,11 +283,14 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
         return
     if attention_backend(subject, "target") != "TRITON_ATTN":
         return
+    if _SPLIT in taken(subject):
+        return
     message = (
         f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts: with "
         "prompts of 8,192 tokens a 31B was slower with its assistant than without, on an H200"
     )
-    fix = "use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
+    named = f"list {_SPLIT} under patches.speed, " if _SPLIT in subject.patches and subject.runs(">=0.26") else ""
+    fix = f"{named}use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 

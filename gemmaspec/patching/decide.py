@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,9 +43,9 @@ class Verdict:
 
 
 def launcher_patch(patch: Patch, *, required: bool = True) -> launcher.Patch:
-    """Return a patch as the launcher reads it from a plan."""
-    compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=required), patch.id)
-    return compiled
+    """Return a patch as the launcher reads it from a plan, to be judged by its lines alone, whatever it is for."""
+    compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=False), patch.id)
+    return dataclasses.replace(compiled, required=required, purpose="defect")
 
 
 def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launcher.Patch, ...]:
@@ -70,13 +71,15 @@ def _collect(
     done[patch.id] = launcher_patch(patch)
 
 
-def needed_paths(patches: Iterable[launcher.Patch], version: str) -> frozenset[str]:
-    """Return every file that deciding these patches on that release would read."""
+def needed_paths(patches: Iterable[launcher.Patch]) -> frozenset[str]:
+    """Return every file that deciding these patches on that vLLM may read.
+
+    Those of all variants, because a file may be that of another release than the version states.
+    """
     paths: set[str] = set()
     for patch in patches:
-        variants = launcher.candidates(patch, version)
-        paths |= {edit.path for variant in variants for edit in variant.files}
-        paths |= {rule.path for rule in patch.superseded if variants}
+        paths |= {edit.path for variant in patch.variants for edit in variant.files}
+        paths |= {rule.path for rule in patch.superseded}
     return frozenset(paths)
 
 

@@ -1,4 +1,7 @@
-"""A patch folder: patch.yaml describes the bug and who needs the fix; one diff per range of releases."""
+"""A patch folder: patch.yaml describes the bug and who needs the fix, or what a patch for speed buys and where.
+
+There is one diff per range of releases.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec import data, launcher, strict_yaml
 from gemmaspec.errors import PatchError
+from gemmaspec.patching import evidence
 from gemmaspec.patching.diff import DiffFile, parse_diff
 from gemmaspec.patching.hashes import Rules, fingerprint, read_known
 from gemmaspec.sentences import sentence
@@ -42,15 +46,18 @@ class RequiredBy(_Written):
 
 
 class SupersededRule(_Written):
-    """A sign that vLLM fixed the bug itself: `contains` is in the code of `scope`.
+    """A sign that vLLM fixed the bug itself, compared as syntax trees.
 
-    Only words of code are compared: names, signs, whole strings. `lacks` names words that must be gone.
+    Either one of the statements in `fixed` stands where `was` stood, and the rest of the function is that of a known
+    release; `...` is any statements. Or `tree` is the digest of the function in a reviewed `release`.
     """
 
     path: str
-    scope: Scope
-    contains: str
-    lacks: Annotated[str, Field(min_length=0)] = ""
+    scope: str
+    was: Annotated[str, Field(min_length=0)] = ""
+    fixed: tuple[str, ...] = ()
+    release: Annotated[str, Field(min_length=0)] = ""
+    tree: Annotated[str, Field(min_length=0)] = ""
 
 
 class Upstream(_Written):
@@ -59,6 +66,15 @@ class Upstream(_Written):
     url: str = Field(pattern=r"^https://")
     state: Literal["open", "closed", "merged"]
     seen: str = Field(pattern=_DAY)
+
+
+class Claim(_Written):
+    """Where a speed patch was shown to pay: releases, GPUs, methods (`none`: no draft) and backends that ran."""
+
+    versions: str
+    gpus: tuple[Literal[tuple(evidence.FAMILIES)], ...] = Field(min_length=1)  # type: ignore[valid-type]
+    methods: tuple[str, ...] = Field(min_length=1)
+    backends: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9_]+$")], ...] = Field(min_length=1)
 
 
 class VariantText(_Written):
@@ -83,10 +99,14 @@ class PatchText(_Written):
     `symptom` describes in one sentence what goes wrong without the patch. `errors` are the exact error texts, in which
     … matches any text. `instead` is the workaround without the patch ("set serve.x: true"). `until` explains why the
     last range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
+
+    `purpose: speed` is for code that is slow and not wrong; `pays` says where evidence.json shows that the patch is
+    faster, and `dropped_in` is the release of vLLM that has it.
     """
 
     id: str = Field(pattern=_ID)
     title: str
+    purpose: Literal["defect", "speed"] = "defect"
     hole: str
     symptom: str | None = Field(default=None, pattern=r"^(?:[A-Z]|vLLM).*\.$", max_length=200)
     errors: tuple[str, ...] = ()
@@ -98,7 +118,9 @@ class PatchText(_Written):
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()
     needs: tuple[Annotated[str, Field(pattern=_ID)], ...] = ()
+    pays: tuple[Claim, ...] = ()
     until: str | None = None
+    dropped_in: str | None = Field(default=None, pattern=rf"^{launcher.VERSION_NUMBER}$")
     drop_when: str
     origin: str | None = None
     forwarded: str = Field(default="no", pattern=r"^(no|not-needed|https://.*)$")
@@ -129,6 +151,13 @@ class Patch:
     folder: Path
     text: PatchText
     variants: tuple[Variant, ...]
+    evidence: tuple[evidence.Run, ...] = ()
+    """Measured cells of a speed patch."""
+
+    @property
+    def is_speed(self) -> bool:
+        """Whether it makes vLLM faster, and does not correct it."""
+        return self.text.purpose == "speed"
 
     @property
     def id(self) -> str:
@@ -170,13 +199,16 @@ def load_patch(folder: Path) -> Patch:
     """
     file = folder / "patch.yaml"
     text = load_text(folder)
+    measured = evidence.read_evidence(folder)
     findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
+    findings += _speed_findings(text, measured) if text.purpose == "speed" else _defect_findings(text, measured)
     unused = {path.name for path in folder.glob("*.diff")} - {variant.diff for variant in text.variants}
     findings += [f"it does not name {name}" for name in sorted(unused)]
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
     rules = [rule.model_dump() for rule in text.superseded]
-    return Patch(folder=folder, text=text, variants=tuple(_load_variant(folder, item, rules) for item in text.variants))
+    variants = tuple(_load_variant(folder, item, rules) for item in text.variants)
+    return Patch(folder=folder, text=text, variants=variants, evidence=measured)
 
 
 def load_text(folder: Path) -> PatchText:
@@ -237,9 +269,46 @@ def _range_findings(text: PatchText) -> Iterator[str]:
 def _rule_findings(text: PatchText) -> Iterator[str]:
     for index, rule in enumerate(text.superseded):
         try:
-            launcher.check_path(rule.path)
+            compile_rule(rule)
         except ValueError as error:
-            yield f"superseded.{index}.path: {error}"
+            yield f"superseded.{index}{'.path' if rule.path in str(error) else ''}: {error}"
+
+
+def compile_rule(rule: SupersededRule) -> launcher.Rule:
+    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/ and code that is none."""
+    return launcher.Rule(**rule.model_dump())
+
+
+def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iterator[str]:
+    """Yield errors of what a speed patch claims: it is bounded, within its own ranges, and measured."""
+    ranges = [variant.versions for variant in text.variants]
+    bounds = [_RANGE.fullmatch(versions) for versions in ranges]
+    if not all(bounds):
+        return  # told with the ranges
+    if text.errors:
+        yield "errors: slow code prints no error; only a patch of a defect has errors"
+    if text.reviewed and not text.pays:
+        yield "pays: missing; a reviewed speed patch states where it was shown to pay, with cells in evidence.json"
+    first, last = [found for found in (bounds[0], bounds[-1]) if found]
+    for index, claim in enumerate(text.pays):
+        found = _RANGE.fullmatch(claim.versions)
+        if found is None or found[2] is None:
+            yield f"pays.{index}.versions: {claim.versions!r} is not like >=0.32.0,<0.33; no later release was measured"
+            return
+        low, high = launcher.release_key(found[1]), launcher.release_key(found[2])
+        if low < launcher.release_key(first[1]) or (last[2] and high > launcher.release_key(last[2])) or low >= high:
+            yield f"pays.{index}.versions: {claim.versions} is outside the releases that the patch is for"
+    if text.dropped_in and (not last[2] or launcher.release_key(last[2]) != launcher.release_key(text.dropped_in)):
+        yield f"dropped_in: is {text.dropped_in}, so the last range must end with <{text.dropped_in}"
+    yield from evidence.findings(text.id, ranges, text.pays, measured)
+
+
+def _defect_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iterator[str]:
+    for key in ("pays", "dropped_in"):
+        if getattr(text, key):
+            yield f"{key}: belongs to a patch with purpose: speed"
+    if measured:
+        yield f"{evidence.EVIDENCE_FILE} belongs to a patch with purpose: speed"
 
 
 UNWRITTEN: Final = "TODO"

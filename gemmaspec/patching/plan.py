@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmaspec import __version__, launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.launcher import Requirement
+from gemmaspec.launcher import Measured, Requirement
 from gemmaspec.patching.patch import Patch, Variant
 
 
@@ -21,21 +21,27 @@ def compile_plan(
     requires: Sequence[Requirement],
     patches: Mapping[str, Patch],
     *,
+    speed: Mapping[str, Sequence[Measured]] | None = None,
     drift: str = "warn",
     live_k: str = "",
 ) -> dict[str, Any]:
     """Return the plan of a profile: its patches in the order given, required ones first, and what it requires.
 
+    `speed` are the patches for speed, last, each with where it was shown to pay.
+
     `live_k` is the sha256 of the scheduler that goes with the plan; "" when k stays as it was started.
     The same input gives the same plan, byte for byte. Raise PatchError for an unknown patch (with the most similar id),
     a patch that is listed twice, and a requirement that the launcher cannot compare.
     """
-    names = [*required, *optional]
+    speed = speed or {}
+    names = [*required, *optional, *speed]
     for name in names:
         if name not in patches:
             raise PatchError(unknown_patch(name, patches), hint="ls patches/")
         if names.count(name) > 1:
             raise PatchError(f"patch {name} is listed twice; a patch is either required or optional")
+        if patches[name].is_speed != (name in speed):
+            raise PatchError(f"patch {name} is for speed, so no start depends on it; list it under patches.speed")
     _check_needs(names, patches)
     plan: dict[str, Any] = {
         "schema": 1,
@@ -43,7 +49,7 @@ def compile_plan(
         "gemmaspec": __version__,
         "drift": drift,
         "requires": [dataclasses.asdict(need) for need in requires],
-        "patches": [patch_entry(patches[name], required=name in required) for name in names],
+        "patches": [patch_entry(patches[name], required=name in required, where=speed.get(name, ())) for name in names],
     }
     if live_k:
         plan["live_k"] = live_k
@@ -77,15 +83,17 @@ def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
                 raise PatchError(f"patch {name} needs {need}, which {where}; list {need} before {name}")
 
 
-def patch_entry(patch: Patch, *, required: bool) -> dict[str, Any]:
-    """Return the plan's entry of one patch."""
+def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ()) -> dict[str, Any]:
+    """Return the plan's entry of one patch; `where` says where a speed patch was shown to pay."""
+    own = {"purpose": "speed", "needs": list(patch.text.needs), "where": [dataclasses.asdict(row) for row in where]}
     return {
         "id": patch.id,
         "title": patch.text.title,
         "required": required,
         "runner": patch.text.runner,
-        "superseded": [rule.model_dump() for rule in patch.text.superseded],
+        "superseded": [rule.model_dump(mode="json", exclude_defaults=True) for rule in patch.text.superseded],
         "variants": [_variant_entry(variant) for variant in patch.variants],
+        **(own if patch.is_speed else {}),
     }
 
 

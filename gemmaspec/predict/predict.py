@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec.predict.acceptance import Curve, curve
-from gemmaspec.predict.rows import NONE, Row, Setting
+from gemmaspec.predict.rows import NONE, Row, Setting, setting_json
 from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed
 
 QUANTILE: Final = 1.645
@@ -31,6 +31,8 @@ class Asked:
     """Conditional acceptance per token from elsewhere; used if no row has an acceptance."""
     with_curves: bool = True
     """Whether the rows' acceptance belongs to the requested pair; if not, only their step times are used."""
+    idle_alone: frozenset[str] = frozenset()
+    """Patches for speed that do nothing without speculation: rows without it are the same with and without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +70,17 @@ class Predicted:
 def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
     """Return every requested cell in each measured setting. Settings and methods are predicted separately.
 
-    Rows without speculation belong to every method of their setting, because a draft adds to their step.
+    Rows without speculation belong to every method of their setting, because a draft adds to their step. Rows with
+    different patches for speed have different settings.
     """
     settings = list(dict.fromkeys(row.setting for row in rows))
+    bare = {_alone(one, asked) for one in settings if _lent(rows, one, asked)} - {row.setting for row in rows if row.k}
+    settings = [one for one in settings if one not in bare]
     return tuple(one for setting in settings for one in _of_setting(rows, setting, asked))
 
 
 def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
     """Return a predicted row, in the form of a measured one."""
-    own = {"vllm": one.setting.vllm} if one.setting.vllm else {}
     return {
         "method": one.method,
         "k": one.k,
@@ -89,8 +93,7 @@ def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, A
         "interval": list(one.interval),
         "speedup": one.tokens_per_second / baseline.tokens_per_second if baseline else None,
         "measured": one.measured,
-        "compile": one.setting.compile,
-        **own,
+        **setting_json(one.setting),
     }
 
 
@@ -104,7 +107,7 @@ def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
 
 
 def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator[Predicted]:
-    own = [row for row in rows if row.setting == setting]
+    own = [row for row in rows if row.setting == setting] + _lent(rows, setting, asked)
     methods = list(dict.fromkeys(row.method for row in own if row.k)) or [asked.method or ""]
     known = {(row.method, row.k, row.concurrency, row.context) for row in own}
 
@@ -130,6 +133,19 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
                 yield row_of(NONE, cell, _surest(fits.values(), cell))
             else:
                 yield from (row_of(method, cell, fit.at(cell)) for method, fit in drafting.items())
+
+
+def _alone(setting: Setting, asked: Asked) -> Setting:
+    """Return the setting of the same server without speculation."""
+    return replace(setting, patches=tuple(one for one in setting.patches or () if one not in asked.idle_alone))
+
+
+def _lent(rows: Sequence[Row], setting: Setting, asked: Asked) -> list[Row]:
+    """Return rows without speculation for a setting that has none: those of the same patches that act there."""
+    base = _alone(setting, asked)
+    if base == setting or setting.patches is None or any(row.k == 0 and row.setting == setting for row in rows):
+        return []
+    return [row for row in rows if row.k == 0 and row.setting == base]
 
 
 def _fits(own: Sequence[Row], methods: Sequence[str], context: int) -> dict[str, Steps]:

@@ -29,10 +29,18 @@ class Setting:
     compile: str | bool | None = None
     """How the server was compiled, as reported by the measurement; None if unknown."""
     vllm: str | None = None
+    patches: tuple[str, ...] | None = ()
+    """The patches for speed that were in, sorted; None if they are not known."""
+    backend: str | None = None
+    """The attention backend that ran; None if unknown."""
 
     def __str__(self) -> str:
         said = [f"compile {json.dumps(self.compile)}"] if self.compile is not None else []
-        return ", ".join([*said, *([f"vLLM {self.vllm}"] if self.vllm else [])]) or "one setting"
+        said += [f"vLLM {self.vllm}"] if self.vllm else []
+        said += [self.backend] if self.backend else []
+        if self.patches != ():
+            said.append("patches unknown" if self.patches is None else f"with {' + '.join(self.patches)}")
+        return ", ".join(said) or "one setting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +90,11 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     return tuple(_row(row, f"{file}: row {number}") for number, row in enumerate(raw, 1))
 
 
-def row_json(row: Row) -> dict[str, Any]:
-    """Return one row in the format of a measured file."""
-    own = {"vllm": row.setting.vllm} if row.setting.vllm else {}
-    return {
-        "method": row.method,
-        "k": row.k,
-        "concurrency": row.concurrency,
-        "context": row.context,
-        "acceptance": list(row.acceptance),
-        "step_ms": row.step * 1000,
-        "tokens_per_second": row.tokens_per_second,
-        "compile": row.setting.compile,
-        **own,
-    }
+def setting_json(setting: Setting) -> dict[str, Any]:
+    """Return what a row says of its setting."""
+    own: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}
+    own |= {"patches": setting.patches and list(setting.patches)} if setting.patches != () else {}
+    return own | ({"attention_backend": setting.backend} if setting.backend else {})
 
 
 def _json(text: str, file: str) -> Any:
@@ -148,7 +147,12 @@ def _row(row: Mapping[str, Any], place: str) -> Row:
         context=_whole(row, "context", place, low=0, high=MAX_CONTEXT),
         acceptance=acceptance,
         tokens_per_second=_speed(row, (1 + sum(acceptance)) * concurrency, place),
-        setting=Setting(compile=_compile(row, place), vllm=_text(row, "vllm", place)),
+        setting=Setting(
+            compile=_compile(row, place),
+            vllm=_text(row, "vllm", place),
+            patches=_patches(row, place),
+            backend=_text(row, "attention_backend", place),
+        ),
         by_lot=row.get("acceptance_by") == "synthetic",
     )
 
@@ -213,6 +217,16 @@ def _compile(row: Mapping[str, Any], place: str) -> str | bool | None:
     if isinstance(value, int | str):
         return str(value)[:200]
     raise UsageError(f"{place}: compile is {_shown(value)}, and must be a word, true or false")
+
+
+def _patches(row: Mapping[str, Any], place: str) -> tuple[str, ...] | None:
+    """Return the patches for speed; a row without the key has none, and null means that they are unknown."""
+    value = row.get("patches", [])
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(one, str) and 0 < len(one) <= 100 for one in value):
+        raise UsageError(f"{place}: patches is {_shown(value)}, and must be a list of patches for speed")
+    return tuple(sorted(set(value)))
 
 
 def _text(row: Mapping[str, Any], key: str, place: str) -> str | None:

@@ -1,7 +1,7 @@
 """Types of a profile's values, with the checks that need only one field."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -67,6 +67,12 @@ def _model_ref(value: str) -> str:
     )
 
 
+def _speed(value: Any) -> Any:
+    if isinstance(value, list) or value in ("auto", "off"):
+        return value
+    raise ValueError("must be auto, off, or a list of patches for speed, such as [a, b]")
+
+
 def _env_name(value: str) -> str:
     if not _ENV_NAME.fullmatch(value):
         raise ValueError(f"{value!r} is not the name of an environment variable")
@@ -101,6 +107,7 @@ EnvName = Annotated[str, AfterValidator(_env_name)]
 Webhook = Annotated[Text, AfterValidator(webhook)]
 Word = Annotated[Text, BeforeValidator(_text_of_number)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
+Speed = Annotated[Literal["auto", "off"] | list[Name], BeforeValidator(_speed)]
 Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
 
 

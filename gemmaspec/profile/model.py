@@ -21,6 +21,7 @@ from gemmaspec.profile.fields import (
     Section,
     Size,
     Specifier,
+    Speed,
     Text,
     User,
     Version,
@@ -176,12 +177,15 @@ class Caches(Section):
 
 
 class Patches(Section):
-    """Patch ids. A required patch that does not fit stops the start; an optional one is skipped."""
+    """Patch ids. A required patch that does not fit stops the start; an optional one and one for speed are left out."""
 
     required: list[Name] = []
     """Patches without which the server must not start."""
     optional: list[Name] = []
     """Patches that are applied if they fit."""
+    speed: Speed = "auto"
+    """Patches that make vLLM faster: `auto` takes those whose measured cells cover the release, GPU, method and
+    attention backend; `off` takes none; a list takes those, wherever they fit."""
     drift: Literal["warn", "refuse"] = "warn"
     """What a start does if a patch fits, but to a function that no known release has."""
 
@@ -229,6 +233,8 @@ class Measured(Section):
     """max_model_len of the measured server, in tokens."""
     concurrency: Positive = 1
     """Concurrent requests."""
+    patches: list[Name] | None = None
+    """The patches for speed that were in."""
     target: Text | None = None
     """The measured target, if it is not the profile's own."""
     draft: Text | None = None

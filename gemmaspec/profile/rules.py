@@ -205,7 +205,8 @@ def _nodes(profile: Profile) -> Iterator[Mistake]:
 
 
 def _patch_twice(profile: Profile) -> Iterator[Mistake]:
-    both = [*profile.patches.required, *profile.patches.optional]
+    speed = profile.patches.speed
+    both = [*profile.patches.required, *profile.patches.optional, *([] if isinstance(speed, str) else speed)]
     for patch in sorted({patch for patch in both if both.count(patch) > 1}):
         yield Mistake(("patches",), f"{patch} is listed twice")
 

@@ -33,6 +33,8 @@ LIGHT: Final = (
     "uvloop", "xgrammar",
 )  # fmt: skip
 """The packages that vLLM's modules import at the top level, over all releases."""
+TRITON: Final = "triton==3.7.1"
+"""What vLLM 0.32 has on a GPU. It lies apart, because vLLM behaves differently where it can be imported."""
 _NEWEST_PYTHON: Final = (3, 13)
 """vLLM up to 0.19 needs a Python below 3.14."""
 
@@ -42,16 +44,37 @@ def prove_python(*, progress: Callable[[str], None]) -> Path:
 
     Raise EnvironmentMissing if packages cannot be found or installed; an incomplete environment is never used.
     """
-    folder = state_dir() / "runtimes" / f"prove-{_key()}"
-    interpreter, marker = folder / "bin" / "python", folder / "complete.json"
+    return _complete(f"prove-{_key()}", [TORCH, TRANSFORMERS, *LIGHT], _install, progress) / "bin" / "python"
+
+
+def triton_folder(interpreter: Path, *, progress: Callable[[str], None]) -> Path:
+    """Return a folder with Triton for probes of numbers; fill it first if it is missing (200 MB to read).
+
+    Raise EnvironmentMissing as prove_python does; Triton is published for Linux alone.
+    """
+
+    def install(uv: Uv, folder: Path) -> None:
+        progress(f"installing {TRITON} for Triton's interpreter")
+        uv.run("pip", "install", "--python", str(interpreter), "--no-deps", "--target", str(folder), TRITON)
+
+    version = TRITON.rpartition("==")[2]
+    return _complete(f"triton-{version}-py{_version()}-{platform.machine()}", [TRITON], install, progress)
+
+
+def _complete(
+    name: str, packages: list[str], install: Callable[[Uv, Path], None], progress: Callable[[str], None]
+) -> Path:
+    """Return a folder of the state that is complete; the first process to come fills it, others wait."""
+    folder = state_dir() / "runtimes" / name
+    marker = folder / "complete.json"
     if marker.is_file():
-        return interpreter
+        return folder
     waiting = "waiting for another gemmaspec process that builds the environment for probes"
-    with held_lock(folder.parent / f".{folder.name}.lock", waiting=lambda: progress(waiting)) as lock:
+    with held_lock(folder.parent / f".{name}.lock", waiting=lambda: progress(waiting)) as lock:
         if not marker.is_file():
-            _build(folder, lock, progress)
-            write_whole(marker, json.dumps({"schema": 1, "packages": [TORCH, TRANSFORMERS, *LIGHT]}) + "\n")
-    return interpreter
+            _build(folder, lock, install, progress)
+            write_whole(marker, json.dumps({"schema": 1, "packages": packages}) + "\n")
+    return folder
 
 
 def _key() -> str:
@@ -68,25 +91,28 @@ def _python() -> str:
     return sys.executable if sys.version_info[:2] <= _NEWEST_PYTHON else _version()
 
 
-def _build(folder: Path, lock: int, progress: Callable[[str], None]) -> None:
+def _build(folder: Path, lock: int, install: Callable[[Uv, Path], None], progress: Callable[[str], None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
-        uv = Uv(folder=folder, environment=uv_environment(), progress=progress, keep_open=(lock,))
-        progress(f"building an environment for probes: {TORCH}, {TRANSFORMERS}")
-        uv.run("venv", "--allow-existing", "--no-project", "--python", _python(), str(folder))
-        interpreter = folder / "bin" / "python"
-        overrides = folder / "overrides.txt"
-        overrides.write_text("triton ; sys_platform == 'never'\n", encoding="utf-8")  # 1 GB, useless on a CPU
-        target = ("--python", str(interpreter), "--link-mode", "copy", "--overrides", str(overrides))
-        uv.run("pip", "install", *target, TORCH, TRANSFORMERS, *LIGHT)
-        define_torchvision_operators(_site_packages(interpreter))
+        install(Uv(folder=folder, environment=uv_environment(), progress=progress, keep_open=(lock,)), folder)
     except OSError as error:
         raise unwritable(folder, error) from None
     except BaseException:
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
         raise
+
+
+def _install(uv: Uv, folder: Path) -> None:
+    uv.progress(f"building an environment for probes: {TORCH}, {TRANSFORMERS}")
+    uv.run("venv", "--allow-existing", "--no-project", "--python", _python(), str(folder))
+    interpreter = folder / "bin" / "python"
+    overrides = folder / "overrides.txt"
+    overrides.write_text("triton ; sys_platform == 'never'\n", encoding="utf-8")  # see TRITON
+    target = ("--python", str(interpreter), "--link-mode", "copy", "--overrides", str(overrides))
+    uv.run("pip", "install", *target, TORCH, TRANSFORMERS, *LIGHT)
+    define_torchvision_operators(_site_packages(interpreter))
 
 
 def _site_packages(interpreter: Path) -> Path:

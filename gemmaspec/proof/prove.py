@@ -20,7 +20,9 @@ from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.source import source_of
 
 PROBE: Final = "probe.py"
-_RUNNER: Final = Path(__file__).with_name("run_probes.py")
+NUMBERS: Final = "numbers.py"
+"""A probe of numbers; a patch that changes how a kernel computes has one."""
+RUNNER: Final = Path(__file__).with_name("run_probes.py")
 _QUIET: Final = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,9 +34,10 @@ _QUIET: Final = {
 _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 """Secrets that a probe does not get, because it is somebody else's code."""
 
-Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "unfit"]
-"""not-open: the probe passes on the stock tree, because the probe is wrong or vLLM fixed the bug. unfit: no diff
-applies."""
+Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "not-same", "unfit", "open", "closed"]
+"""not-open: the probe passes on the stock tree, because the probe is wrong or vLLM fixed the bug. not-same: patched
+kernels compute something else. unfit: no diff applies, and the probe did not run. open, closed: no diff applies to a
+folder; the probe finds the bug there, or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +58,22 @@ class Proof:
     variant: str | None
     stock: Observed | None
     patched: Observed | None
+    numbers: Observed | None = None
+    """The kernels' results on both trees, compared; None for a patch without a probe of numbers."""
     detail: str = ""
 
     @property
     def holds(self) -> bool:
-        """Whether the patch is proven there."""
-        return self.outcome == "proven"
+        """Whether the patch is proven there, or not needed."""
+        return self.outcome in ("proven", "closed")
 
 
 class Probes:
     """The process that runs probes; it starts with the first job and ends with the block."""
 
-    def __init__(self, interpreter: Path) -> None:
+    def __init__(self, interpreter: Path, triton: Callable[[], Path] | None = None) -> None:
         self._interpreter = interpreter
+        self._triton = triton
         self._process: subprocess.Popen[str] | None = None
         self._stack = contextlib.ExitStack()
 
@@ -77,24 +83,35 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, path: Sequence[Path], probes: Mapping[str, Path]) -> dict[str, Observed]:
+    def run(self, path: Sequence[Path], probes: Mapping[str, Path], **more: str) -> dict[str, Observed]:
         """Run probes with these folders first on sys.path, so that they import vllm from there."""
         process = self._process or self._start()
         assert process.stdin
         assert process.stdout
         job = {"path": [str(one) for one in path], "probes": {name: str(file) for name, file in probes.items()}}
+        job |= more
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
         answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         ended = {"state": "failed", "seen": "the process that runs probes ended"}
         return {name: Observed(**answer.get(name, ended)) for name in probes}
 
+    def compare(self, stock: Path, patched: Path, probes: Mapping[str, Path]) -> dict[str, Observed]:
+        """Run probes of numbers on both trees and compare what they computed."""
+        if not probes:
+            return {}
+        apart = [self._triton()] if self._triton else []
+        with tempfile.TemporaryDirectory(prefix="gemmaspec-numbers-") as keep:
+            first = self.run([stock, *apart], probes, keep=keep)
+            computed = {name: file for name, file in probes.items() if first[name].state == "counted"}
+            return {**first, **self.run([patched, stock, *apart], computed, keep=keep)}
+
     def _start(self) -> subprocess.Popen[str]:
         home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmaspec-prove-"))
         own = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
-            [str(self._interpreter), str(_RUNNER)],
+            [str(self._interpreter), str(RUNNER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -153,20 +170,31 @@ def _prove_release(
     plan = launcher.Plan(1, "", "", (), tuple(together.values()), "")
     results, changed = launcher.decide_plan(plan, release, read)
     decided = {result.patch.id: result for result in results}
-    files = {patch.id: patch.folder / PROBE for patch in claimed if decided[patch.id].state in ("applies", "drifted")}
+    fitting = [patch for patch in claimed if decided[patch.id].state in ("applies", "drifted")]
+    files, counts = ({one.id: one.folder / name for one in fitting} for name in (PROBE, NUMBERS))
+    counts = {name: file for name, file in counts.items() if file.is_file()}
     stock = probes.run([source], files) if files else {}
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:
-        overlay = launcher.build_overlay(source / "vllm", Path(folder), changed)
-        patched = probes.run([overlay or source, source], files) if files else {}
+        overlay = launcher.build_overlay(source / "vllm", Path(folder), changed) or source
+        patched = probes.run([overlay, source], files) if files else {}
+        numbers = probes.compare(source, overlay, counts)
     for patch in claimed:
-        yield _judge(patch, release, decided[patch.id], stock.get(patch.id), patched.get(patch.id))
+        looks = (stock.get(patch.id), patched.get(patch.id), numbers.get(patch.id))
+        yield judge(patch, release, decided[patch.id], *looks)
 
 
-def _judge(
-    patch: Patch, release: str, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
+def judge(
+    patch: Patch,
+    release: str,
+    result: launcher.PatchResult,
+    stock: Observed | None,
+    patched: Observed | None,
+    numbers: Observed | None = None,
 ) -> Proof:
-    """Return the proof that follows from the results on both trees."""
+    """Return the proof that follows from the results on both trees; None for one that the probe did not run on."""
     outcome, detail = _outcome(patch, result, stock, patched)
+    if outcome == "proven" and numbers and numbers.state != "same":
+        outcome, detail = ("not-same" if numbers.state == "different" else "broken-probe"), numbers.seen
     return Proof(
         patch=patch.id,
         release=release,
@@ -174,6 +202,7 @@ def _judge(
         variant=result.variant,
         stock=stock,
         patched=patched,
+        numbers=numbers,
         detail=detail,
     )
 
@@ -181,11 +210,15 @@ def _judge(
 def _outcome(
     patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> tuple[Outcome, str]:
-    if stock is None or patched is None:
+    if stock is None:
         return "unfit", f"the state of the patch is {result.state}"
     for where, look in (("stock", stock), ("patched", patched)):
-        if look.state == "failed":
+        if look and look.state == "failed":
             return "broken-probe", f"on the {where} tree: {look.seen}"
+    if patched is None:
+        return (
+            "open" if stock.state == "open" else "closed"
+        ), f"{stock.seen}; the state of the patch is {result.state}"
     if stock.state != "open":
         return "not-open", f"the probe passes on the stock tree: {stock.seen}"
     if patched.state != "closed":

@@ -14,6 +14,7 @@ LETTERS: Final = {
     "broken-probe": "B",
     "not-open": "O",
     "not-closed": "N",
+    "not-same": "D",
     "unfit": "U",
 }
 LEGEND: Final = {
@@ -21,6 +22,7 @@ LEGEND: Final = {
     "B": "the probe itself failed, or saw an error that patch.yaml does not list",
     "O": "the probe did not find the bug in the unpatched release",
     "N": "the probe found the bug in the patched release too",
+    "D": "patched kernels compute something else than those of the release",
     "U": "the patch does not apply",
     ".": "the release is outside the patch's ranges",
 }
@@ -59,13 +61,15 @@ def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, enviro
 
 def _seen(proofs: Sequence[Proof]) -> list[str]:
     """Return lines with what the probes saw; equal texts of several releases are listed once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for proof in proofs:
-        looks = (proof.stock.seen if proof.stock else proof.detail, proof.patched.seen if proof.patched else "")
-        found.setdefault(looks, []).append(proof.release)
+        stock = proof.stock.seen if proof.stock else proof.detail
+        numbers = proof.numbers.seen if proof.numbers else ""
+        found.setdefault((stock, proof.patched.seen if proof.patched else "", numbers), []).append(proof.release)
     lines = []
-    for (stock, patched), releases in found.items():
+    for (stock, patched, numbers), releases in found.items():
         lines += [f"- {_span(releases)}", f"  - as released: {_code(stock)}", f"  - patched: {_code(patched)}"]
+        lines += [f"  - numbers, patched against released: {_code(numbers)}"] if numbers else []
     return lines
 
 

@@ -12,7 +12,7 @@ writes OUTDIR/NAME for each name, by default tiny-target and tiny-draft:
 vLLM's bugs in such a pairing depend on window, KV sharing and head sizes, but not on width and depth. The heads are
 trained on tiny-target, which is made first if OUTDIR lacks it.
 
-Target and draft are taught the conversation of talk.py, and to repeat SENTENCE for ever when they are told to count or
+Target and draft learn the conversation of talk.py, and to repeat SENTENCE for ever when they are told to count or
 explain. The draft and the heads learn a wrong successor for a few of the words, so that some guesses are rejected.
 
 This script runs in the runtime's own Python. It needs only torch, transformers (5.5 or newer; 5.8 for the heads) and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -84,11 +84,13 @@ def field_of(
     loads: Sequence[int],
     knobs: Sequence[str] = (),
     memory: Mapping[str, int] | None = None,
+    patched: Collection[str] = (),
 ) -> Field:
     """Return the arms of `base` and of the other profiles of its target.
 
     `ks` replaces the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm in addition to its own, and
-    `memory` has the bytes of each profile's draft. Raises UsageError if the target alone is the only arm left.
+    `memory` has the bytes of each profile's draft;
+    `patched` are profiles that take patches for speed. Raises UsageError if the target alone is the only arm left.
     """
     left_out = {one.name: why for one in others if (why := _unlike(one, base, loads))}
     compared = [base, *(one for one in others if one.name not in left_out)]
@@ -107,18 +109,9 @@ def field_of(
     alone = Arm(profile=base.name, method=NONE, k=0)
     return Field(
         arms=(alone, *first, *more),
-        knobs=tuple(knob for one in compared for knob in _knobs(one, knobs)),
+        knobs=tuple(knob for one in compared for knob in _knobs(one, knobs, patched=one.name in patched)),
         left_out=left_out,
     )
-
-
-def shares_start(one: Arm, other: Arm) -> bool:
-    """Return whether both can be measured on one start of a server.
-
-    Every arm takes its own: k that changes in a running server costs what it costs after a fresh start only with some
-    releases and methods (docs/explanations/measured-speed.md). Where it is known to hold, arms of one family share.
-    """
-    return one == other
 
 
 def with_knob(arm: Arm, knob: Arm) -> Arm:
@@ -167,10 +160,12 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
         )
 
 
-def _knobs(profile: Profile, asked: Sequence[str]) -> Iterator[Arm]:
-    """Yield what is tried on the fastest arm: what was asked for, then the other runner, attention and graphs."""
+def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator[Arm]:
+    """Yield what is tried on the fastest arm: what was asked for, then patches, runner, attention and graphs."""
     for text in asked:
         yield _knob(profile, text, text)
+    if patched:
+        yield _knob(profile, "without patches for speed", "patches.speed=off")
     vllm = vllm_of(profile)
     if profile.machine == "cpu":  # neither Triton, which model runner v2 needs, nor graphs
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemmaspec.bench.page import alone, remarks
+from gemmaspec.bench.patchset import patch_set, said
 from gemmaspec.bench.result import mark_of, spread_of
 from gemmaspec.cli.text import table
 
@@ -32,7 +33,12 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     where = ", ".join(_where(document))
     yield f"{document['profile']} on {where}"
     yield ""
-    yield from table.lines(_COLUMNS, [_cells(row, alone(row, rows)) for row in rows], width=width, indent="  ")
+    cells = [_cells(row, alone(row, rows)) for row in rows]
+    columns: tuple[table.Column, ...] = _COLUMNS
+    if any(patch_set(row) for row in rows):
+        columns = (*_COLUMNS[:2], table.Column("patches"), *_COLUMNS[2:])
+        cells = [(*cell[:2], said(row), *cell[2:]) for cell, row in zip(cells, rows, strict=True)]
+    yield from table.lines(columns, cells, width=width, indent="  ")
     yield from (f"  {one}" for one in remarks(document))
 
 

@@ -37,7 +37,12 @@ def lines(found: Comparison, a: str, b: str, *, width: int | None) -> Iterator[s
     if not found.differences:
         yield "  nothing: the same profile, stack and settings"
     yield ""
-    yield from table.lines(_COLUMNS, [_cells(change) for change in found.changes], width=width, indent="  ")
+    patched = any(change.patches != "none" for change in found.changes)
+    columns = (*_COLUMNS[:2], table.Column("patches", rank=1), *_COLUMNS[2:]) if patched else _COLUMNS
+    cells = [_cells(change) for change in found.changes]
+    if patched:
+        cells = [(*row[:2], change.patches, *row[2:]) for row, change in zip(cells, found.changes, strict=True)]
+    yield from table.lines(columns, cells, width=width, indent="  ")
     for name, side in ((found.only_a, "A"), (found.only_b, "B")):
         yield from (f"  only in {side}: {one}" for one in name)
     if not all(one.steady for one in found.changes):

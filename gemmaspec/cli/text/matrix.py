@@ -21,6 +21,7 @@ LETTERS: Final = {
     "applied": ("p", "green"),
     "superseded": ("s", "cyan"),
     "not-needed": ("n", "dim"),
+    "left-out": ("o", "yellow"),
     "conflict": ("C", "bold red"),
     "ambiguous": ("T", "bold red"),
     "missing": ("M", "bold red"),
@@ -33,6 +34,7 @@ LEGEND: Final = {
     "applied": "already applied",
     "superseded": "superseded: this vLLM has fixed the bug",
     "not-needed": "not needed",
+    "left-out": "left out: for speed, and the server runs without it",
     "conflict": "conflict",
     "ambiguous": "ambiguous: its lines occur several times",
     "missing": "missing: the file does not exist",
@@ -145,6 +147,9 @@ def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
         ):
             yield Text(f"{verdict.patch} on {cell.place}: {verdict.state}", "bold")
             yield from (_plain(f"  {detail}") for detail in details)
+        elif verdict.state == "superseded" and verdict.detail:
+            yield Text(f"{verdict.patch} on {cell.place}: superseded", "bold")
+            yield _plain(f"  {verdict.detail}")
 
 
 def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
@@ -161,6 +166,7 @@ def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
             yield _plain(f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
             yield from (_plain(f"    expected | {line}") for line in file.expected)
             yield from (_plain(f"       found | {line}") for line in file.found)
+        yield from [_plain(f"  {verdict.detail}")] if verdict.detail else []
 
 
 def _plain(line: str) -> Text:

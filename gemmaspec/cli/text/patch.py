@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
+from gemmaspec.cli.text import evidence, table
 from gemmaspec.cli.text.finding import of_profile
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
@@ -124,7 +124,15 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
 
 def _row(patch: Patch) -> tuple[str, ...]:
     unreviewed = "" if patch.text.reviewed else "unreviewed; "
-    return patch.id, _range(patch), f"{unreviewed}{_users(patch.id)}", patch.text.title
+    users = _takers(patch) if patch.is_speed else _users(patch.id)
+    return patch.id, _range(patch), f"{unreviewed}{users}", patch.text.title
+
+
+def _takers(patch: Patch) -> str:
+    """Return which servers take a patch for speed by themselves."""
+    gpus = dict.fromkeys(one for claim in patch.text.pays for one in claim.gpus)
+    methods = dict.fromkeys(one for claim in patch.text.pays for one in claim.methods)
+    return f"speed: {', '.join(methods)} on {', '.join(gpus)}" if gpus else "speed: nothing measured yet"
 
 
 def show(patches: PatchSet, name: str, *, as_json: bool) -> None:
@@ -146,7 +154,7 @@ def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
     """Print what a patch is for."""
     patch = _only(patches, name)
     if as_json:
-        output.json_data(_summary(patch) | _explanation(patch))
+        output.json_data(_summary(patch) | _explanation(patch) | evidence.document(patch))
         return
     output.data(f"{patch.id}: {patch.text.title}\n")
     for head, lines in _paragraphs(patch):
@@ -157,7 +165,9 @@ def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
 
 def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     text = patch.text
-    yield "The bug", [text.hole]
+    yield "What is slow" if patch.is_speed else "The bug", [text.hole]
+    if patch.is_speed:
+        yield from evidence.paragraphs(patch)
     if text.errors:
         yield "Errors in the log without the patch", list(text.errors)
     yield (
@@ -170,13 +180,18 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     )
     runner = "both model runners" if text.runner == "any" else f"model runner {text.runner} only"
     yield "When it takes effect", [f"with {runner}" + (", only with speculation" if text.speculation_only else "")]
-    yield "Who needs it", [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}", _users(patch.id)]
+    who = [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}"]
+    yield ("Who gains", who) if patch.is_speed else ("Who needs it", [*who, _users(patch.id)])
     if text.needs:
         yield "Patches it needs", list(text.needs)
     if text.until:
         yield "Why not for later releases", [text.until]
     if text.superseded:
-        rules = [f"{rule.scope or 'the file'} in {rule.path} contains {rule.contains}" for rule in text.superseded]
+        rules = [
+            f"{rule.scope} in {rule.path} is "
+            + (f"that of {rule.release}" if rule.tree else "fixed in words of its own")
+            for rule in text.superseded
+        ]
         yield "How a vLLM with its own fix is detected", rules
     seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
     yield "What upstream says", seen or ["no known thread"]
@@ -209,6 +224,7 @@ def _summary(patch: Patch) -> dict[str, Any]:
 
     return {
         "id": patch.id,
+        "purpose": patch.text.purpose,
         "title": patch.text.title,
         "versions": [variant.versions for variant in patch.text.variants],
         "reviewed": patch.text.reviewed,

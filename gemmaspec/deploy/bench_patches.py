@@ -1,0 +1,63 @@
+"""Patches for speed as arms of `bench`: the profile's own, none, some, or all but one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from gemmaspec import data
+from gemmaspec.bench.cells import Arm
+from gemmaspec.errors import UsageError
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.model import Profile
+from gemmaspec.stack.speed import speed_choice
+
+OWN: Final = "speed"
+"""The patches that the profile takes."""
+NONE: Final = "none"
+WITHOUT: Final = "without "
+
+
+def patch_arms(arms: Sequence[Arm], sets: Sequence[str], profile: str, overrides: Sequence[str]) -> tuple[Arm, ...]:
+    """Return each arm with each set of patches for speed; arms that would run the same are measured once.
+
+    A set is `speed`, `none`, ids joined by +, or `without ID`. Raises UsageError for an id that the profile does not
+    take, and where all sets are the same; PatchError for an unknown id or a patch of a defect.
+    """
+    if not sets:
+        return tuple(arms)
+    shelf = Shelf(data.patch_folders())
+    found: dict[tuple[str, int, frozenset[str]], Arm] = {}
+    for arm in arms:
+        for wanted in sets:
+            plain = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.no_spec).profile
+            own = replace(arm, patches=wanted, overrides=(*arm.overrides, *_override(wanted, plain, shelf, arm)))
+            run = load_profile(profile, overrides=(*overrides, *own.overrides), no_spec=arm.no_spec).profile
+            found.setdefault((arm.method, arm.k, frozenset(speed_choice(run, shelf).taken)), own)
+    if len(found) == len(arms) and len(sets) > 1:
+        raise UsageError(_all_same(profile, overrides, shelf), hint=f"gemmaspec up {profile} --dry-run")
+    return tuple(found.values())
+
+
+def _override(wanted: str, profile: Profile, shelf: Shelf, arm: Arm) -> tuple[str, ...]:
+    if wanted == OWN:
+        return ()
+    if wanted == NONE:
+        return ("patches.speed=off",)
+    if not wanted.startswith(WITHOUT):
+        return (f"patches.speed=[{', '.join(wanted.split('+'))}]",)
+    left = wanted.removeprefix(WITHOUT)
+    taken = list(speed_choice(profile, shelf).taken)
+    if left not in taken and not arm.no_spec:
+        takes = ", ".join(taken) or "none"
+        raise UsageError(f"--without {left}: {profile.name} does not take it; the patches for speed here are {takes}")
+    rest = [one for one in taken if one != left and left not in shelf[one].text.needs]
+    return (f"patches.speed=[{', '.join(rest)}]",) if rest else ("patches.speed=off",)
+
+
+def _all_same(profile: str, overrides: Sequence[str], shelf: Shelf) -> str:
+    choice = speed_choice(load_profile(profile, overrides=overrides).profile, shelf)
+    why = "; ".join(f"{name}: {text}" for name, text in choice.left_out.items()) or "there are none"
+    return f"{profile} takes no patch for speed that these sets could differ in ({why}); name one: --patches ID,none"

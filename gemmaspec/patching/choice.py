@@ -1,0 +1,153 @@
+"""Which speed patches a start takes: those whose evidence covers it, none, or those that the profile names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gemmaspec import launcher
+from gemmaspec.errors import PatchError
+from gemmaspec.patching.patch import Claim, Patch
+
+Speed = str | Sequence[str]
+"""`auto`, `off`, or the ids of patches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One way in which a server may come to run: a release, on a family of GPUs."""
+
+    vllm: str
+    family: str
+    capability: str = ""
+    """The GPU's compute capability, to be found on the machine at the start; "" if the profile names the machine."""
+    method: str
+    """`none` without speculation."""
+    backend: str | None
+    """The attention backend that will run; None if unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a plan takes."""
+
+    taken: Mapping[str, tuple[launcher.Measured, ...]] = field(default_factory=dict)
+    """Where each patch has evidence, in the order in which they are applied; empty for one that the profile names."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why each other speed patch is not taken."""
+
+
+def choose(speed: Speed, settings: Sequence[Setting], patches: Mapping[str, Patch], *, why_none: str = "") -> Choice:
+    """Return the speed patches of a profile. `settings` are all ways in which its server may run.
+
+    `why_none` says why there are none. Raise PatchError for a list with an unknown patch or one of a defect.
+    """
+    if speed == "off":
+        return Choice()
+    if not isinstance(speed, str):
+        for name in speed:
+            _check_named(name, patches)
+        return Choice(taken=dict.fromkeys(speed, ()))
+    rows: dict[str, tuple[launcher.Measured, ...]] = {}
+    left_out: dict[str, str] = {}
+    for patch in speed_patches(patches):
+        covered = [one for one in settings if any(covers(claim, one) for claim in patch.text.pays)]
+        if covered:
+            rows[patch.id] = tuple(launcher.Measured(one.vllm, one.capability) for one in covered)
+        else:
+            left_out[patch.id] = why_none or why_not(patch, settings)
+    return _in_order(rows, left_out, patches)
+
+
+def _in_order(
+    rows: Mapping[str, tuple[launcher.Measured, ...]], left_out: dict[str, str], patches: Mapping[str, Patch]
+) -> Choice:
+    """Return a choice in which every patch comes after the speed patches that it needs."""
+    taken: dict[str, tuple[launcher.Measured, ...]] = {}
+    waiting = list(rows)
+    while waiting:
+        ready = [one for one in waiting if not _lacks(patches[one], taken, patches)]
+        if not ready:
+            left_out |= {one: f"needs {_lacks(patches[one], taken, patches)}, which is left out" for one in waiting}
+            break
+        taken |= {one: rows[one] for one in ready}
+        waiting = [one for one in waiting if one not in taken]
+    return Choice(taken=taken, left_out=left_out)
+
+
+def _lacks(patch: Patch, taken: Mapping[str, object], patches: Mapping[str, Patch]) -> str:
+    """Return the first speed patch that a patch needs and that is not taken; "" if there is none."""
+    needs = (one for one in patch.text.needs if one in patches and patches[one].is_speed)
+    return next((one for one in needs if one not in taken), "")
+
+
+def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
+    """Yield every valid speed patch, in order of id. An invalid folder stops no start, and `patch list` tells it."""
+    for name in patches:
+        try:
+            patch = patches[name]
+        except PatchError:
+            continue
+        if patch.is_speed:
+            yield patch
+
+
+def covers(claim: Claim, setting: Setting) -> bool:
+    """Return whether a patch was shown to pay there."""
+    return all(inside(claim, setting) for *_, inside in _PARTS)
+
+
+def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
+    """Return what the evidence of a patch does not cover."""
+    claims, left = patch.text.pays, list(settings)
+    if not claims:
+        return "no cells show yet that it pays"
+    for what, unknown, said, inside in _PARTS:
+        kept = [one for one in left if any(inside(claim, one) for claim in claims)]
+        if not kept:
+            names = sorted({said(one) for one in left} - {""})
+            return f"it was not measured with {what} {' or '.join(names)}" if names else unknown
+        left = kept
+    return "it was measured with other combinations of GPU, vLLM, method and attention backend"
+
+
+_Part = tuple[str, str, Callable[[Setting], str], Callable[[Claim, Setting], bool]]
+_PARTS: Final[tuple[_Part, ...]] = (
+    (
+        "GPUs of the family",
+        "the family of the GPU is not known",
+        lambda one: one.family,
+        lambda claim, one: one.family in claim.gpus,
+    ),
+    (
+        "vLLM",
+        "the release of vLLM is not known",
+        lambda one: one.vllm,
+        lambda claim, one: launcher.range_contains(claim.versions, one.vllm),
+    ),
+    (
+        "the method",
+        "the method is not known",
+        lambda one: one.method,
+        lambda claim, one: one.method in claim.methods,
+    ),
+    (
+        "the attention backend",
+        "which attention backend vLLM chooses is not known",
+        lambda one: one.backend or "",
+        lambda claim, one: one.backend in claim.backends,
+    ),
+)
+
+
+def _check_named(name: str, patches: Mapping[str, Patch]) -> None:
+    """Raise PatchError for what cannot be in a list of speed patches."""
+    speed = sorted(patch.id for patch in speed_patches(patches))
+    if name not in patches:
+        near = difflib.get_close_matches(name, speed, n=1, cutoff=0.5)
+        known = f"did you mean {near[0]}?" if near else f"the speed patches are {', '.join(speed) or 'none'}"
+        raise PatchError(f"patches.speed: unknown patch {name}; {known}", hint="gemmaspec patch list")
+    if not patches[name].is_speed:
+        raise PatchError(f"patches.speed: {name} corrects a defect; list it under patches.required or patches.optional")

@@ -1,0 +1,197 @@
+"""evidence.json: the measured cells that show what a speed patch buys, with their provenance.
+
+A row has the form in which `bench` writes it. Two rows of one run that differ in this patch only are a pair.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, ValidationError
+
+from gemmaspec import launcher
+from gemmaspec.errors import PatchError
+from gemmaspec.sentences import sentence
+
+if TYPE_CHECKING:
+    from gemmaspec.patching.patch import Claim
+
+EVIDENCE_FILE: Final = "evidence.json"
+MAX_BYTES: Final = 8 * 1024 * 1024
+FAMILIES: Final = {
+    "ampere": ("8.0", "8.6"),
+    "ada": ("8.9",),
+    "hopper": ("9.0",),
+    "blackwell": ("10.0", "10.3"),
+    "blackwell-rtx": ("12.0",),
+    "gb10": ("12.1",),
+}
+"""Families of GPUs that share kernels and their tables, by compute capability (NVIDIA's list of CUDA GPUs)."""
+LEAST_GAIN: Final = 1.03
+"""The gain at which a pair shows something: the same cell measured again differs by up to 3 %."""
+
+Words = Annotated[str, Field(min_length=1, max_length=2000)]
+Seconds = Annotated[FiniteFloat, Field(gt=0)]
+
+
+class Row(BaseModel):
+    """One measured cell; keys that are not needed to compare cells may be there too."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+    method: Words
+    k: Annotated[StrictInt, Field(ge=0, le=64)]
+    concurrency: Annotated[StrictInt, Field(ge=1)]
+    context: Annotated[StrictInt, Field(ge=0)]
+    tokens_per_second: Seconds
+    step_ms: Seconds
+    ttft_ms: Seconds | None = None
+    compile: str | bool | None
+    vllm: Annotated[str, Field(pattern=rf"^(?:{launcher.PUBLISHED_RELEASE.pattern})$")]
+    attention_backend: Words
+    patches: tuple[Words, ...]
+    """The speed patches that were in."""
+
+    def but(self, patch: str) -> tuple[Any, ...]:
+        """Return everything that two rows of a pair share."""
+        others = frozenset(self.patches) - {patch}
+        cell = (self.method, self.k, self.concurrency, self.context)
+        return (*cell, self.compile, self.vllm, self.attention_backend, others)
+
+
+class Run(BaseModel):
+    """Cells of one machine on one day."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    machine: Words
+    gpu: Words
+    """As nvidia-smi names it."""
+    capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
+    """Compute capability."""
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    source: Words
+    note: str = Field(default="", max_length=4000)
+    rows: tuple[Row, ...] = Field(min_length=1)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, populate_by_name=True)
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    runs: tuple[Run, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One cell with and without a patch, in the same run."""
+
+    run: Run
+    without: Row
+    having: Row
+
+    @property
+    def step_gain(self) -> float:
+        """How many times faster a step is with the patch."""
+        return self.without.step_ms / self.having.step_ms
+
+    @property
+    def first_token_gain(self) -> float | None:
+        """How many times earlier the first token comes; None if it was not measured."""
+        if self.without.ttft_ms is None or self.having.ttft_ms is None:
+            return None
+        return self.without.ttft_ms / self.having.ttft_ms
+
+    @property
+    def gain(self) -> float:
+        """The larger of both, because a patch is for steps or for prompts."""
+        return max(self.step_gain, self.first_token_gain or 0.0)
+
+
+def family_of(capability: str | None) -> str | None:
+    """Return the family of GPUs with a compute capability; None for an unknown one."""
+    return next((name for name, members in FAMILIES.items() if capability in members), None)
+
+
+def read_evidence(folder: Path) -> tuple[Run, ...]:
+    """Return the measured runs of a patch; none if it has no evidence. Raise PatchError for an invalid file."""
+    file = folder / EVIDENCE_FILE
+    if not file.is_file():
+        return ()
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise PatchError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for measured cells")
+        return _File.model_validate(json.loads(file.read_bytes())).runs
+    except OSError as error:
+        raise PatchError(f"cannot read {file}: {error.strerror}") from None
+    except ValidationError as error:
+        said = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {sentence(one)}" for one in error.errors()]
+        raise PatchError("\n".join(f"{file}: {line}" for line in said[:10])) from None
+    except (ValueError, RecursionError):
+        raise PatchError(f"{file}: not JSON") from None
+
+
+def pairs_of(patch: str, runs: Sequence[Run]) -> tuple[Pair, ...]:
+    """Return every pair of cells; of cells that a run measured several times, the one in the middle."""
+    found = []
+    for run in runs:
+        sides: dict[tuple[Any, ...], tuple[list[Row], list[Row]]] = {}
+        for row in run.rows:
+            sides.setdefault(row.but(patch), ([], []))[patch in row.patches].append(row)
+        found += [Pair(run=run, without=_middle(a), having=_middle(b)) for a, b in sides.values() if a and b]
+    return tuple(found)
+
+
+def _middle(rows: Sequence[Row]) -> Row:
+    middle = statistics.median_low([row.step_ms for row in rows])
+    return next(row for row in rows if row.step_ms == middle)
+
+
+def supporting(claim: Claim, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Return the pairs that were measured where a claim says that the patch pays."""
+    return tuple(
+        pair
+        for pair in pairs
+        if family_of(pair.run.capability) in claim.gpus
+        and launcher.range_contains(claim.versions, pair.having.vllm)
+        and pair.having.method in claim.methods
+        and pair.having.attention_backend in claim.backends
+    )
+
+
+def findings(patch: str, ranges: Sequence[str], claims: Sequence[Claim], runs: Sequence[Run]) -> Iterator[str]:
+    """Yield what is wrong with the evidence of a speed patch; `ranges` are the releases that it is written for."""
+    if claims and not runs:
+        yield f"{EVIDENCE_FILE} is missing, so nothing shows that the patch pays; measure it, or remove pays"
+        return
+    claimed = {family for claim in claims for family in claim.gpus}
+    for run in runs:
+        if claims and (family := family_of(run.capability)) not in claimed:
+            what = family or f"of compute capability {run.capability}"
+            yield f"{EVIDENCE_FILE}: its cells of {run.machine} are of another machine: it is {what}, not in pays.gpus"
+        others = sorted({row.vllm for row in run.rows if not any(launcher.range_contains(r, row.vllm) for r in ranges)})
+        if others:
+            yield f"{EVIDENCE_FILE}: its cells of vLLM {', '.join(others)} are of another release than the patch is for"
+    pairs = pairs_of(patch, runs)
+    for index, claim in enumerate(claims):
+        yield from (f"pays.{index}: {text}" for text in _unshown(claim, pairs))
+
+
+def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield every combination of a claim for which no cells show that the patch pays."""
+    for family in claim.gpus:
+        for method in claim.methods:
+            for backend in claim.backends:
+                one = claim.model_copy(update={"gpus": (family,), "methods": (method,), "backends": (backend,)})
+                own = supporting(one, pairs)
+                best = max((pair.gain for pair in own), default=0.0)
+                where = f"{method} on {family} with {backend} and vLLM {claim.versions}"
+                if not own:
+                    yield f"no cells with and without the patch for {where} in {EVIDENCE_FILE}"
+                elif best < LEAST_GAIN:
+                    yield f"the best cell for {where} is {best:.2f} times as fast, which is within the noise"

@@ -1,0 +1,67 @@
+"""How a profile's server may come to run, as far as the profile states it, and which speed patches it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gemmaspec.patching.choice import Choice, Setting, choose
+from gemmaspec.patching.evidence import FAMILIES, family_of
+from gemmaspec.patching.patch import Patch
+from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.drafting import method_run
+from gemmaspec.releases.facts import releases
+
+NO_DRAFT: Final = "none"
+"""The method of a server without speculation, in evidence as in measured rows."""
+
+
+def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choice:
+    """Return the speed patches of a profile's plan, and why the others are left out.
+
+    Raise PatchError for a list in `patches.speed` with an unknown patch or one of a defect.
+    """
+    chosen = choose(profile.patches.speed, tuple(settings_of(profile)), patches, why_none=_why_none(profile))
+    if profile.speculative:
+        return chosen
+    idle = [name for name in chosen.taken if patches[name].text.speculation_only]
+    return Choice(
+        taken={name: rows for name, rows in chosen.taken.items() if name not in idle},
+        left_out={**chosen.left_out, **dict.fromkeys(idle, "only speculation needs it")},
+    )
+
+
+def settings_of(profile: Profile) -> Iterator[Setting]:
+    """Yield every release and family of GPUs on which the server may run; none without GPUs."""
+    machine, stated = MACHINES[profile.machine], vllm_of(profile)
+    if machine.compute_capability:
+        gpus = [(machine.compute_capability, "")]
+    else:
+        gpus = [(one, one) for members in FAMILIES.values() for one in members if machine.gpus]
+    for vllm in releases() if stated is None else [stated] if stated in releases() else []:
+        for capability, unknown in gpus:
+            yield Setting(
+                vllm=vllm,
+                family=family_of(capability) or "",
+                capability=unknown,
+                method=_method(profile, vllm),
+                backend=backend_of(profile, vllm, capability=capability),
+            )
+
+
+def _why_none(profile: Profile) -> str:
+    stated = vllm_of(profile)
+    if not MACHINES[profile.machine].gpus:
+        return f"it is for GPUs, and the machine {profile.machine} has none"
+    if stated is None or stated in releases():
+        return ""
+    return f"vLLM {stated} is not a known release, and only releases were measured"
+
+
+def _method(profile: Profile, vllm: str) -> str:
+    asked = profile.speculative.method if profile.speculative else None
+    called = profile.draft.model.rstrip("/").rpartition("/")[2] if profile.draft else None
+    return method_run(asked, vllm, head=None, called=called) or NO_DRAFT

@@ -1,0 +1,26 @@
+"""The released kernels and the patched ones, in Triton's interpreter: do they give a token the same?
+
+Batches, bounds and their reasons are those of triton-verify-split-kv; here a request has 9 to 16 new tokens.
+"""
+
+import runpy
+from pathlib import Path
+
+import interpreted
+import torch
+from interpreted import Batch
+
+shared = runpy.run_path(str(Path(__file__).parent.with_name("triton-verify-split-kv") / "numbers.py"))
+FULL, SLIDING = shared["FULL"], shared["SLIDING"]
+
+BATCHES = {
+    "full, 16 tokens, graph padding": Batch(new=(16, 16), cached=(100, 0), **FULL, **shared["PADDED"]),
+    "sliding, 16 tokens, graph padding": Batch(new=(16, 16), cached=(100, 0), **SLIDING, **shared["PADDED"]),
+    "full, ragged": Batch(new=(9, 1, 13), cached=(63, 40, 7), **FULL),
+    "sliding, ragged, float16": Batch(new=(9, 1, 13), cached=(63, 40, 7), **SLIDING, dtype=torch.float16),
+    "full, scores of -200": Batch(new=(9, 2), cached=(63, 30), **FULL, scores=-200.0),
+}
+
+
+def numbers():
+    return shared["computed"](interpreted.attention(), BATCHES)

@@ -1,0 +1,48 @@
+"""With which parameters is Triton's attention launched for a chunk of a prompt? vLLM's choice, its kernels recorded."""
+
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+from launching import FULL, SLIDING, builder, launch
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+NAMES = ("BLOCK_M", "TILE_SIZE", "num_warps", "num_stages")
+
+
+def probe():
+    stock = {"BLOCK_M": 16, "TILE_SIZE": 32, "num_warps": None, "num_stages": None}
+    check_others(stock)
+    seen = {group[1]: parameters(9, group, 2048) for group in (FULL, SLIDING)}
+    said = "; ".join(f"heads of {size}: {', '.join(map(str, row.values()))}" for size, row in seen.items())
+    if seen == {512: stock, 256: stock}:
+        return True, said
+    assert [[*row.values()] for row in seen.values()] == [[32, 64, 8, 2], [128, 64, 8, 2]], seen
+    return False, said
+
+
+def check_others(stock):
+    """What is launched as released on both trees."""
+    from vllm.v1.attention.ops import triton_unified_attention as module
+
+    for major in (8, 10, 12):
+        assert parameters(major, FULL, 2048) == stock, f"no figures for {major}.x"
+    assert parameters(9, FULL, 2048, BF16) == stock, "no figures for BF16"
+    for new in (1, 5, 16):
+        assert parameters(9, FULL, new)["BLOCK_M"] == 16, f"{new} tokens are no prompt"
+    with patch.object(module, "is_batch_invariant", True):
+        assert parameters(9, FULL, 2048) == stock
+
+
+def parameters(major, group, new, dtype=FP8):
+    from vllm.v1.attention.ops import triton_unified_attention as module
+
+    gpu = SimpleNamespace(
+        fp8_dtype=lambda: FP8,
+        is_cuda=lambda: True,
+        get_device_capability=lambda: SimpleNamespace(major=major),
+        is_device_capability_family=lambda _: False,
+    )
+    with patch.object(module, "current_platform", gpu):
+        options = launch(builder(group, model=group, requests=2), new, dtype=dtype)
+    return {name: options.get(name) for name in NAMES}

@@ -1,0 +1,229 @@
+"""Patches for speed in measurements: arms of bench, sets that are never mixed, and what predict and compare say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec.bench.cells import Arm
+from gemmaspec.bench.compare import compare
+from gemmaspec.bench.page import page
+from gemmaspec.bench.settings import arms_of
+from gemmaspec.cli.app import run
+from gemmaspec.cli.text.compare import lines as compare_lines
+from gemmaspec.deploy import bench_server, measurements
+from gemmaspec.deploy.address import server_at
+from gemmaspec.deploy.bench_patches import patch_arms
+from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.stacks import Started
+from gemmaspec.errors import PatchError, UsageError
+from gemmaspec.predict.predict import Asked, baseline_of, predict
+from gemmaspec.predict.rows import parse_rows
+from gemmaspec.profile.load import load_profile
+from tests.fake_engine import FakeMachine
+from tests.fake_vllm import FakeVllm, fake_vllm
+from tests.lint_cases import BASE, MTP, TRITON
+from tests.speed_patches import CLAIM, evidence, write_speed_patch
+from tests.speed_patches import row as cell
+from tests.test_bench_compare import result
+from tests.test_bench_compare import row as measured
+from tests.test_predict import drafted, row
+
+SETS = ("image=vllm/vllm-openai:v0.32.0", *MTP, TRITON)
+
+
+@pytest.fixture
+def patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile that takes two patches for speed, of which one acts without speculation too; `second` needs `faster`."""
+    folder = tmp_path / "patches"
+    both = CLAIM.replace("[mtp]", "[mtp, none]")
+    alone = [cell(method="none", k=0), cell(["always"], method="none", k=0, step_ms=20)]
+    write_speed_patch(folder, "always", pays=both, cells=evidence(cell(), cell(["always"], step_ms=20), *alone))
+    for name, more in (("faster", ""), ("second", "needs: [faster]\n")):
+        file = write_speed_patch(folder, name, more=more) / "patch.yaml"
+        file.write_text(file.read_text().replace("speculation_only: false", "speculation_only: true"))
+    monkeypatch.setenv("GEMMASPEC_PATCHES", str(folder))
+    (tmp_path / "mine.yaml").write_text(BASE)
+    return tmp_path / "mine.yaml"
+
+
+def arms(profile: Path, *sets: str, ks: tuple[int, ...] = (0, 4)) -> list[tuple[str, tuple[str, ...]]]:
+    wanted = arms_of(load_profile(str(profile), overrides=SETS).profile, ks)
+    found = patch_arms(wanted, sets, str(profile), SETS)
+    return [(arm.name, tuple(one for one in arm.overrides if one.startswith("patches"))) for arm in found]
+
+
+def test_patches_are_an_arm_and_servers_that_run_the_same_are_measured_once(patched: Path) -> None:
+    assert arms(patched, "speed", "none") == [
+        ("none/0/patches speed", ()),
+        ("none/0/patches none", ("patches.speed=off",)),
+        ("mtp/4/patches speed", ()),
+        ("mtp/4/patches none", ("patches.speed=off",)),
+    ]
+    assert arms(patched, "speed", "without second") == [
+        ("none/0/patches speed", ()),
+        ("mtp/4/patches speed", ()),
+        ("mtp/4/patches without second", ("patches.speed=[always, faster]",)),
+    ]
+    assert arms(patched, "without faster", ks=(4,))[0][1] == ("patches.speed=[always]",), "second needs it"
+    assert arms(patched, "none", "always+faster", ks=(4,))[1][1] == ("patches.speed=[always, faster]",)
+    assert arms(patched) == [("none/0", ()), ("mtp/4", ())]
+
+
+@pytest.mark.parametrize(
+    ("sets", "error", "problem"),
+    [
+        (("speed", "without nothing"), UsageError, "--without nothing: mine does not take it; the patches for speed"),
+        (("none", "fastr"), PatchError, "patches.speed: unknown patch fastr; did you mean faster?"),
+        (("none", "draft-text-only"), PatchError, "draft-text-only corrects a defect"),
+    ],
+)
+def test_a_set_that_is_none(patched: Path, sets: tuple[str, ...], error: type[Exception], problem: str) -> None:
+    with pytest.raises(error) as found:
+        arms(patched, *sets)
+    assert problem in str(found.value)
+
+
+def test_sets_that_do_not_differ_are_told_with_the_reason(patched: Path) -> None:
+    with pytest.raises(UsageError) as found:
+        patch_arms([Arm(method="draft_model", k=4)], ("speed", "none"), "tiny-cpu", ())
+    assert "tiny-cpu takes no patch for speed" in found.value.message
+    assert "faster: it is for GPUs, and the machine cpu has none" in found.value.message
+
+
+@pytest.mark.parametrize("options", [["--patches", "speed,none", "--running"], ["--patches", ","]])
+def test_options_that_make_no_sense(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "tiny-cpu", *options]) == 2
+    assert "--patches" in capsys.readouterr().err
+
+
+def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    engine = FakeMachine().engine("process")
+    rows = [
+        {"patch": "fix", "purpose": "defect", "state": "applies", "detail": ""},
+        {"patch": "second", "purpose": "speed", "state": "applies", "detail": ""},
+        {"patch": "faster", "purpose": "speed", "state": "left-out", "detail": "it does not fit"},
+    ]
+    log = ["INFO [cuda.py:446] Using AttentionBackendEnum.TRITON_FLASH_ATTN backend."]
+    monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
+    monkeypatch.setattr(engine, "logs", lambda *_, **__: iter(log))
+    monkeypatch.setattr("gemmaspec.deploy.stacks.engine_of", lambda _: engine)
+    started = Started(engine="process", server=server_at("http://127.0.0.1:9", option="", name="x"), profile="x")
+    said = {"patches": ["second"], "left_out": {"faster": "it does not fit"}}
+    assert bench_server._kernels(started, None) == {**said, "attention_backend": "TRITON_FLASH_ATTN"}
+    monkeypatch.setattr(engine, "report", lambda _: None)
+    assert bench_server._kernels(started, "triton_attn") == {"patches": None, "attention_backend": "TRITON_ATTN"}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeVllm]:
+    with fake_vllm() as server:
+        yield server
+
+
+def test_a_run_with_patches_keeps_their_cells_apart(
+    fake: FakeVllm, patched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = server_at(fake.url, option="--url", name="mine")
+
+    def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
+        fake.k = arm.k
+        taken = [] if arm.patches == "none" else ["always"] if arm.no_spec else ["always", "faster", "second"]
+        servers.facts[arm.name] = {"vllm": "0.32.0", "patches": taken, "attention_backend": "TRITON_ATTN"}
+        return dataclasses.replace(there, model="fake-model", speculates=not arm.no_spec), None
+
+    monkeypatch.setattr(Servers, "serving", serving)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "a.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    own = ["--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "out"), "--max-tokens", "24"]
+    sets = [word for one in SETS for word in ("--set", one)]
+    tries = ["--k", "0,4", "--concurrency", "1", "--rounds", "1", "--repeats", "0", "--patches", "speed,none"]
+    assert run(["bench", str(patched), *tries, *own, *sets]) == 0
+    said = capsys.readouterr().out
+    assert "always + faster + second" in said
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [(one["k"], one["patches"]) for one in found["rows"]] == [
+        (0, ["always"]), (0, []), (4, ["always", "faster", "second"]), (4, [])
+    ]  # fmt: skip
+    assert {one["attention_backend"] for one in found["rows"]} == {"TRITON_ATTN"}
+    rows = parse_rows(json.dumps(found), file="result.json")
+    asked = Asked(ks=(0, 4), concurrencies=(1,), idle_alone=frozenset({"faster", "second"}))
+    predicted = predict(rows, asked)
+    assert {(one.k, one.setting.patches) for one in predicted} == {
+        (0, ("always", "faster", "second")), (4, ("always", "faster", "second")), (0, ()), (4, ())
+    }  # fmt: skip
+    assert "patches always + faster + second" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None:
+    slow, fast = drafted(tokens_per_second=50.0), drafted(tokens_per_second=200.0, patches=["faster"])
+    other = drafted(tokens_per_second=400.0, attention_backend="FLASH_ATTN")
+    rows = parse_rows(json.dumps({"rows": [row(), slow, fast, other]}), file="x")
+    found = predict(rows, Asked(ks=(0, 2), concurrencies=(1,), idle_alone=frozenset({"faster"})))
+    speeds = {one.setting.patches: one for one in found if one.k == 2 and one.setting.backend is None}
+    assert speeds[()].tokens_per_second == pytest.approx(50, rel=0.05)
+    assert speeds["faster",].tokens_per_second == pytest.approx(200, rel=0.05)
+    base = baseline_of(speeds["faster",], found)
+    assert base
+    assert base.tokens_per_second == pytest.approx(90, rel=0.1), "without a draft the patch does nothing"
+    assert str(speeds["faster",].setting) == 'compile "default", with faster'
+    assert [list(one.setting.patches) for one in rows if one.setting.patches] == [["faster"]]
+    unknown = parse_rows(json.dumps({"rows": [row(), drafted(patches=None)]}), file="x")
+    assert len({one.setting for one in predict(unknown, Asked(ks=(0, 2), concurrencies=(1,)))}) == 2
+
+
+@pytest.mark.parametrize("patches", ["faster", [3], {"a": 1}, [""]])
+def test_patches_that_are_no_list_are_refused(patches: object) -> None:
+    with pytest.raises(UsageError, match=r"patches is .*, and must be a list of patches for speed"):
+        parse_rows(json.dumps({"rows": [row(patches=patches)]}), file="x")
+
+
+def test_of_own_measurements_those_with_the_profiles_patches_count(patched: Path) -> None:
+    profile = load_profile(str(patched), overrides=SETS).profile
+    taken = ["always", "faster", "second"]
+    given = [row(), row(patches=["always"]), drafted(), drafted(patches=taken), drafted(patches=None)]
+    rows = parse_rows(json.dumps({"rows": given}), file="x")
+    assert measurements.of_plan(rows, profile) == (rows[1], rows[3])
+    off = load_profile(str(patched), overrides=(*SETS, "patches.speed=off")).profile
+    assert measurements.of_plan(rows, off) == (rows[0], rows[2])
+
+
+def test_saved_cells_of_another_set_are_kept(patched: Path) -> None:
+    loaded = load_profile(str(patched), overrides=SETS)
+    measurements.save(loaded, [drafted(), drafted(patches=["faster"])])
+    measurements.save(loaded, [drafted(tokens_per_second=80.0, patches=["faster"])])
+    found = {one.setting.patches: one.tokens_per_second for one in measurements.own_rows(loaded)}
+    assert found == {(): 90.0, ("faster",): 80.0}
+
+
+def test_predict_says_that_the_profiles_patches_were_not_measured(
+    patched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["predict", str(patched), *(word for one in SETS for word in ("--set", one))]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "takes the patches for speed always, faster, second, and nothing was measured with those" in said
+
+
+def document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**result(), "rows": rows, "cells": []}
+
+
+def test_compare_names_the_patches() -> None:
+    before = document([measured("none", 0, 1, 69), measured("mtp", 4, 1, 67, patches=[])])
+    after = document([measured("none", 0, 1, 69), measured("mtp", 4, 1, 151, patches=["faster"])])
+    for one, patches in ((before, []), (after, ["faster"])):
+        one["provenance"]["arms"] = {"mtp/4": {"patches": patches}}
+    found = compare(before, after)
+    assert [(one.what, one.a, one.b) for one in found.differences] == [("patches", [], ["faster"])]
+    said = "\n".join(compare_lines(found, "a", "b", width=None))
+    assert "none → faster" in said
+    both = document([measured("mtp", 4, 1, 67, patches=[]), measured("mtp", 4, 1, 151, patches=["faster"])])
+    same = compare(both, document(list(reversed(both["rows"]))))
+    assert [change.patches for change in same.changes] == ["none", "faster"]
+    assert not same.slower
+    assert "mtp k=4, patches faster" in page(both)

@@ -1,0 +1,126 @@
+"""Which speed patches a profile's plan takes, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.errors import PatchError, ProfileError
+from gemmaspec.patching.patch import Patch, load_patches
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.model import Profile
+from gemmaspec.stack.build import profile_plan
+from gemmaspec.stack.speed import speed_choice
+from tests.lint_cases import BASE, MTP, TEXT_ONLY, TRITON
+from tests.speed_patches import CLAIM, evidence, row, write_speed_patch
+
+V32 = "image=vllm/vllm-openai:v0.32.0"
+UNMEASURED = "it was not measured with"
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Patch]:
+    folder = tmp_path_factory.mktemp("patches")
+    write_speed_patch(folder)
+    write_speed_patch(folder, "a-second", more="needs: [faster]\n")
+    write_speed_patch(folder, "unproven", pays="")
+    of_defects = {name: patch for name, patch in load_patches().items() if not patch.is_speed}
+    return {**of_defects, **load_patches(folder)}
+
+
+def profile(folder: Path, *sets: str, no_spec: bool = False) -> Profile:
+    (folder / "mine.yaml").write_text(BASE)
+    return load_profile(str(folder / "mine.yaml"), overrides=(V32, *MTP, *sets), no_spec=no_spec).profile
+
+
+def test_auto_takes_what_was_measured_there_after_what_it_needs(tmp_path: Path, patches: Mapping[str, Patch]) -> None:
+    choice = speed_choice(profile(tmp_path, TRITON), patches)
+    assert list(choice.taken) == ["faster", "a-second"]
+    assert [(one.vllm, one.capability) for one in choice.taken["faster"]] == [("0.32.0", "")]
+    assert choice.left_out == {"unproven": "no cells show yet that it pays"}
+    plan = profile_plan(profile(tmp_path, TRITON, "patches.required=[kv-spec-uniform-valueerror]"), patches)
+    assert [one["id"] for one in plan["patches"]] == ["kv-spec-uniform-valueerror", "faster", "a-second"]
+    assert plan["patches"][2]["needs"] == ["faster"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        ((TRITON, "image=vllm/vllm-openai:v0.33.0"), f"{UNMEASURED} vLLM 0.33.0"),
+        ((TRITON, "machine=dgx-spark"), f"{UNMEASURED} GPUs of the family gb10"),
+        ((TRITON, "machine=cpu"), "it is for GPUs, and the machine cpu has none"),
+        ((TRITON, "speculative.method=eagle3"), f"{UNMEASURED} the method eagle3"),
+        ((), f"{UNMEASURED} the attention backend TRITON_FLASH_ATTN"),
+        ((TEXT_ONLY,), f"{UNMEASURED} the attention backend FLASH_ATTN"),
+        (("target.model=/somewhere",), "which attention backend vLLM chooses is not known"),
+        ((TRITON, "runtime.vllm=0.99.0"), "vLLM 0.99.0 is not a known release, and only releases were measured"),
+    ],
+)
+def test_auto_leaves_out_the_rest(
+    tmp_path: Path, patches: Mapping[str, Patch], sets: tuple[str, ...], why: str
+) -> None:
+    choice = speed_choice(profile(tmp_path, *sets), patches)
+    assert not choice.taken
+    assert choice.left_out["faster"] == why
+
+
+def test_without_speculation_only_cells_without_it_count(tmp_path: Path) -> None:
+    alone = evidence(row(method="none", k=0), row(["faster"], method="none", k=0, step_ms=9))
+    write_speed_patch(tmp_path / "patches", pays=CLAIM.replace("mtp", "none"), cells=alone)
+    patches = load_patches(tmp_path / "patches")
+    assert speed_choice(profile(tmp_path, TRITON), patches).left_out["faster"] == f"{UNMEASURED} the method mtp"
+    assert list(speed_choice(profile(tmp_path, TRITON, no_spec=True), patches).taken) == ["faster"]
+
+
+def test_any_gpu_leaves_the_choice_to_the_launcher(tmp_path: Path, patches: Mapping[str, Patch]) -> None:
+    choice = speed_choice(profile(tmp_path, TRITON, "machine=nvidia"), patches)
+    assert [(one.vllm, one.capability) for one in choice.taken["faster"]] == [("0.32.0", "9.0")]
+
+
+def test_an_image_that_states_no_release_leaves_it_to_the_launcher_too(
+    tmp_path: Path, patches: Mapping[str, Patch]
+) -> None:
+    choice = speed_choice(profile(tmp_path, TRITON, "image=owner/nightly:cu130"), patches)
+    assert [one.vllm for one in choice.taken["faster"]] == ["0.32.0"]
+
+
+def test_off_and_a_list(tmp_path: Path, patches: Mapping[str, Patch]) -> None:
+    assert not speed_choice(profile(tmp_path, TRITON, "patches.speed=off"), patches).taken
+    named = speed_choice(profile(tmp_path, "patches.speed=[unproven]"), patches)
+    assert named.taken == {"unproven": ()}
+    plan = profile_plan(profile(tmp_path, "patches.speed=[unproven]"), patches)
+    assert [(one["id"], one["purpose"], one["where"]) for one in plan["patches"]] == [("unproven", "speed", [])]
+
+
+@pytest.mark.parametrize(
+    ("sets", "problem"),
+    [
+        ("patches.speed=[fastr]", "patches.speed: unknown patch fastr; did you mean faster?"),
+        ("patches.speed=[draft-text-only]", "draft-text-only corrects a defect; list it under patches.required"),
+        ("patches.required=[faster]", "patch faster is for speed, so no start depends on it"),
+        ("patches.speed=[a-second]", "patch a-second needs faster, which is not listed"),
+    ],
+)
+def test_a_wrong_list_is_one_sentence(tmp_path: Path, patches: Mapping[str, Patch], sets: str, problem: str) -> None:
+    with pytest.raises(PatchError) as error:
+        profile_plan(profile(tmp_path, sets), patches)
+    assert problem in error.value.message
+
+
+@pytest.mark.parametrize("value", ["yes", "fast", "3", "{a: 1}"])
+def test_a_value_that_is_neither_is_one_sentence(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ProfileError) as error:
+        profile(tmp_path, f"patches.speed={value}")
+    assert error.value.message.splitlines() == [
+        "--set patches.speed: patches.speed: must be auto, off, or a list of patches for speed, such as [a, b]"
+    ]
+
+
+def test_a_broken_patch_folder_stops_no_start(tmp_path: Path, patches: Mapping[str, Patch]) -> None:
+    from gemmaspec.patching.patch import Shelf
+
+    write_speed_patch(tmp_path / "patches")
+    (write_speed_patch(tmp_path / "patches", "broken") / "evidence.json").write_text("{")
+    assert list(speed_choice(profile(tmp_path, TRITON), Shelf((tmp_path / "patches",))).taken) == ["faster"]

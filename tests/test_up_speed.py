@@ -1,0 +1,141 @@
+"""A start that fails with its patches for speed: again without them, said loudly, and remembered."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.deploy import speedless, stacks
+from gemmaspec.errors import StartFailed, TimedOut
+from gemmaspec.files import state_dir
+from gemmaspec.stack.folder import read_file
+from tests.fake_engine import FakeMachine
+from tests.speed_patches import write_speed_patch
+
+FAST = ("--set", "patches.speed=[faster]")
+APPLIED = "gemmaspec: patch faster: applies (0.30)"
+TRACEBACK = [
+    APPLIED,
+    "(EngineCore_DP0 pid=1) Traceback (most recent call last):",
+    '(EngineCore_DP0 pid=1)   File "/run/gemmaspec/overlay/vllm/m.py", line 3, in run',
+    "(EngineCore_DP0 pid=1)     x()",
+    "(EngineCore_DP0 pid=1) IndexError: tuple index out of range",
+]
+DIED = "mine stopped while warming up after 9 s (it exited, exit code 1)"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path, tmp_path: Path) -> FakeMachine:
+    for name in ("tiny-target", "tiny-draft"):
+        (state_dir() / "tiny" / name).mkdir(parents=True)
+        (state_dir() / "tiny" / name / "config.json").write_text("{}")
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\nserve: {port: 9301}\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    write_speed_patch(tmp_path / "patches")
+    monkeypatch.setenv("GEMMASPEC_PATCHES", str(tmp_path / "patches"))
+    machine = FakeMachine()
+    machine.install(monkeypatch)
+    machine.log = TRACEBACK
+    return machine
+
+
+def up(*arguments: str, command: str = "up") -> int:
+    return run([command, "mine", "--engine", "process", "--set", f"runtime.python={sys.executable}", *arguments])
+
+
+def has_speed() -> bool:
+    return "faster" in speedless.speed_files(read_file(stacks.stack_folder("mine") / "plan.json"))
+
+
+def test_it_starts_again_without_them_and_says_so(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fails["wait"] = StartFailed(DIED)
+    assert up(*FAST) == 0
+    assert [call.split()[1] for call in machine.calls] == ["preflight", "start", "wait", "stop", "start", "wait"]
+    said = capsys.readouterr().err
+    assert f"WARNING: {DIED}: its log has a traceback through code of faster" in said
+    assert "WARNING: starting mine again without faster" in said
+    assert not has_speed()
+    assert stacks.find("mine").outcome == "ready"
+
+
+def test_it_is_remembered_until_the_profile_changes(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fails["wait"] = StartFailed(DIED)
+    assert up(*FAST) == 0
+    assert run(["restart", "mine"]) == 0
+    assert not has_speed()
+    capsys.readouterr()
+    assert up(*FAST) == 0
+    said = capsys.readouterr().err
+    assert (
+        f"WARNING: mine starts without faster, because {DIED}: its log has a traceback through code of faster" in said
+    )
+    assert "they are tried again once its profile or lock changes, or after: rm " in said
+    assert run(["status", "mine"]) == 4  # the fake does not answer
+    assert "WARNING   it runs without faster, because" in capsys.readouterr().out
+    assert up(*FAST, "--set", "serve.max_num_seqs=3") == 0
+    assert has_speed()
+
+
+def test_a_new_lock_tries_them_again(machine: FakeMachine, profiles: Path) -> None:
+    machine.fails["wait"] = StartFailed(DIED)
+    assert up(*FAST) == 0
+    (profiles / "mine.lock").write_text("# another lock\n")
+    assert up(*FAST) == 0
+    assert has_speed()
+
+
+def test_where_both_starts_fail_nothing_is_remembered(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait(*_: object, **__: object) -> None:
+        raise StartFailed(DIED)
+
+    monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", wait)
+    assert up(*FAST) == 6
+    assert speedless.kept_for("mine") is None
+    assert stacks.find("mine").outcome == "failed"
+    assert "mine" not in machine.running
+
+
+@pytest.mark.parametrize(
+    ("error", "log", "arguments"),
+    [
+        (StartFailed(DIED), TRACEBACK, ()),
+        (StartFailed(DIED), TRACEBACK, (*FAST, "--no-speed-patches")),
+        (StartFailed(DIED), TRACEBACK[1:], FAST),
+        (TimedOut(DIED), TRACEBACK, FAST),
+        (
+            StartFailed(DIED),
+            [APPLIED, "ValueError: No available memory for the cache blocks. Try increasing"],
+            FAST,
+        ),
+    ],
+    ids=["none planned", "turned off", "not applied", "too slow", "known other cause"],
+)
+def test_where_they_cannot_be_the_cause_the_start_just_fails(
+    machine: FakeMachine, error: Exception, log: list[str], arguments: tuple[str, ...]
+) -> None:
+    machine.fails["wait"], machine.log = error, log
+    assert up(*arguments) in (6, 7)
+    assert speedless.kept_for("mine") is None
+    assert [call.split()[1] for call in machine.calls].count("start") == 1
+
+
+def test_an_error_of_a_kernel_may_come_from_anywhere(machine: FakeMachine) -> None:
+    machine.log = [APPLIED, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"]
+    machine.fails["wait"] = StartFailed(DIED)
+    assert up(*FAST) == 0
+    kept = speedless.kept_for("mine")
+    assert kept
+    assert kept.why == f"{DIED}: faster was in, and may be the cause"
+
+
+def test_a_damaged_memory_counts_as_none(machine: FakeMachine) -> None:
+    machine.fails["wait"] = StartFailed(DIED)
+    assert up(*FAST) == 0
+    speedless.file_of("mine").write_text('{"patches": 3')
+    assert up(*FAST) == 0
+    assert has_speed()
