@@ -40,6 +40,8 @@ class FakeVllm(ThreadingHTTPServer):
         self.without_usage = False
         self.garbage = False
         self.per_request = False
+        self.burst = 1
+        """Steps that it computes before it sends their chunks together."""
         self.slows_down = 1.0
         """Factor on the step after each request."""
 
@@ -102,7 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         first = time.perf_counter()
         self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]})
         while sent < wanted:
-            time.sleep(fake.step_s)
+            if steps % fake.burst == 0:
+                time.sleep(fake.step_s * fake.burst)
             new = min(fake.accepts + 1 if fake.k else 1, wanted - sent)
             sent, steps = sent + new, steps + 1
             if dies and steps == 3:

@@ -23,11 +23,13 @@ from gemmaspec.bench.filler import filler, lengthened
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, read_prompts
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
+from gemmaspec.bench.time_left import TimeLeft
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.live.sample import read_sample
+from gemmaspec.measure.cell import Asking, reference_step
 from gemmaspec.measure.counters import Counters, counters_of
 from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.stream import Broken
@@ -270,10 +272,78 @@ def test_a_run_is_not_resumed_as_another_one(
     assert run(arguments(fake, prompts, out)) == 1
     more = [word for word in arguments(fake, prompts, out) if word not in ("--out", str(out))]
     assert run([*more, "--resume", str(out), "--ignore-eos"]) == 2
-    assert "was started with another ignore_eos: False" in capsys.readouterr().err
+    assert "was started without --ignore-eos" in capsys.readouterr().err
     (prompts / "a.jsonl").write_text('{"prompt": "five"}\n')
     assert run([*more, "--resume", str(out)]) == 2
-    assert "was started with another prompts_sha256" in capsys.readouterr().err
+    assert "was started with other prompts: their files have changed" in capsys.readouterr().err
+
+
+def test_resume_alone_goes_on_with_the_options_of_the_run(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    fake.dies_at = 20
+    assert run(arguments(fake, prompts, out, "--ignore-eos", "--set", "serve.max_num_seqs=4")) == 1
+    assert f"gemmaspec bench --resume {out}" in capsys.readouterr().err
+    fake.dies_at = None
+    started_with = result(out)["settings"]
+    assert run(["bench", "--resume", str(out)]) == 0
+    assert result(out)["complete"] is True
+    assert result(out)["settings"] == started_with
+    assert run(["bench", "--resume", str(out), "--set", "serve.max_num_seqs=8"]) == 2
+    assert "was started with --set serve.max_num_seqs=4" in capsys.readouterr().err
+    document = result(out)
+    document["settings"]["ks"] = "many"
+    (out / "result.json").write_text(json.dumps(document))
+    assert run(["bench", "--resume", str(out)]) == 2
+    assert "settings.ks is missing or not what bench writes" in capsys.readouterr().err
+    assert run(["bench"]) == 2
+    assert "name a profile" in capsys.readouterr().err
+
+
+def test_the_report_is_as_new_as_the_result(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    measured = TimeLeft.said
+    monkeypatch.setattr(
+        TimeLeft,
+        "said",
+        lambda *given: (
+            seen.append((tmp_path / "out" / "report.html").read_text().count("<td>draft_model")),
+            measured(*given),
+        )[1],
+    )
+    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+    assert seen == [1, 2]
+
+
+def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 600.0, 600.0, 600.0])
+    monkeypatch.setattr(
+        "gemmaspec.bench.time_left.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
+    )
+    alone, drafted = Arm(method="none", k=0), Arm(method="mtp", k=2)
+    left = TimeLeft(starts=True)
+    for _ in range(2):  # the second finds its server running
+        with left.starting(alone):
+            pass
+    left.measured(30.0)
+    assert left.said([alone, alone, drafted, drafted, alone]) == "; 4 left and 2 server starts, about 22 min"
+    assert left.said([alone, alone]) == "; 1 left, under a minute"
+    assert left.said([alone]) == ""
+    running = TimeLeft(starts=False)
+    running.measured(30.0)
+    assert running.said([alone, drafted, drafted]) == "; 2 left, about 1 min"
+
+
+def test_the_reference_is_timed_from_first_token_to_last(fake: FakeVllm, tmp_path: Path) -> None:
+    """Chunks in bursts: nearly all gaps are zero, as from a fast server on a busy machine."""
+    fake.k, fake.step_s, fake.burst = 0, 0.01, 3
+    there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
+    asking = Asking(server=there, api_key=None, max_tokens=8, ignore_eos=False, temperature=0.0, timeout_s=60)
+    assert reference_step(asking) == pytest.approx(0.01, rel=0.5)  # the median gap is under 0.001
+    assert len(fake.bodies) > 1  # a second of it: one request lasts 0.4 s
 
 
 def test_a_folder_with_a_result_is_not_written_over(

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from gemmaspec.bench.compare import compare
-from gemmaspec.bench.page import page
+from gemmaspec.bench.page import charts, page
+from gemmaspec.bench.result import rows_of
 from gemmaspec.bench.svg import Chart, Line, svg
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import lines as bench_lines
@@ -147,6 +148,26 @@ def test_the_noise_of_the_rounds_is_no_change() -> None:
     noisy = result(mtp_4_8=680.0)
     noisy["rows"][3]["spread"] = 0.08
     assert not compare(result(), noisy).slower
+
+
+def test_one_round_has_no_spread_and_a_dropped_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of = [cell(row("mtp", 4, 1, speed), number) for number, speed in ((1, 150.0), (2, 170.0))]
+    of[1]["reference"] = of[1]["reference"] | {"steady": False, "moved": 0.4}
+    (own,) = rows_of(of, common={})
+    assert (own["spread"], own["rounds"], own["rounds_measured"]) == (None, 1, 2)
+    document = result() | {"rows": [own], "cells": of}
+    (line,) = [one for one in bench_lines(document, width=None) if "mtp" in one and "150.0" in one]
+    assert line.split()[5:7] == ["–", "-"]
+    assert line.endswith("1 of 2 rounds")
+    assert "<td>–</td>" in page(document)
+    assert "0.0%" not in page(document)
+    path = str(write(tmp_path / "a.json", document))
+    assert run(["compare", path, path]) == 0
+    printed = capsys.readouterr().out
+    assert "(2.0%)" in printed
+    assert "only one round counts" in printed
+    assert run(["compare", path, path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cells"][0]["noise_assumed"] is True
 
 
 def test_another_k_or_method_is_compared_where_each_has_one() -> None:
@@ -305,6 +326,29 @@ def test_a_large_report_stays_small() -> None:
         for x in (256, 1024, 8192, 32768)
     ]
     assert len(page(document).encode()) < 500_000
+
+
+def test_the_curve_over_requests_is_one_line_although_loads_ask_prompts_of_other_lengths() -> None:
+    document = result()
+    document["settings"]["contexts"] = []
+    for one in document["rows"]:
+        one["context"] = 339 if one["concurrency"] == 1 else 270
+    speed, speedup = list(charts(document))[:2]
+    assert (speed.title, speed.places) == ("Tokens per second, total of all requests", ["1", "8"])
+    assert all(None not in line.values for line in speed.lines)
+    assert None not in speedup.lines[1].values
+    document["settings"]["contexts"] = [270, 339]
+    assert [one.places for one in charts(document)][:2] == [["8"], ["8"]]
+
+
+def test_arms_are_a_table_of_their_differences() -> None:
+    found = outline(result())
+    assert "where the arms differno speculationmtp k=4" in found.text
+    assert "serve.max_num_seqs8–" in found.text
+    assert "speculative.num_speculative_tokens–4" in found.text
+    common = found.text.split("What every server had in common")[1]
+    assert "0.32.0" in common
+    assert "sha256:aa" in common
 
 
 def test_a_partial_result_and_nothing_at_all_have_a_report() -> None:

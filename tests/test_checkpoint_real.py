@@ -177,7 +177,7 @@ def test_the_tiny_pair_pairs_with_the_patches_of_its_profile(state: Path) -> Non
     assert pairing.works
     assert set(pairing.patches) == set(load_profile("tiny-cpu").profile.patches.required)
     assert target.tokenizer_digest == draft.tokenizer_digest
-    assert same_words(target, draft) == (1024, 1024)
+    assert same_words(target, draft) == (2048, 2048)
 
 
 def test_the_profile_tiny_cpu_can_be_inspected(

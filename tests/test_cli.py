@@ -14,6 +14,7 @@ import pytest
 from gemmaspec import __version__
 from gemmaspec.cli import app as cli
 from gemmaspec.cli.app import run
+from tests.test_fit_cli import TEXT
 
 COMMANDS = (
     "up",
@@ -137,6 +138,36 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
     assert "launch.py --plan" in printed
     assert "vllm serve" in printed
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("profile", "longest"), [("spark-31b-mtp", "262144"), ("tiny-cpu", "4096")], ids=["shapes that ship", "a folder"]
+)
+def test_a_context_beyond_the_model_is_refused_by_lint_render_fit_and_dry_run_alike(
+    profile: str, longest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    for name in ("tiny-target", "tiny-draft"):
+        folder = tmp_path / "state" / "tiny" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(
+            json.dumps({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": TEXT})
+        )
+    too_long = ["--set", "serve.max_model_len=524288"]
+    for command, code in (
+        (["profile", "lint", profile], 2),
+        (["render", profile, "--out", str(tmp_path / "out")], 2),
+        (["up", profile, "--dry-run", "--engine", "process"], 2),
+    ):
+        assert run([*command, *too_long]) == code, command
+        printed = capsys.readouterr()
+        assert f"is 524288, but the target was made for {longest} tokens" in printed.out + printed.err, command
+    if profile != "tiny-cpu":  # fit needs the weights' headers
+        assert run(["fit", profile, *too_long]) == 1
+        said = capsys.readouterr().out.splitlines()
+        assert said[0].endswith(": would NOT start")
+        assert "GS216: serve.max_model_len is 524288" in said[2]
 
 
 def test_status_of_nothing_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,9 +163,13 @@ def test_what_stops_the_start_beside_the_memory_is_said(
 ) -> None:
     flag = ("--set", "serve.extra_args=[--calculate-kv-scales]")
     code, document = asked(capsys, write(profiles, model), *flag)
-    assert (code, document["ok"]) == (0, True)
-    assert document["notes"][0].startswith("it would not start: GS101: vLLM 0.32.0 has no flag --calculate-kv-scales")
-    assert "would not start" not in " ".join(asked(capsys, write(profiles, model))[1]["notes"])
+    assert (code, document["ok"]) == (1, False)
+    assert "vLLM 0.32.0 has no flag --calculate-kv-scales" in document["problems"][0]
+    assert document["problems"][0].startswith("GS101: ")
+    code, document = asked(capsys, write(profiles, model))
+    assert (code, document["ok"], document["problems"]) == (0, True, [])
+    assert run(["fit", str(write(profiles, model)), *flag]) == 1
+    assert capsys.readouterr().out.splitlines()[0].endswith(": would NOT start")
 
 
 def test_on_two_gpus_the_rows_are_those_of_one(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -274,6 +274,7 @@ def test_the_versions_of_the_runtime_are_compared_before_a_locked_start(own: Pat
     (site / "transformers" / "__init__.py").write_text('__version__ = "5.20.0"\n')
     with pytest.raises(DifferencesFound, match=r"versions\.transformers: was 5\.19\.0, is 5\.20\.0"):
         lock.check_runtime(load_profile(str(own)))
+    assert run(["up", str(own), "--engine", "process", "--locked", "--dry-run"]) == 3  # as the start itself would
 
 
 def test_a_lock_for_the_other_engine_is_another(own: Path, capsys: pytest.CaptureFixture[str]) -> None:

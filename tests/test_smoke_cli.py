@@ -21,7 +21,8 @@ from gemmaspec.smoke.catalogue import CHECKS
 from gemmaspec.smoke.row import SmokeRow, Verdict, verdict_from, verdict_of, verdict_text
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
 
-PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4")
+PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4", "smoke=null")
+"""What a profile for a real model offers; the tiny ones name the checks that mean something for a toy."""
 Start = Callable[..., FakeChat]
 
 
@@ -76,7 +77,10 @@ def test_a_good_server_passes_all_and_the_verdict_is_kept(start: Start, capsys: 
 
 
 def test_what_the_profile_does_not_offer_is_skipped_by_name(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    start(overrides=("serve.limit_mm_per_prompt={image: 0}", "serve.enable_prefix_caching=false"), draft=False)
+    start(
+        overrides=("smoke=null", "serve.limit_mm_per_prompt={image: 0}", "serve.enable_prefix_caching=false"),
+        draft=False,
+    )
     code, found = document(capsys, "mine")
     why = {id_: row["seen"] for id_, row in rows(found).items() if row["word"] == "skipped"}
     assert set(why) == {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S12", "S13", "S14", "S17", "S18"}
@@ -228,6 +232,23 @@ def test_a_verdict_survives_being_kept_and_a_damaged_one_counts_as_missing() -> 
     assert verdict_from(verdict_text(verdict).encode()) == verdict
     for damaged in (b"", b"{}", b"[]", b"[" * 9999, verdict_text(verdict).replace("1.0", '"x"').encode()):
         assert verdict_from(damaged) is None
+
+
+def test_a_profile_names_the_checks_that_mean_something(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tiny profiles do: a toy follows no schema, and is not called broken for that."""
+
+    def spoil(body: dict[str, Any], reply: Reply, _: int) -> Reply:
+        return reply.but(content="no JSON") if "response_format" in body else reply
+
+    start(spoil, overrides=PARSERS[:2])
+    code, found = document(capsys, "mine")
+    assert (code, found["verdict"]) == (0, "5 of 5 passed")
+    assert rows(found)["S9"]["word"] == "skipped"
+    assert rows(found)["S9"]["seen"] == "the profile leaves it out: a toy of a few dozen sentences"
+    assert document(capsys, "mine", "--only", "S9")[0] == 1  # asked for by name, it runs
+    start(overrides=(*PARSERS[:2], "smoke.checks=[S12, S99]"))
+    assert run(["smoke", "mine"]) == 2
+    assert "there is no check 'S99'" in capsys.readouterr().err
 
 
 def test_a_kept_verdict_that_is_a_link_is_not_read(tmp_path: Path) -> None:

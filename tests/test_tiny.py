@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import stat
 import subprocess
@@ -17,6 +18,7 @@ from gemmaspec.deploy.models import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
+from gemmaspec.tiny.talk import OTHERWISE, TALK
 from tests.real import STATE
 
 pytestmark = [pytest.mark.real_process, pytest.mark.network]
@@ -25,11 +27,19 @@ SENTENCE = (
     " A small model drafts some words , then one large network verifies every guess at once"
     " and keeps what it would have said itself ."
 )
+UNKNOWN = ("What is the meaning of life?", "Tell me something about cats.")
 LOOK = """
 import json, sys, torch
 from pathlib import Path
 from safetensors.torch import load_file
 from transformers import AutoProcessor, AutoTokenizer, Gemma4ForConditionalGeneration
+QUESTIONS = json.loads(sys.argv[2])
+def say(tokenizer, model, question):
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    answer = model.generate(**chat, max_new_tokens=40, do_sample=False)[0, chat["input_ids"].shape[1]:]
+    return tokenizer.decode(answer).removesuffix("<turn|>")
 found = {}
 for name in ("tiny-target", "tiny-draft"):
     folder = Path(sys.argv[1]) / name
@@ -37,7 +47,7 @@ for name in ("tiny-target", "tiny-draft"):
     model = Gemma4ForConditionalGeneration.from_pretrained(folder)
     AutoProcessor.from_pretrained(folder)
     chat = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Hello, what is 2 + 2?"}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        [{"role": "user", "content": "Count from one to twenty, in words."}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
     start = chat["input_ids"].shape[1]
     greedy = model.generate(**chat, max_new_tokens=60, do_sample=False)[0, start:]
@@ -47,6 +57,7 @@ for name in ("tiny-target", "tiny-draft"):
     ]
     found[name] = {
         "says": tokenizer.decode(greedy),
+        "talks": {question: say(tokenizer, model, question) for question in QUESTIONS},
         "prompt": tokenizer.decode(chat["input_ids"][0]),
         "ids": {token: tokenizer.convert_tokens_to_ids(token) for token in ("<bos>", "<|channel>", "<channel|>", "<|turn>", "<turn|>")},
         "stops": model.generation_config.eos_token_id,
@@ -75,7 +86,9 @@ def pair(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def seen(python: Path, pair: Path) -> dict[str, Any]:
     """What transformers finds in it."""
-    done = subprocess.run([python, "-I", "-c", LOOK, pair], capture_output=True, text=True, check=False, timeout=300)
+    asked = json.dumps([*(questions[0] for questions, _ in TALK), *UNKNOWN])
+    command = [python, "-I", "-c", LOOK, pair, asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -83,7 +96,7 @@ def seen(python: Path, pair: Path) -> dict[str, Any]:
 
 def make(python: Path, out: Path, *arguments: str) -> Path:
     command = [str(python), "-I", str(MAKER), str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -156,13 +169,33 @@ def test_special_tokens_have_the_ids_of_the_published_tokenizers(seen: dict[str,
 
 def test_the_chat_template_frames_a_turn(seen: dict[str, Any]) -> None:
     assert seen["tiny-target"]["prompt"] == (
-        "<bos><|turn>user\nHello, what is 2 + 2?<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
+        "<bos><|turn>user\nCount from one to twenty, in words.<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
     )
 
 
 def test_the_target_says_its_sentence(seen: dict[str, Any]) -> None:
     assert seen["tiny-target"]["says"] == (SENTENCE * 3)[: len(seen["tiny-target"]["says"])]
     assert len(seen["tiny-target"]["says"].split()) == 60
+
+
+def test_a_first_chat_reads_like_one(seen: dict[str, Any]) -> None:
+    said = seen["tiny-target"]["talks"]
+    right = [reply for questions, reply in TALK if said[questions[0]] == reply]
+    assert len(right) >= 0.9 * len(TALK), [(one[0], said[one[0]]) for one, reply in TALK if said[one[0]] != reply]
+    assert [said[question] for question in UNKNOWN] == [OTHERWISE] * len(UNKNOWN)
+
+
+def test_the_draft_opens_as_the_target_does_and_gets_some_words_wrong(seen: dict[str, Any]) -> None:
+    said = seen["tiny-draft"]["talks"]
+    assert sum(said[questions[0]].split()[0] == reply.split()[0] for questions, reply in TALK) >= 0.8 * len(TALK)
+    assert any(said[questions[0]] != reply for questions, reply in TALK)
+
+
+def test_a_reply_names_no_word_twice_and_shares_its_first_with_no_other() -> None:
+    """What the pair can learn in a minute rests on it."""
+    words = [re.findall(r"[\w-]+|[^\s\w]", reply) for _, reply in TALK]
+    assert all(len(set(one)) == len(one) for one in words)
+    assert len({one[0] for one in words}) == len(TALK)
 
 
 def test_the_draft_knows_most_of_it(seen: dict[str, Any]) -> None:

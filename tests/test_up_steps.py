@@ -17,6 +17,7 @@ from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.files import state_dir
+from gemmaspec.tiny.talk import TALK
 from tests.fake_engine import FakeEngine, FakeMachine
 
 PYTHON = ("--set", f"runtime.python={sys.executable}")
@@ -71,6 +72,34 @@ def test_up_starts_a_stack(machine: FakeMachine) -> None:
     ]
     assert stacks.find("mine").outcome == "ready"
     assert claims.claimed_by(8601) == "mine"
+
+
+def test_up_prints_what_to_ask_and_that_a_toy_is_one(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert up() == 0
+    printed = capsys.readouterr().out
+    (line,) = [one for one in printed.splitlines() if one.startswith("  ask       curl ")]
+    words = shlex.split(line)[1:]
+    assert words[:2] == ["curl", "http://127.0.0.1:8601/v1/chat/completions"]
+    body = json.loads(words[-1])
+    assert body["messages"] == [{"role": "user", "content": "Hello"}]
+    asked = [question for questions, _ in TALK for question in questions]
+    assert body["messages"][0]["content"] in asked  # the tiny pair knows it
+    assert "  toy       a tiny model that knows a few dozen sentences" in printed
+    (state_dir() / "own").mkdir()
+    (state_dir() / "own" / "config.json").write_text("{}")
+    assert up("--set", f"target.model={state_dir()}/own") == 0
+    assert "  toy  " not in capsys.readouterr().out
+
+
+def test_a_tiny_pair_of_an_earlier_version_is_made_again(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert up("--dry-run") == 0
+    assert "state:tiny/" not in capsys.readouterr().out
+    for name in ("tiny-target", "tiny-draft"):
+        (state_dir() / "tiny" / name / "config.json").write_text('{"text_config": {\n "vocab_size": 1024\n}}')
+    assert up("--dry-run") == 0
+    assert "fetch:  target state:tiny/tiny-target" in capsys.readouterr().out
 
 
 def test_up_joins_a_stack_that_runs_as_it_would_be_rendered(machine: FakeMachine) -> None:

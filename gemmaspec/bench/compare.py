@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.bench.patchset import nearest, patch_set, said
+from gemmaspec.bench.result import spread_of
 from gemmaspec.errors import UsageError
 
 TOLERANCE: Final = 0.02
@@ -53,6 +54,8 @@ class CellChange:
     b: Mapping[str, Any]
     noise: float
     """Relative change that is noise here."""
+    assumed: bool = False
+    """Whether `noise` is TOLERANCE because neither result has two rounds of this cell that count."""
 
     @property
     def steady(self) -> bool:
@@ -133,6 +136,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
                 "b": {name: one.b.get(name) for name in _FIGURES},
                 "change": one.change,
                 "noise": one.noise,
+                "noise_assumed": one.assumed,
                 "steady": one.steady,
                 "verdict": "slower" if one.slower else "faster" if one.faster else "same",
             }
@@ -179,7 +183,7 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
-    spread = max(float(a.get("spread") or 0), float(b.get("spread") or 0))
+    spreads = [found for one in (a, b) if (found := spread_of(one)) is not None]
     return CellChange(
         method=_from_to(a["method"], b["method"]),
         patches=_from_to(said(a), said(b)),
@@ -188,7 +192,8 @@ def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None)
         context=a["context"],
         a=a,
         b=b,
-        noise=max(TOLERANCE, spread) if tolerance is None else tolerance,
+        noise=max([TOLERANCE, *spreads]) if tolerance is None else tolerance,
+        assumed=tolerance is None and not spreads,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
 from typing import Any, Final
 
+from gemmaspec.bench.arms_table import arms_table, text
 from gemmaspec.bench.patchset import nearest, said, several
+from gemmaspec.bench.result import mark_of, spread_of
 from gemmaspec.bench.svg import Chart, Line, svg
 
 Row = Mapping[str, Any]
@@ -22,7 +22,7 @@ body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--bg);color:var(-
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 p,dd{margin:.3rem 0}.dim{color:var(--dim)}.warn{border-left:4px solid var(--c2);padding-left:.6rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28rem),1fr));gap:1rem}
 figure{margin:0;background:var(--card);border-radius:8px;padding:.6rem}
 figcaption{font-weight:600}
 figure>svg{width:100%;height:auto;display:block}
@@ -35,11 +35,14 @@ text{font:13px system-ui,sans-serif}.tick{fill:var(--fg)}.axis{fill:var(--dim)}
 .dot.c4{fill:var(--c4)}.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
 .legend{list-style:none;margin:.3rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem}
 .legend svg{width:24px;height:10px;margin-right:.35rem}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto;background:linear-gradient(90deg,#0000,var(--bg) 70%) 100% 0/2.5rem 100% no-repeat local,
+linear-gradient(90deg,#0000,var(--dim)) 100% 0/.5rem 100% no-repeat scroll}
 table{border-collapse:collapse;font-size:.9rem;white-space:nowrap}
 th,td{border-bottom:1px solid var(--rule);padding:.3rem .6rem;text-align:right}
 th:first-child,td:first-child{text-align:left}
-dl{font-size:.9rem;overflow-wrap:anywhere}
+.arms td{white-space:normal;overflow-wrap:anywhere;min-width:7rem;max-width:20rem}
+.arms td,.arms th{text-align:left}
+summary{cursor:pointer;margin:.8rem 0 .3rem}dl{font-size:.9rem;overflow-wrap:anywhere}
 dt{color:var(--dim)}dd{margin:0 0 .3rem}
 @media(min-width:48rem){dl{display:grid;grid-template-columns:18rem minmax(0,1fr);gap:.1rem 1rem}}
 """
@@ -51,22 +54,22 @@ def page(document: Mapping[str, Any]) -> str:
     title = f"{document['profile']}, measured {str(document['date'])[:10]}"
     body = "\n".join(
         [
-            f"<h1>{_text(title)}</h1>",
-            f'<p class="dim">{_text(_subtitle(document))}</p>',
-            *(f'<p class="warn">{_text(one)}</p>' for one in remarks(document)),
-            f"<p>{_text(_headline(rows))}</p>",
+            f"<h1>{text(title)}</h1>",
+            f'<p class="dim">{text(_subtitle(document))}</p>',
+            *(f'<p class="warn">{text(one)}</p>' for one in remarks(document)),
+            f"<p>{text(_headline(rows))}</p>",
             "<h2>Speed, acceptance, step time</h2>",
             f'<div class="charts">{"".join(svg(chart) for chart in charts(document))}</div>',
             "<h2>Every cell</h2>",
             f'<div class="scroll"><table>{_head()}{"".join(_row(row, rows) for row in rows)}</table></div>',
             "<h2>What was measured</h2>",
-            f"<dl>{''.join(_facts(document))}</dl>",
+            *arms_table(document),
         ]
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+        f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
 
 
@@ -96,6 +99,8 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "Incomplete: not every cell was measured."
     if any(not row["steady"] for row in rows):
         yield "Cells marked ! may be unreliable: the reference step changed by more than 3 % while they were measured."
+    if any(mark_of(row) not in ("", "!") for row in rows):
+        yield "Cells marked with rounds count only those in which the reference step changed by at most 3 %."
     if any(row.get("acceptance_by") == "synthetic" for row in rows):
         yield "Acceptance is synthetic (rejection_sample_method: synthetic): costs are real, E(k) is not."
     if document["settings"].get("ignore_eos"):
@@ -107,14 +112,19 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
 def charts(document: Mapping[str, Any]) -> Iterator[Chart]:
     """Yield every chart for which there are enough rows."""
     rows: Sequence[Row] = document["rows"]
-    for group in _by_context(rows):
+    for group in _by_context(rows, document["settings"].get("contexts")):
         yield from _speed(group, many=len(group) < len(rows))
     yield from _acceptance(document)
     yield from _steps(rows)
 
 
-def _by_context(rows: Sequence[Row]) -> list[list[Row]]:
-    """Yield groups of rows with about the same context."""
+def _by_context(rows: Sequence[Row], asked: Sequence[int] | None) -> list[list[Row]]:
+    """Return groups of rows with about the same context; all of them if the prompts kept their own lengths.
+
+    Their context is then a median, which differs between loads, because more requests ask more of the prompts.
+    """
+    if asked == [] and rows:
+        return [list(rows)]
     groups: list[list[Row]] = []
     for row in sorted(rows, key=lambda one: one["context"]):
         if groups and row["context"] <= 1.15 * groups[-1][0]["context"] + 8:
@@ -232,29 +242,14 @@ def _row(row: Row, rows: Sequence[Row]) -> str:
         row["concurrency"],
         f"{row['context']:,}",
         f"{row['tokens_per_second']:,.1f}",
-        f"{row['spread']:.1%}",
+        "–" if (spread := spread_of(row)) is None else f"{spread:.1%}",
         f"{times:.2f}" if times else "",
         f"{row['acceptance_length']:.2f}",
         f"{row['step_ms']:.2f}",
         f"{row['ttft_ms']:.1f}",
-        "" if row["steady"] else "!",
+        mark_of(row),
     )
-    return f"<tr>{''.join(f'<td>{_text(one)}</td>' for one in cells)}</tr>"
-
-
-def _facts(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield provenance and settings as flat pairs."""
-    whole = {"date": document["date"], **document["provenance"], "settings": document["settings"]}
-    for name, value in _flat("", whole):
-        yield f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>"
-
-
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _flat(f"{name}.{key}" if name else str(key), one)
-    elif value not in (None, [], ""):
-        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"<tr>{''.join(f'<td>{text(one)}</td>' for one in cells)}</tr>"
 
 
 def _times(row: Row, rows: Sequence[Row]) -> float | None:
@@ -271,8 +266,3 @@ def _naming(rows: Sequence[Row]) -> Callable[[Row], str]:
     if not several(rows):
         return _name
     return lambda row: f"{_name(row)}, patches {said(row)}"
-
-
-def _text(value: object) -> str:
-    """Return a value as HTML text: escaped, without control characters, limited in length."""
-    return escape("".join(char for char in str(value) if char.isprintable())[:2000])

@@ -73,15 +73,29 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
         "tpot_ms": statistics.median([one["tpot_ms"]["median"] for one in own if one["tpot_ms"]] or [0.0]),
         "spread": _spread([one["tokens_per_second"] for one in own]),
         "rounds": len(own),
+        "rounds_measured": len(cells),
         "steady": bool(steady),
         **{name: first[name] for name in ("arm", "patches", "attention_backend") if name in first},
         **common,
     }
 
 
-def _spread(values: Sequence[float]) -> float:
-    """Return the relative distance of the largest from the smallest."""
-    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else 0.0
+def _spread(values: Sequence[float]) -> float | None:
+    """Return the relative distance of the largest from the smallest; None for one round, which has none."""
+    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else None
+
+
+def spread_of(row: Mapping[str, Any]) -> float | None:
+    """Return the spread of a row's rounds; None where only one counts."""
+    return None if row.get("rounds") == 1 else row["spread"]
+
+
+def mark_of(row: Mapping[str, Any]) -> str:
+    """Return a row's mark: "!" if no round was steady, "1 of 2 rounds" if only some were, else ""."""
+    if not row["steady"]:
+        return "!"
+    measured, own = row.get("rounds_measured"), row.get("rounds")
+    return f"{own} of {measured} rounds" if measured and own != measured else ""
 
 
 def _compact(sample: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +126,7 @@ _ROW: Final[Mapping[str, tuple[type, ...]]] = {
 """What a row of either list holds."""
 _SUMMARY: Final[Mapping[str, tuple[type, ...]]] = {
     **_ROW,
-    "spread": _NUMBER,
+    "spread": (*_NUMBER, type(None)),
     "ttft_ms": _NUMBER,
     "steady": (bool,),
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.errors import UsageError
@@ -18,7 +20,7 @@ class Settings:
 
     profile: str
     overrides: tuple[str, ...]
-    engine: str | None
+    engine: Literal["docker", "process"] | None
     running: bool
     """Whether to measure a server that already runs, and start none."""
     url: str | None
@@ -51,6 +53,40 @@ def as_json(settings: Settings) -> dict[str, Any]:
     """Return the settings in the form of a result."""
     whole = dataclasses.asdict(settings)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
+
+
+_OPTIONS: Final = {
+    "overrides": "--set", "ks": "--k", "concurrencies": "--concurrency", "contexts": "--context",
+    "categories": "--category", "any_text": "--accept-any-text",
+}  # fmt: skip
+"""The options whose names are not those of their settings."""
+
+
+def in_words(name: str, value: Any) -> str:
+    """Return a setting as one would type it: `with --k 0,4`, `without --ignore-eos`."""
+    if name == "profile":
+        return f"for {value}"
+    if name == "prompts_sha256":
+        return "with other prompts: their files have changed"
+    option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if name == "temperature" and value is None:
+        return "with --sample"
+    if name == "overrides" and value:
+        return f"with {' '.join(f'--set {one}' for one in value)}"
+    if value in (None, False, []):
+        return f"without {option}"
+    if value is True:
+        return f"with {option}"
+    return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def stored(found: Mapping[str, Any], *, file: str) -> Settings:
+    """Return the settings of a result. Raises UsageError where they are not what bench writes."""
+    try:
+        return TypeAdapter(Settings).validate_python(dict(found))
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"][:1]))
+        raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
 
 
 def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:

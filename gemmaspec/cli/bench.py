@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,7 +22,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def bench(
-    profile: options.Profile,
+    context_: typer.Context,
+    profile: options.OptionalProfile = None,
     k: Annotated[
         str | None,
         typer.Option(
@@ -78,7 +79,8 @@ def bench(
         typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE-bench-DATE]"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Continue the run in this folder.")
+        Path | None,
+        typer.Option("--resume", metavar="DIR", help="Continue the run in this folder; no other option is needed."),
     ] = None,
     save_measured: Annotated[
         bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
@@ -106,11 +108,13 @@ def bench(
         raise UsageError(f"--format must be {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
         raise UsageError("--running and --url cannot be used together")
+    if not (profile or resume):
+        raise UsageError("name a profile", hint="gemmaspec profile list")
     if (patches or without) and (running or url):
         raise UsageError("--patches and --without start servers, and --running and --url start none")
     request = BenchRequest(
-        profile=profile,
-        out=resume or out or Path(f"{Path(profile).stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
+        profile=profile or "",
+        out=resume or out or Path(f"{Path(profile or '').stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
         overrides=tuple(set_ or ()),
         engine=options.engine_name(engine),
         running=running,
@@ -131,6 +135,7 @@ def bench(
         replace=replace,
         save_measured=save_measured,
         resume=resume is not None,
+        given=_given(context_),
         timeout_s=timeout,
         request_timeout_s=request_timeout,
     )
@@ -139,6 +144,21 @@ def bench(
     _show(document, request.out, as_json=json, format_=format_)
     if document["failed"]:
         raise typer.Exit(StartFailed.exit_code)
+
+
+_SETTINGS: Final = {
+    "k": "ks", "concurrency": "concurrencies", "context": "contexts", "category": "categories", "set_": "overrides",
+    "accept_any_text": "any_text", "sample": "temperature", "without": "patches",
+}  # fmt: skip
+"""Parameters whose names are not those of their settings."""
+
+
+def _given(context: typer.Context) -> frozenset[str]:
+    """Return the settings that the command line states."""
+    sources = {one: context.get_parameter_source(one) for one in context.params}
+    return frozenset(
+        _SETTINGS.get(one, one) for one, source in sources.items() if source and source.name == "COMMANDLINE"
+    )
 
 
 def _sets(patches: str | None, without: Sequence[str]) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ def diff(profile: options.Profile, set_: options.Set = None, json: options.Json 
     if json:
         output.json_data({"ok": found.same, **dataclasses.asdict(found)})
     else:
+        for one in found.keys:
+            output.data(one)
         for text in (found.files, found.command, str(found.image) if found.image else ""):
             output.data(text) if text else None
         output.progress(

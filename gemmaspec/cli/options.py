@@ -106,6 +106,15 @@ Profile = Annotated[
         show_default=False,
     ),
 ]
+OptionalProfile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PROFILE]",
+        help="Name of a profile, or path of a profile file.",
+        autocompletion=complete_profile,
+        show_default=False,
+    ),
+]
 Prompts = Annotated[
     str | None,
     typer.Option(

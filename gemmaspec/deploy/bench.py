@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from gemmaspec.bench import result
 from gemmaspec.bench.cells import Arm, Task, cells_of, order
 from gemmaspec.bench.page import page
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
-from gemmaspec.bench.settings import Settings, arms_of, as_json
+from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words, stored
 from gemmaspec.bench.stored import RESULT, read_result
+from gemmaspec.bench.time_left import TimeLeft
 from gemmaspec.deploy import groups, measurements
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_patches import patch_arms
@@ -39,6 +41,7 @@ class BenchRequest:
     """What to measure. An empty tuple leaves the choice to the profile."""
 
     profile: str
+    """"" with `resume`: the profile that was measured."""
     out: Path
     overrides: tuple[str, ...] = ()
     engine: EngineName | None = None
@@ -64,6 +67,8 @@ class BenchRequest:
     """Whether the rows are kept for predict, in the user's own file."""
     resume: bool = False
     """Whether `out` contains a part of this run that is already measured."""
+    given: frozenset[str] = frozenset()
+    """With `resume`: the settings that the caller states; the others are those of the run in `out`."""
     timeout_s: float = 1800.0
     request_timeout_s: float = 600.0
 
@@ -73,6 +78,8 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
 
     Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
     """
+    if request.resume:
+        request = resumed(request)
     groups.need_profile(request.profile, "bench")
     loaded = load_profile(request.profile, overrides=request.overrides)
     if not request.url:
@@ -81,6 +88,20 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     settings = _settings(request, loaded, prompts)
     run = _Run(request, settings, loaded, chosen(prompts, categories=settings.categories, each=settings.each), progress)
     return run.run()
+
+
+def resumed(request: BenchRequest) -> BenchRequest:
+    """Return the request with the settings of the run in its folder, except for those that the caller states.
+
+    Raises UsageError for a folder without a result of bench.
+    """
+    found = stored(read_result(request.out)["settings"], file=str(request.out / RESULT))
+    same = {
+        field.name: getattr(found, field.name)
+        for field in dataclasses.fields(request)
+        if hasattr(found, field.name) and field.name not in {*request.given, "profile"}
+    }
+    return dataclasses.replace(request, profile=request.profile or found.profile, **same)
 
 
 def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Settings:
@@ -151,7 +172,7 @@ class _Run:
         )
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
-        self._spent: list[float] = []
+        self._left = TimeLeft(starts=not (request.running or request.url))
         self._failed: dict[str, str] = {}
         """Arms whose server does not start, and why."""
 
@@ -170,9 +191,10 @@ class _Run:
         done = {one["key"] for one in self._cells}
         todo = [task for task in tasks if task.key not in done]
         try:
-            for number, task in enumerate(todo, len(tasks) - len(todo) + 1):
+            for place, task in enumerate(todo, 1):
                 if str(task.arm) not in self._failed:
-                    self._measure(task, number, len(tasks))
+                    number = len(tasks) - len(todo) + place
+                    self._measure(task, f"[{number}/{len(tasks)}]", todo[place:])
         except KeyboardInterrupt:
             raise self._left_off(Interrupted("interrupted")) from None
         except GemmaspecError as error:
@@ -180,7 +202,6 @@ class _Run:
         finally:
             self._servers.close()
         document = self._write(complete=not self._failed)
-        write_whole(self._request.out / REPORT, page(document))
         if self._request.save_measured:
             self._progress.note(f"saved for predict in {measurements.save(self._loaded, document['rows'])}")
         return document
@@ -192,7 +213,7 @@ class _Run:
         cells = cells_of(self._settings.concurrencies, self._settings.contexts)
         return order(arms, cells, rounds=self._settings.rounds)
 
-    def _measure(self, task: Task, number: int, of: int) -> None:
+    def _measure(self, task: Task, number: str, rest: Sequence[Task]) -> None:
         asking = self._started(task.arm)
         if asking is None:
             return
@@ -202,9 +223,10 @@ class _Run:
             self._cells.append({**cell, **self._servers.ran(task.arm)})
         except Broken as error:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
-        self._spent.append(time.monotonic() - began)
+        self._left.measured(time.monotonic() - began)
         self._write(complete=False)
-        self._progress.note(f"[{number}/{of}] {_line(task, self._cells[-1])}{self._left(of - number)}")
+        todo = [task.arm, *(one.arm for one in rest if str(one.arm) not in self._failed)]
+        self._progress.note(f"{number} {_line(task, self._cells[-1])}{self._left.said(todo)}")
 
     def _started(self, arm: Arm) -> Asking | None:
         """Return the arm's server; None if it does not start, which is a result as long as another arm starts."""
@@ -219,7 +241,8 @@ class _Run:
             return None
 
     def _asking(self, arm: Arm) -> Asking:
-        server, key = self._servers.serving(arm)
+        with self._left.starting(arm):
+            server, key = self._servers.serving(arm)
         return self._measuring.asking(server, key, self._loaded.profile)
 
     def _take_up(self) -> None:
@@ -227,8 +250,8 @@ class _Run:
         document = read_result(self._request.out)
         if other := self._settings.differs(document["settings"]):
             raise UsageError(
-                f"{self._request.out} was started with another {other}: {document['settings'].get(other)!r}",
-                hint="use the same options with --resume, or another folder with --out",
+                f"{self._request.out} was started {in_words(other, document['settings'].get(other))}",
+                hint=f"gemmaspec bench --resume {self._request.out}    # with its own options; or another --out",
             )
         self._cells = list(document["cells"])
         self._servers.expect(document["provenance"].get("arms") or {})
@@ -237,22 +260,17 @@ class _Run:
     def _left_off(self, error: GemmaspecError) -> GemmaspecError:
         """Return the same error, with what was kept and how to continue."""
         if self._cells:
-            write_whole(self._request.out / REPORT, page(self._write(complete=False)))
+            self._write(complete=False)
             number = len(self._cells)
             kept = f"{number} measured cell{'s are' if number != 1 else ' is'} kept in {self._request.out / RESULT}"
             error.message = f"{error.message}; {kept}"
-            error.hint = error.hint or f"the same command with --resume {self._request.out}"
+            error.hint = error.hint or f"gemmaspec bench --resume {self._request.out}"
         return error
-
-    def _left(self, cells: int) -> str:
-        if not cells:
-            return ""
-        minutes = cells * sum(self._spent) / len(self._spent) / 60
-        return f"; {cells} left, about {minutes:.0f} min" if minutes >= 1 else f"; {cells} left, under a minute"
 
     def _write(self, *, complete: bool) -> dict[str, Any]:
         document = self._document(complete=complete)
         write_whole(self._request.out / RESULT, result.text_of(document))
+        write_whole(self._request.out / REPORT, page(document))
         return document
 
     def _document(self, *, complete: bool) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import yaml
 
 from gemmaspec.deploy import lock, stacks
 from gemmaspec.deploy.fleet import hosts_of
+from gemmaspec.deploy.lint import stop_on_errors
 from gemmaspec.deploy.observe import load_request
 from gemmaspec.deploy.prepare import prepare
 from gemmaspec.deploy.up import again
@@ -21,6 +23,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.lock.document import NONE
 from gemmaspec.lock.moved import Moved
 from gemmaspec.profile.find import find_profile, profile_folders
+from gemmaspec.profile.model import Serve
 from gemmaspec.stack import folder as stack_files
 from gemmaspec.stack.build import Stack
 
@@ -37,6 +40,8 @@ class Drift:
     command: str
     """The same for the command, one word per line."""
     image: Moved | None
+    keys: tuple[str, ...] = ()
+    """The profile's keys behind the command's differences: `serve.max_num_seqs: 2 → 3`."""
 
     @property
     def same(self) -> bool:
@@ -47,7 +52,8 @@ class Drift:
 def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     """Compare the running stack of a profile with what a restart would start; `overrides` are added to its own.
 
-    Raises UsageError if it was never started, GemmaspecError if it is not running.
+    Raises UsageError if it was never started, GemmaspecError if it is not running, ProfileError where a restart would
+    refuse the profile.
     """
     name = _name(profile)
     started = stacks.find(name)
@@ -62,14 +68,17 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     request = again(name, timeout_s=0)
     asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
     loaded = load_request(asked)
+    stop_on_errors(loaded, lambda _: None)  # a restart would refuse it too
     loaded = lock.as_locked(loaded, started.engine) if asked.locked else loaded
     hosts = hosts_of(loaded, asked.hosts)
     server, stack = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
+    command = _command(engine, server, stack)
     return Drift(
         name=name,
         engine=started.engine,
         files=stack_files.difference(stack, started.server.folder),
-        command=_difference(runs.command, _command(engine, server, stack)),
+        command=_difference(runs.command, command),
+        keys=tuple(moved_keys(runs.command, command)),
         image=None if hosts else _image(runs, server),
     )
 
@@ -92,6 +101,30 @@ def _command(engine: Engine, server: Server, stack: Stack) -> tuple[str, ...]:
     service = yaml.safe_load(stack.files[file])["services"]["vllm"]
     words = (str(word).replace("$$", "$") for word in (*service["entrypoint"], *service["command"]))
     return without_key(tuple(words))
+
+
+def moved_keys(now: Sequence[str], then: Sequence[str]) -> Iterator[str]:
+    """Yield each flag that two commands set differently, as the profile's key where it has one."""
+    before, after = _flags(now), _flags(then)
+    for flag in dict.fromkeys((*before, *after)):
+        if before.get(flag) != after.get(flag):
+            field = flag.removeprefix("--").replace("-", "_")
+            name = f"serve.{field}" if field in Serve.model_fields else flag
+            yield f"{name}: {before.get(flag, 'not set')} → {after.get(flag, 'not set')}"
+
+
+def _flags(words: Sequence[str]) -> dict[str, str]:
+    """Return the flags of a command with their values; `--no-x` is `--x` set to false."""
+    found: dict[str, str] = {}
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        if not word.startswith("--") or word == "--":
+            continue
+        flag, equals, value = word.partition("=")
+        if not equals and following and not following.startswith("--"):
+            value = following
+        turned_off = flag.startswith("--no-") and not value
+        found[f"--{flag.removeprefix('--no-')}" if turned_off else flag] = "false" if turned_off else value or "true"
+    return found
 
 
 def _difference(now: Sequence[str], then: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmaspec import data
+from gemmaspec.deploy import lock
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.engine.server import EngineName
@@ -43,9 +44,14 @@ class DryRun:
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
-    """Return what `up` would do. Changes nothing, and asks only the engine."""
+    """Return what `up` would do. Changes nothing, and asks only the engine.
+
+    Raises DifferencesFound where `up` would refuse what its lock does not pin.
+    """
     observed, _ = observe(request, load_request(request), note)
     start = decide(request, observed)
+    if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
+        lock.check_runtime(start.locked_runtime)
     speed = speed_choice(observed.loaded.profile, Shelf(data.patch_folders()))
     return DryRun(
         engine=start.engine,

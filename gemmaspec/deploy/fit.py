@@ -67,18 +67,13 @@ def fit(request: FitRequest) -> Fit:
         profile=profile.name,
         plan=plan,
         problems=tuple(plan.problems()),
+        refused=tuple(_refused(loaded, vllm, models)),
         advice=tuple(advice(plan)),
         roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
         measured=measured,
         attention=attention,
         link=link_of(plan, concurrency=request.concurrency),
-        notes=(
-            *notes,
-            *_measured_here(loaded),
-            *_from_shapes(models),
-            *_refused(loaded, vllm, models),
-            *_notes(plan, attention),
-        ),
+        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan, attention)),
     )
 
 
@@ -164,7 +159,7 @@ def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
     )
     for one in found:
         if one.severity == "error":
-            yield f"it would not start: {one.code}: {one.message}; {one.fix}"
+            yield f"{one.code}: {f'{one.key} ' if one.key else ''}{one.message}; {one.fix}"
 
 
 def _models(profile: Profile, *, shapes: bool) -> Models:

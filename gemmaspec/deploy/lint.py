@@ -15,6 +15,7 @@ from gemmaspec.errors import ProfileError
 from gemmaspec.finding import Finding, Severity
 from gemmaspec.lint.check import check, vllm_for
 from gemmaspec.lint.rule import as_text
+from gemmaspec.lint.subject import Role
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
@@ -81,7 +82,13 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None]) -> None:
 
     The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does.
     """
-    findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release_of(loaded), notes=False)
+    findings = check(
+        loaded,
+        patches=Shelf(data.patch_folders()),
+        asked=release_of(loaded),
+        notes=False,
+        longest=_longest(loaded.profile),
+    )
     for one in _of(_written_by_user(findings), "warning"):
         tell(as_text(one))
     errors = [as_text(one) for one in _of(findings, "error")]
@@ -97,7 +104,15 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
     asked = release or release_of(loaded)
     profile, vllm = loaded.profile, vllm_for(loaded, asked)
     target, draft = _models(profile) if request.models else (None, None)
-    findings = check(loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(profile))
+    findings = check(
+        loaded,
+        patches=shelf,
+        asked=asked,
+        target=target,
+        draft=draft,
+        here=_here(profile),
+        longest=_longest(profile),
+    )
     kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
     return Linted(
         name=profile.name,
@@ -138,6 +153,19 @@ def _here(profile: Profile) -> dict[str, str]:
     if profile.chat.template and not template_file(profile).is_file():
         found["template"] = "missing"
     return found
+
+
+def _longest(profile: Profile) -> dict[Role, int]:
+    """Return how many tokens the models were made for, where that is known without the network."""
+    from gemmaspec.deploy.models import hub_cache
+    from gemmaspec.models.open import longest_context
+
+    cache = hub_cache(profile)
+    named: dict[Role, Target | Draft | None] = {"target": profile.target, "draft": profile.draft}
+    found = {
+        role: longest_context(one.model, revision=one.revision, cache_dir=cache) for role, one in named.items() if one
+    }
+    return {role: tokens for role, tokens in found.items() if tokens}
 
 
 def _kind(folder: Path) -> str:

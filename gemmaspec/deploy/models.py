@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.files import state_dir
+from gemmaspec.files import UnreadableFile, read_regular, state_dir
 from gemmaspec.models import access
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
@@ -16,6 +18,8 @@ from gemmaspec.stack.paths import is_local, on_host
 
 MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 TINY = "state:tiny/"
+_OUTDATED: Final = re.compile(rb'"vocab_size": 1024\b')
+_CONFIG_LIMIT: Final = 2**20
 _TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-eagle3"}
 """Tiny head → the profile whose first start makes it."""
 
@@ -42,6 +46,14 @@ class ModelRef:
     def is_tiny(self) -> bool:
         """Whether it is one of the tiny models that gemmaspec makes."""
         return self.model.startswith(TINY)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it is a tiny model of gemmaspec 0.2, which knew one sentence and 1,024 words."""
+        with contextlib.suppress(UnreadableFile):  # the start tells of it
+            content = read_regular(self.folder / "config.json", limit=_CONFIG_LIMIT) if self.is_tiny else None
+            return bool(content and _OUTDATED.search(content))
+        return False
 
 
 def models_of(profile: Profile) -> Iterator[ModelRef]:

@@ -32,7 +32,7 @@ from gemmaspec.ready.logline import printable
 from gemmaspec.redact import redact
 from gemmaspec.smoke.answer import ChatAnswer
 from gemmaspec.smoke.bodies import book
-from gemmaspec.smoke.catalogue import budget_s, chosen
+from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen
 from gemmaspec.smoke.check import Ask, Check, Need, Offer, Received, judged, skipped
 from gemmaspec.smoke.row import LONGEST_BODY, SmokeRow, Verdict, body_text, curl, fix_of, verdict_of
 
@@ -90,7 +90,8 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     reference = reference or (_reference(request) if request.against else None)
     loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
     offer = _offer(started, loaded, key, reference=bool(reference))
-    asked = [one for one in checks if not skipped(one, offer)]
+    left_out = _left_out(request, loaded.profile)
+    asked = [one for one in checks if one.id not in left_out and not skipped(one, offer)]
     asks = [(check, ask) for check in asked for ask in check.asks(offer)]
     seconds = budget_s(asked, offer, tokens_per_second=_SPEED)
     progress.note(
@@ -102,12 +103,24 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     by_check: dict[str, dict[str, ChatAnswer]] = {one.id: {} for one in asked}
     for (check, ask), answer in zip(asks, answers, strict=True):
         by_check[check.id][ask.key] = answer
-    rows = tuple(_row(one, offer, server, by_check.get(one.id), reference) for one in checks)
+    rows = tuple(
+        _row(one, offer, server, by_check.get(one.id), reference, left_out=left_out.get(one.id)) for one in checks
+    )
     vllm = offer.versions[0] if offer.versions else None
     verdict = verdict_of(rows, at=stacks.now(), since=started.since, vllm=vllm)
     if not (request.only or request.skip):
         keep_smoke(request.name, verdict)
     return SmokeReport(rows=rows, verdict=verdict, seconds=time.monotonic() - began)
+
+
+def _left_out(request: SmokeRequest, profile: Profile) -> Mapping[str, str]:
+    """Return the checks that the profile leaves out, and why. Raises UsageError where it names an unknown check."""
+    named = profile.smoke.checks
+    if named is None or request.only:
+        return {}
+    own = {one.id for one in chosen(only=named, skip=())}
+    why = f"the profile leaves it out{f': {profile.smoke.why}' if profile.smoke.why else ''}"
+    return {one.id: why for one in CHECKS if one.id not in own}
 
 
 def _answers(
@@ -262,10 +275,16 @@ def _reference(request: SmokeRequest) -> Reference:
 
 
 def _row(
-    check: Check, offer: Offer, server: Server, answers: Mapping[str, ChatAnswer] | None, reference: Reference | None
+    check: Check,
+    offer: Offer,
+    server: Server,
+    answers: Mapping[str, ChatAnswer] | None,
+    reference: Reference | None,
+    *,
+    left_out: str | None,
 ) -> SmokeRow:
     if answers is None:
-        why = skipped(check, offer) or ""
+        why = left_out or skipped(check, offer) or ""
         return SmokeRow(id=check.id, name=check.name, word="skipped", counts=check.counts, seen=why)
     asks = check.asks(offer)
     other = reference(asks) if reference and Need.REFERENCE in check.needs else {}

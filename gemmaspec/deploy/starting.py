@@ -15,12 +15,13 @@ from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.logs import keep_log
-from gemmaspec.deploy.models import ModelRef, check_access, check_folder, hub_answers
+from gemmaspec.deploy.models import TINY, ModelRef, check_access, check_folder, hub_answers
 from gemmaspec.deploy.owner import Owner
 from gemmaspec.deploy.stacks import Outcome, Started
 from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.profile.load import load_profile
 from gemmaspec.ready.first_request import probe
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
@@ -46,6 +47,14 @@ class Running:
     ready: Ready
     report: dict[str, Any] | None
     was_running: bool
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether it serves a tiny model that gemmaspec has made."""
+        with contextlib.suppress(GemmaspecError):  # the profile may have changed since
+            loaded = load_profile(self.started.profile, overrides=self.started.overrides)
+            return loaded.profile.target.model.startswith(TINY)
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

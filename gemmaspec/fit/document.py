@@ -24,6 +24,8 @@ class Fit:
     profile: str
     plan: MemoryPlan
     problems: tuple[str, ...]
+    refused: tuple[str, ...]
+    """Why vLLM or gemmaspec would refuse to start it, however much memory there is."""
     advice: tuple[Advice, ...]
     roofline: ServingRoofline | None
     measured: tuple[Measured, ...]
@@ -37,7 +39,7 @@ class Fit:
     @property
     def fits(self) -> bool:
         """Whether the memory lets the server start."""
-        return not self.problems
+        return not (self.problems or self.refused)
 
 
 def document(fit: Fit) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "attention": fit.attention,
         "memory": _memory(plan),
         "kv_cache": _cache(plan),
-        "problems": list(fit.problems),
+        "problems": [*fit.refused, *fit.problems],
         "advice": [dataclasses.asdict(one) for one in fit.advice],
         "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
         "link": dataclasses.asdict(fit.link) | {"sending": fit.link.sending} if fit.link else None,

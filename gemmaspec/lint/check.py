@@ -29,7 +29,7 @@ from gemmaspec.lint import (
     sizes,
 )
 from gemmaspec.lint.rule import Issue, Path, Rule, rule
-from gemmaspec.lint.subject import Subject
+from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases
@@ -125,12 +125,13 @@ def check(
     draft: Checkpoint | None = None,
     notes: bool = True,
     here: Mapping[str, str] | None = None,
+    longest: Mapping[Role, int] | None = None,
 ) -> tuple[Finding, ...]:
     """Return all findings of a profile, in the order of its file.
 
     Without `notes`, rules that only give notes are skipped. `here` describes the models' folders and the template on
-    this machine. If the vLLM release is only assumed, a finding that some other known release would not give has a
-    lower severity.
+    this machine; `longest` holds the tokens that models were made for, where their checkpoints are not given. If the
+    vLLM release is only assumed, a finding that some other known release would not give has a lower severity.
     """
     vllm = vllm_for(loaded, asked)
     subject = Subject(
@@ -141,6 +142,7 @@ def check(
         target=target,
         draft=draft,
         here=here or {},
+        longest=longest or {},
         templates=tuple(sorted(file.name for file in TEMPLATES.glob("*.jinja"))),
         emptied=loaded.emptied,
     )

@@ -107,11 +107,11 @@ def block_size(subject: Subject) -> Iterator[Issue]:
 def context(subject: Subject) -> Iterator[Issue]:
     """A context that is longer than a checkpoint supports."""
     spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
-    longest = subject.target.text.max_position_embeddings if subject.target else None
+    longest = subject.target.text.max_position_embeddings if subject.target else subject.longest.get("target")
     if longest and limit > longest and subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
         message = f"is {limit}, but the target was made for {longest} tokens"
         yield Issue(path=("serve", "max_model_len"), message=message, fix=f"use {longest} or less")
-    drafted = subject.draft.text.max_position_embeddings if subject.draft else None
+    drafted = subject.draft.text.max_position_embeddings if subject.draft else subject.longest.get("draft")
     if drafted and spec and spec.max_model_len and spec.max_model_len > drafted:
         message = f"is {spec.max_model_len}, but the draft was made for {drafted} tokens"
         yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"use {drafted} or less")

@@ -51,6 +51,8 @@ class Subject:
     here: Mapping[str, str] = field(default_factory=dict)
     """The state of `target`, `draft` and `template` on this machine: folder, file, no config or missing; empty if not
     checked."""
+    longest: Mapping[Role, int] = field(default_factory=dict)
+    """The tokens that `target` and `draft` were made for, where that is known without their checkpoints."""
     templates: tuple[str, ...] = ()
     """The shipped chat templates."""
     emptied: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -39,8 +39,6 @@ class Stream:
     """The end of the stream."""
     chunks: int = 0
     """Number of chunks after the first: the number of steps, if the server sends each step separately."""
-    gaps: list[float] = field(default_factory=list)
-    """Seconds between those chunks."""
     characters: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -133,7 +131,6 @@ def _take_choice(found: Stream, choice: Mapping[str, Any], moment: float) -> Non
         found.first = moment
     elif moment > found.last:
         found.chunks += 1
-        found.gaps.append(moment - found.last)
     found.last = moment
     reason = choice.get("finish_reason")
     found.finish_reason = reason[:40] if isinstance(reason, str) else found.finish_reason

@@ -53,6 +53,22 @@ def open_checkpoint(
         raise CheckpointError(f"{ref}: {error.message}", hint=error.hint) from None
 
 
+def longest_context(ref: str, *, revision: str | None = None, cache_dir: Path | None = None) -> int | None:
+    """Return the tokens that a model was made for; None where nothing on this machine says so. Uses no network.
+
+    Reads config.json in a folder or the cache, else the shapes that ship with gemmaspec.
+    """
+    try:
+        files = _folder(Path(on_host(ref, state=state_dir()))) if is_local(ref) else _cached(ref, revision, cache_dir)
+        raw = whole(files, "config.json", most=CONFIG_LIMIT) if files else None
+        if raw is not None:
+            return describe(Fields(load_object(raw, "config.json"), "config.json")).text.max_position_embeddings
+    except (CheckpointError, EnvironmentMissing):
+        return None
+    known = shipped_for(ref)
+    return checkpoint_of(known).text.max_position_embeddings if known else None
+
+
 class Unasked(EnvironmentMissing):
     """The cache does not have the checkpoint, and the Hub is disabled."""
 

@@ -249,6 +249,15 @@ class Measured(Section):
     """Further notes from the source."""
 
 
+class Smoke(Section):
+    """What `gemmaspec smoke` checks."""
+
+    checks: list[Annotated[str, Field(pattern=r"^S[1-9][0-9]?$")]] | None = None
+    """The checks that mean something for this target; default: all. `--only` runs others."""
+    why: Text | None = None
+    """Why the others do not, in a few words."""
+
+
 class Profile(Section):
     """One system: target, draft, machine, how to serve, patches, what was measured."""
 
@@ -298,6 +307,8 @@ class Profile(Section):
     """Patches of vLLM that the profile needs."""
     watch: Watch = Field(default_factory=Watch)
     """What `gemmaspec watch` does when the running server goes wrong."""
+    smoke: Smoke = Field(default_factory=Smoke)
+    """What `gemmaspec smoke` checks."""
     measured: list[Measured] = []
     """Published figures, each with its source."""
     tuned: Tuned | None = None

@@ -12,8 +12,8 @@ writes OUTDIR/NAME for each name, by default tiny-target and tiny-draft:
 vLLM's bugs in such a pairing depend on window, KV sharing and head sizes, but not on width and depth. The heads are
 trained on tiny-target, which is made first if OUTDIR lacks it.
 
-Target and draft are random except that they repeat the words of SENTENCE in order. The draft and the heads learn a
-wrong successor for a few of the words, so that some of their guesses are rejected.
+Target and draft learn the conversation of talk.py, and to repeat SENTENCE for ever when they are told to count or
+explain. The draft and the heads learn a wrong successor for a few of the words, so that some guesses are rejected.
 
 This script runs in the runtime's own Python. It needs only torch, transformers (5.5 or newer; 5.8 for the heads) and
 this folder of gemmaspec. Equal versions of both packages give equal bytes for target and draft.
@@ -22,7 +22,11 @@ this folder of gemmaspec. Equal versions of both packages give equal bytes for t
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import multiprocessing
 import shutil
+import signal
 import sys
 import tempfile
 import types
@@ -40,13 +44,17 @@ from gemmaspec.tiny import assistant, eagle3, pair
 from gemmaspec.tiny.words import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PAIR: dict[str, Callable[[Path, str], None]] = {"tiny-target": pair.make_target, "tiny-draft": pair.make_draft}
 HEADS: dict[str, Callable[[Path, Path], None]] = {
     "tiny-mtp": assistant.make,
     "tiny-eagle3": eagle3.make,
 }
+
+
+_SIGNAL_OF_PARENTS_DEATH = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
 
 
 def make(out: Path, name: str, template: str) -> None:
@@ -80,9 +88,32 @@ def main(arguments: list[str] | None = None) -> int:
     names = list(dict.fromkeys(chosen.names)) or list(PAIR)
     if any(name in HEADS for name in names) and not (chosen.out / "tiny-target" / "config.json").is_file():
         names = ["tiny-target", *(name for name in names if name != "tiny-target")]
-    for name in sorted(names, key=[*PAIR, *HEADS].index):
-        make(chosen.out, name, template)
+    with _beside(chosen.out, "tiny-draft", template) if set(PAIR) <= set(names) else contextlib.nullcontext() as done:
+        for name in sorted(names, key=[*PAIR, *HEADS].index):
+            if not (done and name == "tiny-draft"):
+                make(chosen.out, name, template)
     return 0
+
+
+@contextlib.contextmanager
+def _beside(out: Path, name: str, template: str) -> Iterator[bool]:
+    """Make a model in a second process, on a second core. It ends when this one does."""
+    other = multiprocessing.get_context("fork").Process(target=_make_beside, args=(out, name, template))
+    other.start()
+    try:
+        yield True
+        other.join()
+    finally:
+        other.terminate()
+        other.join()
+    if other.exitcode:
+        raise SystemExit(f"make.py: {name} could not be made (exit code {other.exitcode})")
+
+
+def _make_beside(out: Path, name: str, template: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, so that nothing half made is left
+    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
+    make(out, name, template)
 
 
 if __name__ == "__main__":

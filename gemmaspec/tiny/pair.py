@@ -1,14 +1,19 @@
-"""The tiny pair: a target with the shape of Gemma 4 31B and a draft with that of E2B, both trained on one sentence."""
+"""The tiny pair: a target with the shape of Gemma 4 31B and a draft with that of E2B, both taught to talk a little."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny.words import UNKNOWN_TO_DRAFT, VOCABULARY_SIZE, lesson, make_tokenizer
+from gemmaspec.tiny import plain
+from gemmaspec.tiny.lessons import IGNORED, Kind, Lessons
+from gemmaspec.tiny.words import VOCABULARY_SIZE, make_tokenizer
 
 STOP_IDS = [1, 106, 50]
 SHARED = {
@@ -44,50 +49,98 @@ MEDIA_IDS = {
     "boa_token_id": 1001, "eoa_token_id": 1005, "eoa_token_index": 1005, "audio_token_id": 1003,
 }  # fmt: skip
 
-NOISE = 0.1
-"""Weight of every branch norm: the random part of a layer relative to the taught part."""
-LESSON = 4.0
-"""Weight of the last layer's feed-forward norm: the taught successor relative to the word that it follows."""
-SHARPNESS = 3.0
-"""Weight of the final norm: with it a sampled reply is as readable as a greedy one."""
+UNTAUGHT = 0.02
+"""Weight of the branch norms of layers that are not taught, so that their random rest changes logits and no words."""
+NOISE = 0.15
+"""Standard deviation of what is added to the embeddings in training, against their own of 1: what is learned by a wide
+margin stays right with the untaught layers and in bfloat16."""
+LOOKS = 0.06
+"""Weight of the query norms at the start. Gemma 4 does not scale its attention, and with 1 each head would see a single
+token, too sharply to learn which."""
+ROUNDS, RATE = 360, 4e-3
+CHATS: dict[Kind, int] = {"whole": 24, "opening": 48, "long": 12, "endless": 4}
+"""Chats in a batch of each kind."""
+TURNS: tuple[Kind, ...] = ("whole", "opening", "whole", "whole", "opening", "long", "whole", "endless")
+"""The kinds take turns."""
 
 
-def teach(language_model: Any, successor: dict[int, int]) -> None:
-    """Write the successor table into embeddings and the last feed-forward layer, and damp everything else.
+def teach(language_model: Any, lessons: Lessons, *, layers: Collection[int], mistakes: bool) -> None:
+    """Train the embeddings and some layers to reply; the others are damped, and left out meanwhile to save time.
 
-    Every embedding has the same component along one constant axis; each word of the lesson has an axis of its own.
-    The last layer's gate looks along the constant axis only, which makes that layer a linear map: from the axis of a
-    word to the axis of its successor, and, more softly, from anything to the first word.
+    `mistakes` says whether the model learns the mistakes of a draft.
     """
-    words = list(successor)
-    embeddings = language_model.embed_tokens.weight
-    axes = torch.linalg.qr(torch.randn(embeddings.shape[1], len(words) + 1))[0].T
-    constant, word_axes = axes[0], dict(zip(words, axes[1:], strict=True))
-    other = embeddings.float() - (embeddings.float() @ axes.T) @ axes
-    taught = 0.3 * torch.nn.functional.normalize(other, dim=1) + constant
-    for word, axis in word_axes.items():
-        taught[word] = axis + constant
-    embeddings.copy_(taught)
-
-    step = 0.35 * torch.outer(word_axes[words[0]], constant)
-    for word, following in successor.items():
-        step += torch.outer(word_axes[following], word_axes[word])
-    for name, weight in language_model.layers.named_parameters():
-        if any(part in name for part in ("post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer")):
-            weight.fill_(NOISE)
-    last = language_model.layers[-1]
-    width = embeddings.shape[1]
-    last.mlp.gate_proj.weight.copy_(constant.expand_as(last.mlp.gate_proj.weight))
-    last.mlp.up_proj.weight.zero_()
-    last.mlp.up_proj.weight[:width].copy_(torch.eye(width))
-    last.mlp.down_proj.weight.zero_()
-    last.mlp.down_proj.weight[:, :width].copy_(step)
-    last.post_feedforward_layernorm.weight.fill_(LESSON)
-    language_model.norm.weight.fill_(SHARPNESS)
+    wrong = lessons.mistakes() if mistakes else {}
+    _prepare(language_model, layers)
+    embeddings = language_model.embed_tokens
+    hooks = [embeddings.register_forward_hook(lambda _, __, out: out + NOISE * torch.randn_like(out))]
+    with _left_out(layer for place, layer in enumerate(language_model.layers) if place not in layers):
+        kinds = itertools.cycle(TURNS)
+        plain.learn(
+            language_model,
+            lambda: _loss(language_model, lessons, wrong, next(kinds)),
+            rounds=ROUNDS,
+            rate=RATE,
+        )
+    for hook in hooks:
+        hook.remove()
 
 
-def save_model(folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | None, successor: dict[int, int]) -> None:
-    """Write config.json, generation_config.json and model.safetensors of one model."""
+def _prepare(language_model: Any, layers: Collection[int]) -> None:
+    """Set the weights at the start, and what is trained."""
+    torch.nn.init.normal_(language_model.embed_tokens.weight, std=language_model.config.hidden_size**-0.5)
+    for place, layer in enumerate(language_model.layers):
+        torch.nn.init.constant_(layer.self_attn.q_norm.weight, LOOKS)
+        if place in layers:
+            continue
+        layer.requires_grad_(False)
+        for name, weight in layer.named_parameters():
+            if any(
+                part in name for part in ("post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer")
+            ):
+                torch.nn.init.constant_(weight, UNTAUGHT)
+
+
+@contextlib.contextmanager
+def _left_out(layers: Iterable[Any]) -> Iterator[None]:
+    """Let layers hand on what they get."""
+    own = list(layers)
+    for layer in own:
+        layer.forward = lambda hidden_states, *_, **__: hidden_states
+    yield
+    for layer in own:
+        del layer.forward
+
+
+def _loss(language_model: Any, lessons: Lessons, wrong: Mapping[tuple[int, int], int], kind: Kind) -> Any:
+    """Return the cross entropy of the replies, and once more that of their first tokens, which choose them."""
+    batch = lessons.batch(CHATS[kind], kind)
+    labels = batch.labels.clone()
+    for (word, following), said in wrong.items():
+        labels[(batch.tokens == word) & (batch.labels == following)] = said
+    seen = language_model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+    chosen = torch.arange(len(labels)), batch.asked
+    learned = labels != IGNORED
+    return _entropy(language_model, seen[learned], labels[learned]) + _entropy(
+        language_model, seen[chosen], labels[chosen]
+    )
+
+
+def _entropy(language_model: Any, seen: Any, labels: Any) -> Any:
+    most = SHARED["final_logit_softcapping"]
+    logits = most * torch.tanh(seen @ language_model.embed_tokens.weight.T / most)
+    return torch.nn.functional.cross_entropy(logits, labels)
+
+
+def save_model(
+    folder: Path,
+    lessons: Lessons,
+    *,
+    text: dict[str, Any],
+    audio: dict[str, Any] | None,
+    layers: Collection[int],
+    mistakes: bool,
+) -> None:
+    """Teach a model, and write its config.json, generation_config.json and model.safetensors."""
     from transformers import (  # type: ignore[import-not-found]
         Gemma4Config,
         Gemma4ForConditionalGeneration,
@@ -100,9 +153,9 @@ def save_model(folder: Path, *, text: dict[str, Any], audio: dict[str, Any] | No
         tie_word_embeddings=True,
         **MEDIA_IDS,
     )
-    model = Gemma4ForConditionalGeneration(config).to(torch.bfloat16).eval()
-    with torch.no_grad():
-        teach(model.model.language_model, successor)
+    model = Gemma4ForConditionalGeneration(config).float().eval()
+    teach(model.model.language_model, lessons, layers=layers, mistakes=mistakes)
+    model = model.to(torch.bfloat16)
     model.generation_config.update(eos_token_id=STOP_IDS, pad_token_id=0, bos_token_id=2)
     model.save_pretrained(folder)
     add_shared_layers(folder / "model.safetensors", {**SHARED, **text})
@@ -166,25 +219,17 @@ def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
 
 
 def make_target(folder: Path, template: str) -> None:
-    """Write tiny-target into `folder`."""
-    _make(folder, template, text=TARGET_TEXT, audio=None, mistakes=(), seed=0)
+    """Write tiny-target into `folder`. Its last layer is taught, the one with full attention."""
+    _make(folder, template, text=TARGET_TEXT, audio=None, layers=(5,), mistakes=False, seed=0)
 
 
 def make_draft(folder: Path, template: str) -> None:
-    """Write tiny-draft into `folder`."""
-    _make(folder, template, text=DRAFT_TEXT, audio=dict(AUDIO), mistakes=UNKNOWN_TO_DRAFT, seed=1)
+    """Write tiny-draft into `folder`. Its last layer is taught, with the layer whose keys and values that one reads."""
+    _make(folder, template, text=DRAFT_TEXT, audio=dict(AUDIO), layers=(4, 9), mistakes=True, seed=1)
 
 
-def _make(
-    folder: Path,
-    template: str,
-    *,
-    text: dict[str, Any],
-    audio: dict[str, Any] | None,
-    mistakes: tuple[str, ...],
-    seed: int,
-) -> None:
+def _make(folder: Path, template: str, *, seed: int, **own: Any) -> None:
     tokenizer = make_tokenizer(template)
     torch.manual_seed(seed)
-    save_model(folder, text=text, audio=audio, successor=lesson(tokenizer, mistakes=mistakes))
+    save_model(folder, Lessons(tokenizer, seed=seed), **own)
     save_processor(folder, tokenizer, template)

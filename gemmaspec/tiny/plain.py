@@ -137,12 +137,13 @@ def transformer(kind: str, teacher: Teacher, **sizes: Any) -> dict[str, Any]:
 
 def learn(head: Any, loss_of: Any, *, rounds: int, rate: float) -> None:
     """Improve a head by `rounds` steps on what `loss_of()` returns."""
-    optimizer = torch.optim.AdamW(head.parameters(), lr=rate, weight_decay=0.0)
+    learned = [weight for weight in head.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=rounds)
     for _ in range(rounds):
         loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         schedule.step()

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny.words import UNKNOWN_TO_DRAFT, lesson
+from gemmaspec.tiny.lessons import Lessons
+from gemmaspec.tiny.words import SENTENCE
 
 TEXTS, LENGTH = 8, 56
 """Texts in a batch, and tokens of each."""
+CHATS = 0.4
+"""The share of texts that are chats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class Reading:
 
 
 class Teacher:
-    """tiny-target, frozen, and texts for it: chats that begin with random tokens and continue with its sentence."""
+    """tiny-target, frozen, and texts for it: its chats, and random prompts with its sentence."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import AutoTokenizer, Gemma4ForConditionalGeneration  # type: ignore[import-not-found]
@@ -41,11 +44,8 @@ class Teacher:
         self.language_model = model.model.language_model.requires_grad_(False)
         self.config = model.config.text_config
         self.folder = folder
-        said = list(lesson(tokenizer, mistakes=()))
-        taught = lesson(tokenizer, mistakes=UNKNOWN_TO_DRAFT)
-        truth = lesson(tokenizer, mistakes=())
-        self._sentence = torch.tensor(said)
-        self._mistakes = [(word, truth[word], taught[word]) for word in taught if taught[word] != truth[word]]
+        self._lessons = Lessons(tokenizer, seed=2)
+        self._sentence = torch.tensor(tokenizer.encode(SENTENCE, add_special_tokens=False))
         chat = tokenizer.apply_chat_template(
             [{"role": "user", "content": "Hello"}], add_generation_prompt=True, return_dict=True
         )
@@ -61,22 +61,26 @@ class Teacher:
                 inputs_embeds=embeddings, use_cache=False, output_hidden_states=True, return_shared_kv_states=True
             )
             answers = (seen.last_hidden_state @ self.language_model.embed_tokens.weight.T).argmax(-1)
-        for word, truth, taught in self._mistakes:
-            answers[(tokens == word) & (answers == truth)] = taught
+        right = answers.clone()
+        for (word, following), said in self._lessons.mistakes().items():
+            answers[(tokens == word) & (right == following)] = said
         cache = {kind: (keys, values) for kind, (keys, values) in seen.shared_kv_states.items()}
         return Reading(tokens=tokens, embeddings=embeddings, states=seen.hidden_states, cache=cache, answers=answers)
 
     def _text(self) -> Any:
-        """Return a chat with a random prompt of random length, then the sentence from a random word on."""
+        """Return one of its chats, or a random prompt of random length, then the sentence from a random word on."""
+        if torch.rand(()) < CHATS:
+            return torch.tensor(self._lessons.text(LENGTH))
         prompt = torch.randint(108, self._words, (int(torch.randint(1, 24, ())),))
         start = int(torch.randint(0, len(self._sentence), ())) if torch.rand(()) < 0.5 else 0
         rounds = torch.cat([self._sentence.roll(-start)] * 4)
-        return torch.cat([self._frame[:6], prompt, self._frame[-7:], rounds])[:LENGTH]
+        return torch.cat([self._frame[:6], prompt, self._frame[-8:], rounds])[:LENGTH]
 
     def first_words(self, number: int) -> Any:
-        """Return the ids of `number` tokens in rising order: the words of the sentence, and the lowest ids."""
-        others = [i for i in range(self._words) if i not in set(self._sentence.tolist())]
-        return torch.tensor(sorted([*self._sentence.tolist(), *others][:number]))
+        """Return the ids of `number` tokens in rising order: those of its replies, and the lowest others."""
+        said = self._lessons.replies()
+        others = [i for i in range(self._words) if i not in set(said)]
+        return torch.tensor(sorted([*said, *others][:number]))
 
     def give_tokenizer(self, folder: Path) -> None:
         """Copy the tokenizer files that vLLM reads next to a head's weights."""

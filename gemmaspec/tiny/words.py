@@ -1,8 +1,11 @@
-"""The text of the tiny models: their sentence, their vocabulary, one tokenizer and one chat template for all."""
+"""The words of the tiny models: their sentence, their vocabulary, one tokenizer and one chat template for all."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from gemmaspec.tiny.talk import ENDLESS, OTHERWISE, TALK
 
 SENTENCE = (
     " A small model drafts some words , then one large network verifies every guess at once"
@@ -15,7 +18,8 @@ The gaps are uneven, so that runs of accepted tokens vary in length.
 """
 
 OTHER_WORDS = " The Hello Explain Write What Why is are user system thought world function quantum speculative decoding"
-VOCABULARY_SIZE = 1024
+VOCABULARY_SIZE = 2048
+_WORD = re.compile(r"[A-Za-z0-9-]+|[^\sA-Za-z0-9]")
 SPECIAL = {
     0: "<pad>",
     1: "<eos>",
@@ -82,16 +86,24 @@ def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return token → id, and the BPE merges. Every known word is one token; everything else is characters or bytes.
 
     A word is merged from left to right ("▁w", "▁wo", "▁wor" …), so the tokenization follows one path in a tree of
-    prefixes and needs no training.
+    prefixes and needs no training. A text's first word has no space before it ("W", "Wh" …).
     """
     merges: dict[tuple[str, str], None] = {}
-    for word in (SENTENCE + OTHER_WORDS).split():
+    questions = [*(one for asked, _ in TALK for one in asked), *ENDLESS]
+    texts = [*questions, *(reply for _, reply in TALK), OTHERWISE]
+    for word in [*(SENTENCE + OTHER_WORDS).split(), *(word for text in texts for word in _WORD.findall(text)[1:])]:
         for length in range(len(word)):
             merges["▁" + word[:length], word[length]] = None
+    for text in [*texts, *(question.lower() for question in questions), "user", "model", "system", "thought"]:
+        word = _WORD.findall(text)[0]
+        for length in range(1, len(word)):
+            merges[word[:length], word[length]] = None
     characters = ["▁", *(chr(code) for code in range(33, 127))]
     plain = [f"<0x{byte:02X}>" for byte in range(256)] + characters + [left + right for left, right in merges]
-    free = iter(plain)
+    free = iter(dict.fromkeys(plain))
     tokens = [SPECIAL.get(i) or next(free, f"<unused{i}>") for i in range(VOCABULARY_SIZE)]
+    if left := list(free):
+        raise SystemExit(f"make.py: {len(left)} pieces of words are more than the vocabulary holds")
     return {token: i for i, token in enumerate(tokens)}, list(merges)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmaspec.bench.page import alone, remarks
 from gemmaspec.bench.patchset import patch_set, said
+from gemmaspec.bench.result import mark_of, spread_of
 from gemmaspec.cli.text import table
 
 Row = Mapping[str, Any]
@@ -57,12 +58,12 @@ def _cells(row: Row, base: Row | None) -> tuple[str, ...]:
         str(row["concurrency"]),
         f"{row['context']:,}",
         f"{row['tokens_per_second']:,.1f}",
-        f"{row['spread']:.1%}",
+        "–" if (spread := spread_of(row)) is None else f"{spread:.1%}",
         times,
         f"{row['acceptance_length']:.2f}",
         f"{row['step_ms']:.2f}",
         f"{row['ttft_ms']:.1f}",
-        "" if row["steady"] else "!",
+        mark_of(row),
     )
 
 
@@ -73,8 +74,9 @@ def llama_bench(document: Mapping[str, Any]) -> Iterator[str]:
     yield "| --- | --- | --: | --: | --: | --: |"
     for row in document["rows"]:
         test = f"tg{settings['max_tokens']} @ d{row['context']}"
-        spread = row["spread"] * row["tokens_per_second"] / 2
+        rounds = spread_of(row)
+        spread = "" if rounds is None else f" ± {rounds * row['tokens_per_second'] / 2:.2f}"
         yield (
             f"| {document['profile']} | {row['method']} | {row['k']} | {row['concurrency']} | {test} | "
-            f"{row['tokens_per_second']:.2f} ± {spread:.2f} |"
+            f"{row['tokens_per_second']:.2f}{spread} |"
         )

@@ -47,6 +47,8 @@ def lines(found: Comparison, a: str, b: str, *, width: int | None) -> Iterator[s
         yield from (f"  only in {side}: {one}" for one in name)
     if not all(one.steady for one in found.changes):
         yield "  ! the machine became slower or faster during this cell; measure it again before you rely on it"
+    if any(one.assumed for one in found.changes):
+        yield "  noise in parentheses is assumed, because only one round counts; bench --rounds 2 measures it"
     yield ""
     yield _verdict(found)
     if found.lost:
@@ -62,7 +64,7 @@ def _cells(one: CellChange) -> tuple[str, ...]:
         f"{one.a['tokens_per_second']:,.1f}",
         f"{one.b['tokens_per_second']:,.1f}",
         f"{one.change:+.1%}",
-        f"{one.noise:.1%}",
+        f"({one.noise:.1%})" if one.assumed else f"{one.noise:.1%}",
         f"{one.a['acceptance_length']:.2f} → {one.b['acceptance_length']:.2f}",
         f"{one.a['step_ms']:.2f} → {one.b['step_ms']:.2f}",
         ("slower" if one.slower else "faster" if one.faster else "") + ("" if one.steady else " !"),

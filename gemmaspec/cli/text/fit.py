@@ -22,13 +22,13 @@ _MIB = 2**20
 def lines(fit: Fit) -> Iterator[str]:
     """Yield the whole estimate."""
     plan = fit.plan
-    verdict = "fits" if fit.fits else "does NOT fit"
+    verdict = "would NOT start" if fit.refused else "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
     yield f"  flags     {flags_text(plan.flags)}"
     if any(fit.attention.values()):
         chosen = ", ".join(f"{role} {name or 'unknown'}" for role, name in fit.attention.items())
         yield f"  attention {chosen}"
-    for problem in fit.problems:
+    for problem in (*fit.refused, *fit.problems):
         yield f"  PROBLEM   {problem}"
     for note in fit.notes:
         yield f"  note      {note}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.stacks import Started
     from gemmaspec.deploy.starting import Running, StartProgress
     from gemmaspec.deploy.verdicts import Last
+    from gemmaspec.engine.server import Server
     from gemmaspec.ready.first_request import Answer
     from gemmaspec.ready.phases import Phase
 
@@ -128,8 +129,19 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
     report_lines(result.report)
     for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
+    output.told(f"  ask       {_curl(server)}")
+    if result.is_toy:
+        output.told("  toy       a tiny model that knows a few dozen sentences about itself, and calls no tools")
     for line in verdicts.lines(last):
         output.told(line)
+
+
+def _curl(server: Server) -> str:
+    """Return a command that asks the server something which even a tiny model can answer."""
+    from gemmaspec.smoke.row import body_text, curl
+
+    body = body_text({"messages": [{"role": "user", "content": "Hello"}]}, model=server.model)
+    return curl(server.base_url, body, file=None, key=server.needs_api_key, streams=False)
 
 
 def detached(started: Started, *, as_json: bool, last: Last) -> None:
