@@ -4,8 +4,8 @@ PYTHON ?= python3
 # the engine of `make demo`: process or docker
 ENGINE ?= process
 VLLM ?= 0.32.0
-# how many tests run at once
-WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# how many tests run at once: two for each core, because tests and servers wait; a real server needs 3 GB
+WORKERS ?= $(shell awk -v n=$$(nproc) '/^MemTotal/ {n *= 2; m = int($$2 / 4e6); n = n < m ? n : m; print n < 1 ? 1 : n < 8 ? n : 8}' /proc/meminfo)
 
 BIN := .venv/bin
 SETUP := .venv/.complete
@@ -48,7 +48,7 @@ test: setup ## run the whole suite, with real servers
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15 \
-	  --reruns 2 --rerun-show-tracebacks -rR
+	  --reruns 1 --rerun-show-tracebacks -rR
 
 test-fast: setup ## only tests that start no real server and need no package index
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'

@@ -7,7 +7,7 @@ GemmaspecError                1  failed
 ├─ CheckpointError            2  a config.json or a safetensors header is invalid
 ├─ DifferencesFound           3  --check found differences
 ├─ EnvironmentMissing         4  docker, GPU, model access, disk space or port
-├─ PatchConflict              5  a required patch does not fit this vLLM
+├─ PatchConflict              5  a required patch does not fit this vLLM, or is not what runs
 ├─ StartFailed                6  the server died, or gave a wrong answer
 ├─ TimedOut                   7  not ready within --timeout
 └─ Interrupted              130  Ctrl-C

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import vllm_trees as fake
+from tests.launching import tree_of_function
 
 OLD = """\
 import os
@@ -51,12 +52,14 @@ speculation_only: false
 variants:  # from old to new
   - {diff: 0.19.diff, versions: ">=0.19.0", scopes: {vllm/v1/core.py: [value]}}
 superseded:
-  - {path: vllm/v1/core.py, scope: value, contains: '"fixed upstream"'}
+  - {path: vllm/v1/core.py, scope: value, release: 0.22.0, tree: FIXED_TREE}
+  - {path: vllm/v1/core.py, scope: value, was: 'return "stock"', fixed: ['return "mended"']}
 upstream: []
 drop_when: value() is right
 licence: Apache-2.0
 author: somebody
 """
+TEXT = TEXT.replace("FIXED_TREE", tree_of_function(OLD.replace("stock", "fixed upstream"), "value"))
 CLEAN = OLD.replace("for one in x:", "for one in sorted(x):")
 """The old diff's context is gone; between its line and ours is one that is the same, so that a merge is clean."""
 TORN = OLD.replace('return "stock"', 'return "stocked"', 1)

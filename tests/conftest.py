@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -50,12 +51,26 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     real.gemmaspec("down", real.PROFILE)
 
 
+@pytest.fixture(scope="session")
+def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new folder at each `next`. `mktemp` reads all names that are there, so thousands of tests would read millions."""
+    base = tmp_path_factory.mktemp("own")
+
+    def made() -> Iterator[Path]:
+        for number in itertools.count():
+            folder = base / str(number)
+            folder.mkdir()
+            yield folder
+
+    return made()
+
+
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     if PIP_CONF.is_file() and "PIP_CONFIG_FILE" not in os.environ:  # hidden by the next lines, and not gemmaspec's
         monkeypatch.setenv("PIP_CONFIG_FILE", str(PIP_CONF))
-    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path_factory.mktemp("state")))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    monkeypatch.setenv("GEMMASPEC_STATE", str(next(_folders)))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(next(_folders)))
     for name in ("GEMMASPEC_PROFILES", "VLLM_API_KEY", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 

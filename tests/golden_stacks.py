@@ -8,13 +8,17 @@ from typing import Final
 
 from gemmaspec import data
 from gemmaspec.fleet.hosts import Host
+from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.nodes import Rank, rank_stacks
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
-_COPIES: Final = ("launch.py", "ranks.py", "rank_facts.py", "probe.py", "chat-template.jinja")
+_COPIES: Final = (
+    *("launch.py", "ranks.py", "rank_facts.py", "probe.py", "chat-template.jinja", ORIGINS_FILE),
+    *ATTEST_FILES,
+)
 """Files of a stack that are copies of the project's own."""
 
 

@@ -443,7 +443,8 @@ def bait(tree: Tree) -> bool:
     line = tree.chance.choice(lines)
     node = function_node(draft.stock, hunk.function)
     if tree.chance.random() < 0.4 and tree.patch.superseded:
-        line = f"pass  # {tree.chance.choice(tree.patch.superseded).contains}"
+        rule = tree.chance.choice(tree.patch.superseded)
+        line = f"pass  # {(rule.fixed or (rule.tree,))[0].splitlines()[0]}"
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         far = [one for one in node.body if not is_docstring(one) and one.lineno - 1 < draft.starts[number] - 4]
         if far:

@@ -44,6 +44,13 @@ class Planner:
 def value():
     return "stock"
 """
+
+
+def tree_of_function(text: str, scope: str) -> str:
+    """The digest of a function, as a rule of `superseded` has it."""
+    return launch.tree_digest(launch.definitions(launch.Source(text.encode()).tree, scope))
+
+
 PROGRAM = """\
 import json, os, sys
 import vllm.v1.core, vllm.v1.plain

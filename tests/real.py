@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -153,20 +154,38 @@ def interrupt_when(command: list[str], said: str) -> Done:
     return Done(process.returncode, out, "".join(seen) + rest)
 
 
-def kill_the_launcher(command: list[str]) -> Done:
-    """Start `command`, kill -9 the launcher as soon as its process is there, and wait for the command's end.
+HOLDER = """
+import os, sys, time
 
-    A launcher lives for a tenth of a second, so only processes that were not there before are looked at.
-    """
-    others, killed = set(psutil.pids()), False
-    process = begin(command)
-    while process.poll() is None and not killed:
-        for pid in set(psutil.pids()) - others:
-            if not killed and _is_launcher(pid):
-                os.kill(pid, signal.SIGKILL)
-                killed = True
+def hold(event, args):
+    if event == "os.rename" and str(args[0]).endswith("overlay.new"):
+        open(os.path.join(os.path.dirname(__file__), "held"), "w").close()
+        time.sleep(600)
+
+sys.addaudithook(hold)
+"""
+"""A sitecustomize that holds the launcher between a whole overlay and its name; what it cannot end ends after that."""
+
+
+def kill_the_launcher(command: list[str], engine: str) -> Done:
+    """Start `command`, kill -9 the launcher while it is held before its overlay gets its name, and wait for the end."""
+    folder = STATE / "holder"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "sitecustomize.py").write_text(HOLDER)
+    sets = {"env.PYTHONPATH": str(folder)}
+    if engine == "docker":
+        sets = {"env.PYTHONPATH": "/var/tmp", "caches.compile": str(folder)}  # the container has the folder there
+    process = begin([*command, *(word for key, value in sets.items() for word in ("--set", f"{key}={value}"))])
+    held = folder / "held"
+    while process.poll() is None and not held.exists():
+        time.sleep(0.02)
+    launchers = [pid for pid in psutil.pids() if _is_launcher(pid)]
+    for pid in launchers:
+        os.kill(pid, signal.SIGKILL)
     out, err = process.communicate(timeout=400)
-    assert killed, (out, err)
+    shutil.rmtree(folder)
+    assert launchers, (out, err)
     return Done(process.returncode, out, err)
 
 
@@ -181,7 +200,7 @@ def _is_launcher(pid: int) -> bool:
     return False
 
 
-NO_DOCKER = pytest.mark.skipif(not docker_answers(), reason="no Docker engine with Compose v2 answers")
+NO_DOCKER = pytest.mark.skipif(not docker_answers(), reason="no Docker engine with Compose v2 answers: make docker")
 ENGINES = [
     pytest.param("process", marks=pytest.mark.real_process),
     pytest.param("docker", marks=[pytest.mark.real_docker, NO_DOCKER]),

@@ -154,9 +154,10 @@ def test_a_real_server_is_measured_alike(
     assert ours["overhead"] < 0.01
 
 
+@pytest.mark.xdist_group("started")
 def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Path) -> None:
     """The whole way: two arms started, both orders, a result that predict takes, nothing left running."""
-    out, port = tmp_path / "out", real.free_port()  # the other server of this file may still run
+    out, port = tmp_path / "out", real.free_port()
     more = ("--concurrency", "1,2", "--max-tokens", "32", "--each", "1", "--category", "chat,code", "--repeats", "0")
     done = real.gemmaspec(
         *("bench", real.PROFILE, "--engine", "process", "--set", f"serve.port={port}", "--out", str(out), "--json"),

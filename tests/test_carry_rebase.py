@@ -149,7 +149,7 @@ def test_code_that_moved_is_found_where_it_is_now(patch: Path, monkeypatch: pyte
     assert "value is now in vllm/v1/planning/moved.py" in carry.said  # type: ignore[attr-defined]
     text = load_patch(patch).text
     assert text.variants[-1].scopes == {"vllm/v1/planning/moved.py": ("value",)}
-    assert [rule.path for rule in text.superseded] == ["vllm/v1/core.py", "vllm/v1/planning/moved.py"]
+    assert [rule.path for rule in text.superseded] == ["vllm/v1/core.py"] * 2 + ["vllm/v1/planning/moved.py"]
     assert states(patch) == {"0.20.0": "applies", "0.21.0": "applies"}
 
 

@@ -14,6 +14,8 @@ from gemmaspec.carry.verify import verify
 from gemmaspec.carry.workspace import commit, open_workspace
 from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
+from gemmaspec.launcher import launch
+from gemmaspec.patching.decide import launcher_patch
 from gemmaspec.patching.patch import load_patch
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, OLD, TORN, snapshot, use_releases, write_patch
@@ -187,3 +189,21 @@ def test_a_shipped_patch_made_again_by_hand_is_the_same_diff(tmp_path: Path) -> 
     shipped = (data.PATCHES / "draft-text-only/0.21.diff").read_text().splitlines()
     assert [one for one in made if one[:2] != "@@"] == [one for one in shipped if one[:2] != "@@"]
     assert done.patch.text.variants[0].scopes == {path: ("SpecDecodeBaseProposer._warn_if_multimodal",)}
+
+
+def test_a_new_patch_knows_its_place_in_the_vllm_that_it_was_made_on(tmp_path: Path) -> None:
+    core = OLD + "\n\ndef again(x):\n    return value(x)\n"
+    tree = fake.write_tree(tmp_path / "tree", core=core)
+    (file,) = open_workspace("right-value", ["vllm/v1/core.py"], tree=tree)
+    file.write_text(core.replace('return "stock"', 'return "patched"'))
+    patch = commit("right-value", folder=tmp_path / "patches").patch
+    (edit,) = patch.variants[0].files
+    assert edit.known[0].places[0].above
+    compiled = launcher_patch(patch)
+    moved = core.replace('return "stock"', 'return "other"').replace(
+        "total = 0", 'if not x:\n        return "stock"\n    total = 0'
+    )
+    for text, state in ((core + "\n", "applies"), (moved, "conflict")):
+        plan = launch.Plan(1, "", "", (), (compiled,), "")
+        (result,), _ = launch.decide_plan(plan, "0.35.0", {"vllm/v1/core.py": text.encode()}.get)
+        assert result.state == state

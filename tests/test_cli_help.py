@@ -126,3 +126,10 @@ def test_a_command_of_a_group_is_answered_with_its_path(capsys: pytest.CaptureFi
 def test_the_version_has_a_short_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["-V"]) == 0
     assert capsys.readouterr().out.startswith("gemmaspec ")
+
+
+@pytest.mark.parametrize("command", ["bench", "tune"])
+def test_options_of_our_own_measurements_are_not_in_the_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--max-tokens" in (text := shown(capsys, command))
+    for option in ("--ignore-eos", "--accept-any-text", "--repeats", "--sample ", "--request-timeout", "llama-bench"):
+        assert option not in text

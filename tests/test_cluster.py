@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,13 @@ from hypothesis import strategies as st
 
 from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.cluster import llmd, names
+from gemmaspec.cluster import names
 from gemmaspec.cluster.build import Manifests, build_manifests
 from gemmaspec.cluster.pod import unexpanded
 from gemmaspec.cluster.settings import Settings
 from gemmaspec.cluster.text import yaml_text
 from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 
@@ -34,8 +36,8 @@ OLDEST = "1.25"
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 
 
-def rendered(name: str = "tiny-cpu", to: Any = "kubernetes", *overrides: str, **options: Any) -> Manifests:
-    return build_manifests(load_profile(name, overrides=overrides), to, Settings(**options))
+def rendered(name: str = "tiny-cpu", *overrides: str, **options: Any) -> Manifests:
+    return build_manifests(load_profile(name, overrides=overrides), Settings(**options))
 
 
 def changed(loaded: Loaded, **update: Any) -> Loaded:
@@ -59,13 +61,13 @@ def expanded(text: str, variables: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_object_of_a_shipped_profile_passes_kubernetes_own_schema(name: str) -> None:
-    several = rendered(name, "kubernetes", replicas=3).objects
+    several = rendered(name, replicas=3).objects
     for each in (*rendered(name).objects.values(), several["deployment.yaml"], several["volume.yaml"]):
         kubernetes_validate.validate(each, NEWEST, strict=True)
 
 
 def test_the_objects_are_valid_in_old_clusters_too() -> None:
-    for each in rendered("spark-31b-e2b", "kubernetes", replicas=2).objects.values():
+    for each in rendered("spark-31b-e2b", replicas=2).objects.values():
         kubernetes_validate.validate(each, OLDEST, strict=True)
 
 
@@ -76,29 +78,11 @@ def test_a_wrong_field_would_have_been_found() -> None:
         kubernetes_validate.validate(deployment, NEWEST, strict=True)
 
 
-@pytest.mark.parametrize("to", ["kserve", "llm-d-values"])
-@pytest.mark.parametrize("name", ["spark-31b-e2b", "tiny-cpu"])
-def test_the_pods_of_custom_objects_pass_as_pods(name: str, to: Any) -> None:
-    made = rendered(name, to)
-    if made.values:
-        decode = made.values["decode"]
-        ours = {"modelCommand", "mountModelVolume", "extraConfig"}
-        containers = [
-            {key: one[key] for key in one if key not in ours} | one["extraConfig"] for one in decode["containers"]
-        ]
-        spec = {"containers": containers, "volumes": decode["volumes"], **decode["extraConfig"]}
-    else:
-        spec = made.objects["inference-service.yaml"]["spec"]["template"]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
-    kubernetes_validate.validate(pod, NEWEST, strict=True)
-
-
 def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     script = (
         "import hashlib; from gemmaspec.cluster.build import build_manifests;"
-        "from gemmaspec.cluster.settings import TARGETS, Settings; from gemmaspec.profile.load import load_profile;"
-        "both = [load_profile('spark-31b-e2b', overrides=[f'nodes={n}']) for n in (1, 2)];"
-        "files = [list(build_manifests(both[to == 'lws'], to, Settings()).files.items()) for to in TARGETS];"
+        "from gemmaspec.cluster.settings import Settings; from gemmaspec.profile.load import load_profile;"
+        "files = list(build_manifests(load_profile('spark-31b-e2b'), Settings()).files.items());"
         "print(hashlib.sha256(repr(files).encode()).hexdigest())"
     )
     digests = {
@@ -145,7 +129,7 @@ def test_one_server_on_gpus_ends_before_its_successor_starts() -> None:
     assert pod_of(made)["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     assert pod_of(made)["runtimeClassName"] == "nvidia"
     assert pod_of(made)["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
-    several = rendered("spark-31b-e2b", "kubernetes", replicas=2, runtime_class=None)
+    several = rendered("spark-31b-e2b", replicas=2, runtime_class=None)
     rolling = several.objects["deployment.yaml"]["spec"]["strategy"]["rollingUpdate"]
     assert rolling == {"maxSurge": 0, "maxUnavailable": 1}
     assert several.objects["volume.yaml"]["spec"]["accessModes"] == ["ReadWriteMany"]
@@ -153,7 +137,7 @@ def test_one_server_on_gpus_ends_before_its_successor_starts() -> None:
 
 
 def test_tensor_parallel_servers_ask_for_as_many_gpus() -> None:
-    made = rendered("nvidia-31b-mtp", "kubernetes", "serve.tensor_parallel_size=2", "serve.pipeline_parallel_size=2")
+    made = rendered("nvidia-31b-mtp", "serve.tensor_parallel_size=2", "serve.pipeline_parallel_size=2")
     assert pod_of(made)["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
 
 
@@ -174,7 +158,7 @@ def test_the_probes_leave_a_start_an_hour_and_ask_real_questions() -> None:
         command = container[name]["exec"]["command"]
         deadline = next(int(word.partition("=")[2]) for word in command if word.startswith("--deadline="))
         assert deadline < container[name]["timeoutSeconds"]
-    alone = build_manifests(load_profile("tiny-cpu", no_spec=True), "kubernetes", Settings())
+    alone = build_manifests(load_profile("tiny-cpu", no_spec=True), Settings())
     assert "--speculates" not in pod_of(alone)["containers"][0]["startupProbe"]["exec"]["command"]
 
 
@@ -183,7 +167,7 @@ def test_the_end_leaves_time_for_the_proxies_and_the_requests() -> None:
     args = spec["containers"][0]["args"]
     assert args[args.index("--shutdown-timeout") + 1] == "60"
     assert spec["terminationGracePeriodSeconds"] == 90
-    own = pod_of(rendered("tiny-cpu", "kubernetes", "serve.extra_args=[--shutdown-timeout=5]"))
+    own = pod_of(rendered("tiny-cpu", "serve.extra_args=[--shutdown-timeout=5]"))
     assert own["containers"][0]["args"].count("--shutdown-timeout") == 0
 
 
@@ -192,7 +176,7 @@ def test_secrets_are_references_and_a_server_that_needs_its_key_does_not_start_w
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_this_must_not_be_written")
     monkeypatch.setenv("VLLM_API_KEY", "key-this-must-not-be-written")
-    made = rendered("tiny-cpu", "kubernetes", "pass_env=[HF_TOKEN, VLLM_API_KEY]", secret="mine")
+    made = rendered("tiny-cpu", "pass_env=[HF_TOKEN, VLLM_API_KEY]", secret="mine")
     found = {one["name"]: one["valueFrom"] for one in pod_of(made)["containers"][0]["env"] if "valueFrom" in one}
     assert found == {
         "HF_TOKEN": {"secretKeyRef": {"name": "mine", "key": "HF_TOKEN", "optional": True}},
@@ -202,14 +186,22 @@ def test_secrets_are_references_and_a_server_that_needs_its_key_does_not_start_w
 
 
 def test_other_files_are_another_config_map_and_none_can_be_changed() -> None:
-    one, other = rendered(), rendered("tiny-cpu", "kubernetes", "speculative.num_speculative_tokens=2")
+    one, other = rendered(), rendered("tiny-cpu", "speculative.num_speculative_tokens=2")
     maps = [each.objects["configmap.yaml"] for each in (one, other)]
     assert maps[0]["metadata"]["name"] != maps[1]["metadata"]["name"]
     assert all(each["immutable"] is True for each in maps)
     for each, made in zip(maps, (one, other), strict=True):
         stack = next(volume for volume in pod_of(made)["volumes"] if volume["name"] == "stack")
         assert stack["configMap"]["name"] == each["metadata"]["name"]
-        files = {"launch.py", "probe.py", "plan.json", "speculative-config.json", "chat-template.jinja"}
+        files = {
+            "launch.py",
+            ORIGINS_FILE,
+            *ATTEST_FILES,
+            "probe.py",
+            "plan.json",
+            "speculative-config.json",
+            "chat-template.jinja",
+        }
         assert set(each["data"]) == files
     assert one.objects["deployment.yaml"]["metadata"]["name"] == other.objects["deployment.yaml"]["metadata"]["name"]
 
@@ -227,7 +219,7 @@ def test_a_stack_too_large_for_a_config_map_is_refused_with_its_largest_file(tmp
     template = tmp_path / "large.jinja"
     template.write_text("x" * 1_000_000)
     with pytest.raises(ProfileError, match=r"1048576; the largest is chat-template\.jinja"):
-        rendered("tiny-cpu", "kubernetes", f"chat.template={template}")
+        rendered("tiny-cpu", f"chat.template={template}")
 
 
 def test_only_labelled_pods_may_ask_and_an_offline_server_asks_nobody() -> None:
@@ -236,43 +228,18 @@ def test_only_labelled_pods_may_ask_and_an_offline_server_asks_nobody() -> None:
     assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"gemmaspec.dev/client": "true"}}}]
     online = rendered("spark-31b-e2b").objects["network-policy.yaml"]["spec"]
     assert {port["port"] for rule in online["egress"] for port in rule["ports"]} == {53, 443}
-    proxied = rendered("spark-31b-e2b", "kubernetes", "env.HTTPS_PROXY=http://proxy:3128").objects[
-        "network-policy.yaml"
-    ]
+    proxied = rendered("spark-31b-e2b", "env.HTTPS_PROXY=http://proxy:3128").objects["network-policy.yaml"]
     assert proxied["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_root_and_images_of_this_machine_are_refused() -> None:
     for user in ("0", "0:0", "00:5"):
         with pytest.raises(ProfileError, match=r"container\.user: is root"):
-            rendered("tiny-cpu", "kubernetes", f"container.user={user}")
+            rendered("tiny-cpu", f"container.user={user}")
     with pytest.raises(ProfileError, match="of this machine alone"):
-        build_manifests(changed(load_profile("tiny-cpu"), image="sha256:" + "0" * 64), "kubernetes", Settings())
+        build_manifests(changed(load_profile("tiny-cpu"), image="sha256:" + "0" * 64), Settings())
     with pytest.raises(ProfileError, match="image: is missing"):
-        build_manifests(changed(load_profile("tiny-cpu"), image=None), "kubernetes", Settings())
-
-
-def test_kserve_gets_its_port_its_container_and_one_kind_of_probe() -> None:
-    service = rendered("tiny-cpu", "kserve", replicas=2).objects["inference-service.yaml"]
-    assert service["apiVersion"] == "serving.kserve.io/v1alpha2"
-    main = service["spec"]["template"]["containers"][0]
-    assert main["name"] == "main"
-    assert main["ports"][0]["containerPort"] == 8000
-    assert main["args"][main["args"].index("--port") + 1] == "8000"
-    assert all(set(main[f"{kind}Probe"]) & {"exec", "httpGet"} == {"httpGet"} for kind in ("startup", "readiness"))
-    assert service["spec"]["model"] == {"uri": "pvc://gemmaspec-tiny-cpu/models/target", "name": "tiny"}
-    assert "--speculative-config" in main["command"]
-
-
-def test_what_helm_would_expand_in_llm_ds_values_is_escaped() -> None:
-    made = build_manifests(
-        changed(load_profile("tiny-cpu"), env={"TEMPLATE": "{{ .Values }}"}), "llm-d-values", Settings()
-    )
-    assert made.values is not None
-    env = {one["name"]: one.get("value") for one in made.values["decode"]["containers"][0]["env"]}
-    assert env["TEMPLATE"] == '{{ "{{" }} .Values }}'
-    assert llmd.as_template({"a": ["{{x}}"]}) == {"a": ['{{ "{{" }}x}}']}
-    assert "chat-template.jinja" not in made.files["values.yaml"].replace("/gemmaspec/chat-template.jinja", "")
+        build_manifests(changed(load_profile("tiny-cpu"), image=None), Settings())
 
 
 def test_the_replicas_of_a_profile_are_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +318,7 @@ def test_hostile_values_of_a_profile_reach_the_server_as_they_are(value: str, mo
         env={"HOSTILE": value},
         serve=profile.serve.model_copy(update={"served_model_name": model, "extra_args": [value]}),
     )
-    made = build_manifests(hostile, "kubernetes", Settings())
+    made = build_manifests(hostile, Settings())
     read = yaml.safe_load(made.files["deployment.yaml"])["spec"]["template"]["spec"]["containers"][0]
     seen = [expanded(word, {"HOME": "/root"}) for word in read["args"]]
     assert seen[seen.index("--served-model-name") + 1] == model
@@ -381,8 +348,6 @@ def test_a_stack_and_manifests_share_a_folder_and_files_of_the_users_are_kept(tm
     assert run(["render", "tiny-cpu", "--out", str(tmp_path)]) == 0
     assert run(["render", "tiny-cpu", "--to", "kubernetes", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "compose.yaml").is_file()
-    assert run(["render", "tiny-cpu", "--to", "kserve", "--out", str(tmp_path)]) == 0
-    assert not (tmp_path / "deployment.yaml").exists()
     assert run(["render", "tiny-cpu", "--out", str(tmp_path), "--set", "serve.port=9999"]) == 0
     (tmp_path / "service.yaml").write_text("mine")
     assert run(["render", "tiny-cpu", "--to", "kubernetes", "--out", str(tmp_path)]) == 2
@@ -393,6 +358,13 @@ def test_options_of_the_other_target_are_refused() -> None:
     for option in (["--validate", "cluster"], ["--replicas", "2"], ["--secret", "x"], ["--namespace", "x"]):
         assert run(["render", "tiny-cpu", *option]) == 2
     assert run(["render", "tiny-cpu", "--to", "kubernetes", "--single-file"]) == 2
+    assert run(["render", "tiny-cpu", "--to", "kserve"]) == 2
+    assert run(["render", "tiny-cpu", "--to", "kubernetes", "--validate", "crd.yaml"]) == 2
+
+
+def test_a_server_on_several_machines_is_not_rendered_for_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "spark2-31b-mtp", "--to", "kubernetes"]) == 2
+    assert "a pod runs a server on one machine" in capsys.readouterr().err
 
 
 def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,3 +387,16 @@ def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.Mon
     assert run(["render", str(profile), "--to", "kubernetes", "--out", str(out)]) == 0
     container = yaml.safe_load((out / "deployment.yaml").read_text())["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == f"gemmaspec/vllm-cpu:0.32.0@{digest}"
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed (Debian: kubernetes-client)")
+def test_the_example_for_kserve_leaves_the_pod_to_its_own_object(tmp_path: Path) -> None:
+    guide = (data.ROOT / "docs" / "guides" / "kubernetes.md").read_text().partition("## KServe and llm-d")[2]
+    kustomization, service = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)[:2]
+    assert run(["render", "spark-31b-mtp", "--to", "kubernetes", "--out", str(tmp_path / "k8s")]) == 0
+    (tmp_path / "kustomization.yaml").write_text(kustomization)
+    (tmp_path / "inference-service.yaml").write_text(service)
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kinds = [one["kind"] for one in yaml.safe_load_all(done.stdout)]
+    assert sorted(kinds) == ["ConfigMap", "LLMInferenceService", "NetworkPolicy", "PersistentVolumeClaim"]

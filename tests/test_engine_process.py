@@ -64,6 +64,19 @@ if mode == "orderly":
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 print("ready", flush=True)
+if mode == "lingers":  # its first thread has ended, as after SIGKILL; another holds the lock until it is let go
+    import ctypes, pathlib, threading
+    def linger():
+        while not pathlib.Path(sys.argv[2]).exists():
+            time.sleep(0.01)
+        os._exit(0)
+    threading.Thread(target=linger).start()
+    ctypes.CDLL(None).pthread_exit(None)
+if mode == "large":  # many threads and much memory, so that the kernel takes a while to end it
+    import threading
+    held = bytearray(300_000_000)
+    for _ in range(60):
+        threading.Thread(target=time.sleep, args=(999,)).start()
 if mode == "say":
     sys.stdout.buffer.write(eval(sys.argv[2])); sys.stdout.flush(); sys.exit(0)
 time.sleep(999)
@@ -597,6 +610,62 @@ def test_a_launcher_started_by_hand_is_seen_by_its_lock(engine: ProcessEngine, m
     finally:
         by_hand.kill()
         by_hand.wait()
+
+
+def test_a_server_that_the_kernel_still_ends_is_waited_for_and_never_foreign(
+    engine: ProcessEngine, make: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed leader is a zombie while its other threads end, and these still hold the launcher's lock."""
+    let_go, looks = tmp_path / "let-go", []
+    server = make("lingers", str(let_go))
+    engine.start(server)
+    pid = leader(server)
+    wait_for(lambda: proc.is_ending(pid) and process_module._holder(server) == pid)
+    holder_of = process_module._holder
+
+    def look(asked: Server) -> int | None:
+        looks.append(holder_of(asked))
+        if len(looks) == 3:
+            let_go.touch()
+        return looks[-1]
+
+    monkeypatch.setattr(process_module, "_holder", look)
+    ProcessEngine().stop(server)  # not the parent, which would wait for its child anyway
+    assert looks[:3] == [pid] * 3
+    assert looks[-1] is None
+    engine._children.pop(server.run_dir).wait()
+    engine.start(dataclasses.replace(server, command=(*server.command[:2], "wait")))
+    assert engine.state(server).status == "running"
+
+
+def test_a_restart_ends_with_a_server_whenever_the_old_one_is_killed(
+    engine: ProcessEngine, make: Callable[..., Server]
+) -> None:
+    """Twenty restarts; the old server is killed before, while and after it is asked to stop."""
+    server = make("large")
+    for turn in range(20):
+        engine.start(server)
+        said(engine, server, "ready")
+        killer = threading.Timer(0.002 * turn, os.kill, (leader(server), signal.SIGKILL))
+        killer.start()
+        ProcessEngine().stop(server)
+        killer.join()
+        engine._children.pop(server.run_dir).wait()
+    engine.start(server)
+    assert engine.state(server).status == "running"
+
+
+def test_a_lock_that_is_never_let_go_is_told_as_what_it_is(
+    engine: ProcessEngine, make: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_RELEASE_WAIT_S", 0)
+    server = make("lingers", str(tmp_path / "let-go"))
+    engine.start(server)
+    pid = leader(server)
+    wait_for(lambda: proc.is_ending(pid))
+    with pytest.raises(EnvironmentMissing, match=f"pid {pid} of demo was killed .* the kernel still ends it"):
+        ProcessEngine().stop(server)
+    (tmp_path / "let-go").touch()
 
 
 def test_a_second_stop_waits_for_the_first_and_a_hanging_one_is_told(

@@ -73,7 +73,11 @@ def server_flags(request: pytest.FixtureRequest, other_shape: Path) -> Iterator[
     gemmaspec("down", PROFILE)
 
 
-@pytest.mark.parametrize("server_flags", CASES, indirect=True)
+@pytest.mark.parametrize(
+    "server_flags",
+    [pytest.param(name, marks=pytest.mark.xdist_group(f"case{number}")) for number, name in enumerate(CASES)],
+    indirect=True,
+)
 def test_blocks_and_tokens_are_those_of_the_server(server_flags: list[str]) -> None:
     started = gemmaspec("up", PROFILE, "--engine", "process", "--set", f"serve.port={PORT}", *server_flags)
     if "FP8 KV cache on CPU requires" in started.err:

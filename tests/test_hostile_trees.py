@@ -18,7 +18,7 @@ from tests.hostile_trees import RELEASES, judged, make_case
 
 pytestmark = pytest.mark.network
 PATCHES = {id_: launcher_patch(patch) for id_, patch in load_patches().items()}
-PATHS = sorted(needed_paths(PATCHES.values(), "0.0.dev1"))
+PATHS = sorted(needed_paths(PATCHES.values()))
 CLAIMS = [(release, id_) for release in RELEASES for id_, one in PATCHES.items() if launch.candidates(one, release)]
 EACH = 10
 

@@ -209,7 +209,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(pip: Callable[..., None], tm
 
 
 @pytest.mark.network
-@pytest.mark.skipif(os.environ.get("GEMMASPEC_OFFLINE") == "1", reason="GEMMASPEC_OFFLINE=1")
+@pytest.mark.skipif(
+    os.environ.get("GEMMASPEC_OFFLINE") == "1",
+    reason="GEMMASPEC_OFFLINE=1: the released wheels are on the package index",
+)
 def test_two_small_files_of_a_real_release_are_read_in_part_and_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

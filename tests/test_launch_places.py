@@ -13,6 +13,7 @@ from gemmaspec import data
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit, Hunk, Known, Patch, PatchResult, Rule, Variant
 from gemmaspec.patching.places import place_of
+from tests.launching import tree_of_function
 
 PATH, OTHER = "vllm/a.py", "vllm/b.py"
 STOCK = '''\
@@ -46,7 +47,13 @@ HUNK = Hunk(
     ("    except AssertionError:",),
     ("    except (AssertionError, ValueError):", "        # windows differ"),
 )
-RULE = Rule(PATH, "plan", "except (AssertionError, ValueError): return False", "except AssertionError:")
+RULE = Rule(
+    PATH,
+    "plan",
+    was="except AssertionError:\n    return False",
+    fixed=("except (AssertionError, ValueError):\n    return False",),
+)
+OTHER_RULE = Rule(PATH, "other", release="0.34.0", tree=tree_of_function(STOCK, "other"))
 DECOY = "    try:\n        list(specs)\n    except AssertionError:\n        return False\n"
 EDITED = STOCK.replace("except AssertionError:", "except (AssertionError, KeyError):")
 
@@ -84,7 +91,7 @@ TWO = (Hunk("", 2, ('    "one",',), ('    "one",', '    "new",')), HUNK)
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_half_of_a_patch_is_a_conflict_though_a_rule_would_match(number: int) -> None:
-    patch = patch_of(known_edit(*TWO), rules=(Rule(PATH, "other", "len(specs)"),))
+    patch = patch_of(known_edit(*TWO), rules=(OTHER_RULE,))
     half = STOCK.replace("\n".join(TWO[number].old), "\n".join(TWO[number].new), 1)
     result = decided(half, patch)
     assert result.state == "conflict"
@@ -94,7 +101,7 @@ def test_half_of_a_patch_is_a_conflict_though_a_rule_would_match(number: int) ->
 
 def test_half_of_a_patch_over_two_files_is_a_conflict_though_a_rule_would_match() -> None:
     edits = known_edit(HUNK), known_edit(HUNK, path=OTHER)
-    patch = patch_of(*edits, rules=(Rule(PATH, "other", "len(specs)"),))
+    patch = patch_of(*edits, rules=(OTHER_RULE,))
     done = STOCK.replace("\n".join(HUNK.old), "\n".join(HUNK.new))
     for first, second in ((done, STOCK), (STOCK, done), (done, EDITED), (EDITED, done)):
         files = {PATH: first.encode(), OTHER: second.encode()}
@@ -113,19 +120,14 @@ def test_what_only_speaks_of_a_rule_does_not_close_the_hole(line: str) -> None:
 
 
 def test_where_the_old_lines_stand_nothing_is_superseded() -> None:
-    closed = Rule(PATH, "other", "len(specs)")
-    assert decided(STOCK + "\n", patch_of(rules=(closed,))).state == "applies"
-    assert decided(EDITED, patch_of(rules=(closed,))).state == "superseded"
+    assert decided(STOCK + "\n", patch_of(rules=(OTHER_RULE,))).state == "applies"
+    assert decided(EDITED, patch_of(rules=(OTHER_RULE,))).state == "superseded"
 
 
-def test_a_rule_may_say_what_must_be_gone_and_holds_wherever_the_function_is_defined() -> None:
-    mended = STOCK.replace("except AssertionError:", "except (AssertionError,\n            ValueError,):")
-    assert decided(mended.replace("if not", "if  not")).state == "applied"  # the same syntax tree as the patch makes
-    mended = mended.replace("return True", "return None")
-    assert decided(mended).state == "superseded"
-    assert decided(mended.replace("return merged is", f"{DECOY.lstrip()}    return merged is")).state == "conflict"
-    twice = mended + "\n\ndef plan(specs):\n    return True\n"
-    assert decided(twice).state == "conflict"
+def test_all_digests_of_a_release_must_hold() -> None:
+    gone = Rule(PATH, "plan", release="0.34.0", tree="0" * 16)
+    assert decided(EDITED, patch_of(rules=(OTHER_RULE, gone))).state == "conflict"
+    assert decided(EDITED, patch_of(rules=(OTHER_RULE, replace(gone, release="0.35.0")))).state == "superseded"
 
 
 # places
@@ -281,7 +283,7 @@ def test_an_encoding_that_is_none_of_text_is_a_conflict(codec: str) -> None:
     whole = Hunk("", 1, ("x = 1",), ("x = 2",))
     result = launch.decide_file(FileEdit(PATH, (whole,)), f"# coding: {codec}\nx = 1\n".encode())
     assert result.state in ("conflict", "applies")
-    assert launch.closed_by(RULE, {PATH: f"# coding: {codec}\n{STOCK}".encode()}.get) is None
+    assert launch.closed_by(RULE, patch_of(), {PATH: f"# coding: {codec}\n{STOCK}".encode()}.get) is None
 
 
 def test_the_launcher_reads_no_file_that_is_larger_than_any_of_vllm(tmp_path: Path) -> None:
@@ -331,3 +333,61 @@ def test_a_digest_knows_code_from_comments_and_text() -> None:
         assert digest(TRICKY) != digest(
             TRICKY.replace(old, new).replace("[x async", "[x" if "async" in old else "[x async")
         )
+
+
+BRANCHES = """\
+def share(groups, layer):
+    for group in groups:
+        if group.own:
+            target = group.find(layer)
+            target.names.append(layer)
+            target.done = True
+        else:
+            target = group.find(layer)
+            group.names.add(layer)
+            target.done = True
+"""
+IN_BRANCH = Hunk(
+    "share",
+    5,
+    ("            target.names.append(layer)",),
+    ("            target.names.append(layer)", "            x()"),
+)
+
+
+def test_a_copy_that_was_left_over_in_another_branch_is_not_patched() -> None:
+    patch = patch_of(known_edit(IN_BRANCH, stock=BRANCHES), rules=())
+    moved = BRANCHES.replace("target.names.append(layer)", "target.add(layer)", 1).replace(
+        "target = group", "found = group", 1
+    )
+    moved = moved.replace("            target.done = True\n", "            found.done = True\n", 1)
+    moved = moved.replace("group.names.add(layer)", "target.names.append(layer)")
+    for version in ("0.33.0", "0.34.0"):
+        result = launch.decide_patch(patch, version, {PATH: moved.encode()}.get)
+        assert (result.state, "context that no known release has" in result.files[0].detail) == ("conflict", True)
+    drifted = BRANCHES.replace("def share(groups, layer):\n", "def share(groups, layer):\n    groups = list(groups)\n")
+    assert launch.decide_patch(patch, "0.34.0", {PATH: drifted.encode()}.get).state == "drifted"
+
+
+FIRST = '''\
+def warn(self):
+    """Text."""
+    if self.images:
+        print("no images")
+        self.told = True
+'''
+AT_HEAD = Hunk("warn", 3, ("    if self.images:",), ("    if self.images:", "        self.images = False"))
+
+
+@pytest.mark.parametrize("edit", [
+    ("def warn(self):", "async def warn(self):"), ("def warn(self):", "def warn(self) -> None:"),
+    ("def warn(self):", "@cached\ndef warn(self):"), ("    if self", "    def inner():\n        return 1\n\n    if self"),
+    ("    if self", "    now = self.now\n    if self"),
+])  # fmt: skip
+def test_what_comes_before_the_first_line_of_a_function_is_drift_and_no_conflict(edit: tuple[str, str]) -> None:
+    patch = patch_of(known_edit(AT_HEAD, stock=FIRST), rules=())
+    changed = FIRST.replace(*edit)
+    result = launch.decide_patch(patch, "0.34.0", {PATH: changed.encode()}.get)
+    assert (result.state, after(result)) == ("drifted", changed.replace(AT_HEAD.old[0], "\n".join(AT_HEAD.new)))
+    decoy = changed.replace("self.images:", "self.images and self:") + "    if self.images:\n        print()\n"
+    assert launch.decide_patch(patch, "0.34.0", {PATH: decoy.encode()}.get).state == "conflict"

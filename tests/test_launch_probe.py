@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.launcher import probe
+from tests.attesting import until
 from tests.fake_server import FakeServer, fake_server
 
 
@@ -139,3 +141,45 @@ def test_a_damaged_state_file_counts_as_none(server: FakeServer, tmp_path: Path,
     moved(server, 1)
     assert ask(server, tmp_path / "s", "answers") == 0
     assert json.loads((tmp_path / "s").read_text())["moves"]
+
+
+def attest(run: Path, *, state: str = "attested", checked: float = 1.0, silent: int = 0) -> None:
+    """What the processes of a patched server have said."""
+    (run / "attest").mkdir(exist_ok=True)
+    (run / "attest/targets.json").write_text("{}")
+    row = {"module": "vllm.a", "function": "f", "state": state, "required": True, "found": "it is now g"}
+    one = {"pid": 7, "title": "vllm serve", "checked": checked, "rows": [row]}
+    document = {"now": checked, "processes": [one], "silent": [{"pid": 8, "title": "VLLM::Worker"}] * silent}
+    (run / "attested.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("proof", ["drafted", "answers"])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"state": "different"}, "vllm serve (pid 7): vllm.a f: it is now g"),
+        ({"silent": 1}, "VLLM::Worker (pid 8) says nothing"),
+        (None, "no process has said anything"),
+    ],
+)
+def test_a_server_that_is_not_attested_fails_every_probe(
+    server: FakeServer, tmp_path: Path, proof: str, words: Any, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attest(tmp_path, **words or {})
+    if words is None:
+        (tmp_path / "attested.json").write_text("{")
+    assert ask(server, tmp_path / "s", proof) == 1
+    assert says in capsys.readouterr().out
+    assert not (tmp_path / "attest/started").exists()
+
+
+def test_a_start_is_over_once_every_process_has_looked_again(server: FakeServer, tmp_path: Path) -> None:
+    attest(tmp_path)
+    assert ask(server, tmp_path / "s", "drafted", deadline=1) == 1
+    later = threading.Thread(target=lambda: (until(lambda: asked(server)), attest(tmp_path, checked=2.0)))
+    server.requests.clear()
+    later.start()
+    assert ask(server, tmp_path / "s", "drafted") == 0
+    later.join()
+    assert (tmp_path / "attest/started").exists()
+    assert ask(server, tmp_path / "s", "answers") == 0

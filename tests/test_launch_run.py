@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
+from gemmaspec.launcher import launch
 from tests.launching import (
     CORE,
     HUNK,
@@ -51,10 +52,11 @@ def test_it_runs_through_the_links_that_a_config_map_is_mounted_as(place: Place)
     mount = place.run_dir.parent / "gemmaspec"
     version = mount / "..2026_11_22_08_00_00.1"
     version.mkdir(parents=True)
-    shutil.copy(data.LAUNCHER, version / "launch.py")
+    for name in ("launch.py", launch.ORIGINS, *launch.ATTEST):
+        shutil.copy(data.LAUNCHER.parent / name, version / name)
     (version / "plan.json").write_text(json.dumps(plan_of()))
     (mount / "..data").symlink_to(version.name)
-    for name in ("launch.py", "plan.json"):
+    for name in ("launch.py", "plan.json", launch.ORIGINS, *launch.ATTEST):
         (mount / name).symlink_to(f"..data/{name}")
     words = [place.python, mount / "launch.py", "--plan", mount / "plan.json", "--run-dir", place.run_dir]
     words += ["--cache-dir", place.cache_dir, "--", "vllm", "serve", "model"]
@@ -99,6 +101,7 @@ def test_three_starts_on_one_folder_give_the_same_overlay_and_report(place: Plac
         done = place.launch(plan_of())
         assert done.code == 0
         overlays.append({path: entry for path, entry in place.overlay().items() if "__pycache__" not in path})
+        done.report["attestation"].pop("asked_ms")
         reports.append(
             {key: value for key, value in done.report.items() if key not in ("started", "pid", "overlay_ms")}
         )
@@ -187,7 +190,7 @@ def test_no_overlay_is_made_when_no_file_needs_a_patch(place: Place) -> None:
     assert done.states == {"one": "applied"}
     assert done.report["overlay"] is None
     assert not (place.run_dir / "overlay").exists()
-    assert done.said["pythonpath"] is None
+    assert done.said["pythonpath"] == str(place.run_dir / "attest")  # what is in already is attested too
     assert "no overlay, because no file needs a patch, starting vllm" in done.err
 
 
@@ -200,7 +203,7 @@ def test_an_overlay_of_an_earlier_start_goes_away_when_none_is_needed(place: Pla
 
 def test_what_is_on_pythonpath_stays_there_behind_the_overlay(place: Place, tmp_path: Path) -> None:
     done = place.launch(plan_of(), flags=(), env={"PYTHONPATH": f"{tmp_path}/mine"})
-    assert done.said["pythonpath"] == f"{place.run_dir}/overlay:{tmp_path}/mine"
+    assert done.said["pythonpath"] == f"{place.run_dir}/overlay:{place.run_dir}/attest:{tmp_path}/mine"
 
 
 def test_the_working_folder_is_never_taken_for_the_installed_vllm(place: Place, tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_the_working_folder_is_never_taken_for_the_installed_vllm(place: Place, 
     for value in ("", ":", str(tmp_path / "checkout"), "."):
         done = place.launch(plan_of(), flags=(), cwd=tmp_path / "checkout", env={"PYTHONPATH": value})
         assert done.report["vllm"]["path"] == str(place.package), value
-        assert done.said["pythonpath"] == str(place.run_dir / "overlay")
+        assert done.said["pythonpath"] == f"{place.run_dir}/overlay:{place.run_dir}/attest"
 
 
 def test_a_checkout_that_is_installed_for_development_is_found_from_inside_it(place: Place, tmp_path: Path) -> None:
@@ -227,7 +230,7 @@ def test_the_overlay_of_another_stack_is_never_taken_for_the_installed_vllm(plac
     done = other.launch(plan_of(), flags=(), env={"PYTHONPATH": str(place.run_dir / "overlay")})
     assert done.report["vllm"]["path"] == str(place.package)
     assert done.states == {"one": "applies"}
-    assert done.said["pythonpath"] == str(other.run_dir / "overlay")
+    assert done.said["pythonpath"] == f"{other.run_dir}/overlay:{other.run_dir}/attest"
 
 
 def test_without_vllm_the_start_ends_in_one_sentence(place: Place) -> None:
@@ -308,7 +311,7 @@ def test_a_launcher_killed_while_it_builds_leaves_nothing_that_harms_the_next(pl
     done = place.launch(plan_of())
     assert done.code == 0, done.err
     assert done.said["value"] == "patched"
-    assert sorted(path.name for path in place.run_dir.iterdir()) == ["lock", "overlay", "report.json"]
+    assert sorted(path.name for path in place.run_dir.iterdir()) == ["attest", "lock", "overlay", "report.json"]
 
 
 def test_ctrl_c_while_it_builds_cleans_up(place: Place) -> None:
@@ -463,3 +466,59 @@ def test_it_runs_under_every_python_of_the_images(place: Place, minor: int) -> N
     assert done.code == 0, done.err
     assert done.report["python"].startswith(f"3.{minor}.")
     assert done.said["value"] == "patched"
+
+
+def test_a_run_folder_that_others_can_write_is_refused(place: Place) -> None:
+    place.run_dir.mkdir()
+    for mode, code in ((0o777, 2), (0o775, 2), (0o1777, 0), (0o755, 0)):
+        place.run_dir.chmod(mode)
+        done = place.launch(plan_of())
+        assert done.code == code, done.err
+        assert (f"next: chmod go-w {place.run_dir}" in done.err) == (code == 2)
+
+
+def test_what_is_no_plain_file_is_named_and_keeps_nobody_waiting(place: Place, tmp_path: Path) -> None:
+    fifo, given = tmp_path / "fifo", tmp_path / "plan.json"
+    os.mkfifo(fifo)
+    given.write_text(json.dumps(plan_of()))
+    start = [place.python, str(data.LAUNCHER), "--run-dir", str(place.run_dir), "--cache-dir", str(place.cache_dir)]
+    for plan, more in ((fifo, ()), (given, ("--speculative-config", str(fifo)))):
+        words = [*start, "--plan", str(plan), *more, "--", "vllm", "serve"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, f"{fifo}" in done.stderr, "not a regular file" in done.stderr) == (2, True, True)
+    place.run_dir.mkdir()
+    os.mkfifo(place.run_dir / "lock")
+    done = place.launch(plan_of())
+    assert done.code == 2
+    assert f"{place.run_dir / 'lock'} is not a regular file" in done.err
+
+
+def test_an_error_names_the_whole_path(place: Place) -> None:
+    from gemmaspec.launcher import launch
+
+    error = OSError(13, "Permission denied", "x")
+    with pytest.raises(OSError, match="Permission denied") as caught, launch.naming(place.run_dir / "overlay"):
+        raise error
+    assert caught.value.filename == str(place.run_dir / "overlay")
+
+
+def test_an_old_overlay_has_another_name_before_any_of_it_is_removed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmaspec.launcher import launch
+
+    assert place.launch(plan_of()).code == 0
+    removed: list[str] = []
+
+    def killed(path: Path) -> None:
+        removed.append(path.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        launch.build_overlay(place.package, place.run_dir, {"vllm/v1/core.py": b"x = 1\n"})
+    assert removed == ["overlay.old"]
+    assert not (place.run_dir / "overlay").exists()
+    monkeypatch.undo()
+    assert place.launch(plan_of()).code == 0
+    assert not (place.run_dir / "overlay.old").exists()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,12 +81,20 @@ WORLD = {
 }
 
 
-def imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):
+@functools.cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@functools.cache
+def imports(file: Path) -> tuple[str, ...]:
+    found: list[str] = []
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            found.append(node.module or "")
+    return tuple(found)
 
 
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if "_data" not in file.parts)
@@ -147,7 +155,7 @@ def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
     for file in (*FILES, *(PACKAGE.parent / "tools").glob("*.py")):
         if file.parent.name == "launcher":
             continue
-        tree = ast.parse(file.read_text())
+        tree = tree_of(file)
         taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         assert "gemmaspec.launcher.launch" not in set(imports(file)), file
         names = {alias.name for node in taken if node.module == "gemmaspec.launcher" for alias in node.names}

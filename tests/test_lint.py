@@ -51,6 +51,7 @@ from tests.speed_patches import write_speed_patch
 DOCUMENT = data.ROOT / "docs" / "reference" / "lint.md"
 FOLDER = tempfile.TemporaryDirectory()
 write_speed_patch(Path(FOLDER.name))
+(write_speed_patch(Path(FOLDER.name), "broken") / "evidence.json").write_text("{")
 SHELF = Shelf((data.PATCHES, Path(FOLDER.name)))
 """The shipped patches, and one for speed that was measured with mtp under 0.32 on an H200 with TRITON_ATTN."""
 
@@ -88,6 +89,7 @@ def test_a_rule_is_silent_where_nothing_is_wrong(code: str, tmp_path: Path) -> N
         (["patches.optional=[faster]"], "faster is a patch for speed, on which no start may depend"),
         (["patches.speed=[draft-text-only]"], "draft-text-only corrects a defect"),
         (["patches.speed=[fasta]"], "unknown patch fasta"),
+        (["patches.speed=[broken]"], "the patch broken is invalid: "),
     ],
 )
 def test_patches_for_speed_and_of_defects_have_lists_of_their_own(
@@ -149,11 +151,17 @@ def test_a_shipped_profile_has_no_errors(name: str) -> None:
     assert [as_text(one) for one in found if one.severity == "error"] == []
 
 
+@pytest.fixture(scope="module")
+def every_case(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, Loaded]]:
+    """The profiles of all cases, each loaded once."""
+    folder = tmp_path_factory.mktemp("cases")
+    return [(one, loaded(folder, *one.sets)) for cases in CASES.values() for one in cases]
+
+
 @pytest.mark.parametrize("release", releases())
-def test_every_rule_can_be_asked_about_every_release(release: str, tmp_path: Path) -> None:
-    for cases in CASES.values():
-        for one in cases:
-            check(loaded(tmp_path, *one.sets), patches=SHELF, asked=release, target=one.target, draft=one.draft)
+def test_every_rule_can_be_asked_about_every_release(release: str, every_case: list[tuple[Case, Loaded]]) -> None:
+    for one, profile in every_case:
+        check(profile, patches=SHELF, asked=release, target=one.target, draft=one.draft)
 
 
 def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None:

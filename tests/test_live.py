@@ -233,7 +233,7 @@ def test_prometheus_files_are_never_replaced_unasked(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "prometheus.yml").read_text() == "a: 1\n"
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path) -> None:
     write(tmp_path / "gemmaspec-rules.yml", rules())
     write(

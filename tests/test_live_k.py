@@ -176,7 +176,7 @@ def test_a_profile_that_asks_for_it_carries_the_scheduler_and_every_k() -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     folder = tmp_path / "stack"
     folder.mkdir()
-    for file in (data.LAUNCHER, data.LIVE_K):
+    for file in (data.LAUNCHER, data.LIVE_K, *map(data.LAUNCHER.with_name, (launch.ORIGINS, *launch.ATTEST))):
         shutil.copy(file, folder)
     monkeypatch.setattr(data, "LAUNCHER", folder / "launch.py")
     return make_place(tmp_path)
@@ -192,7 +192,9 @@ def test_the_launcher_puts_the_scheduler_on_the_path_behind_the_overlay(place: P
     done = place.launch(plan_of(live_k=digest_of(data.LIVE_K)))
     assert done.code == 0, done.err
     modules = place.run_dir / "modules"
-    assert done.said["pythonpath"].split(os.pathsep) == [str(place.run_dir / "overlay"), str(modules)]
+    assert done.said["pythonpath"].split(os.pathsep) == [
+        str(place.run_dir / name) for name in ("overlay", "attest", "modules")
+    ]
     assert digest_of(modules / "gemmaspec_live_k.py") == digest_of(data.LIVE_K)
     assert not (place.run_dir / "k.json").exists()
     assert place.launch(plan_of()).code == 0

@@ -27,7 +27,7 @@ NEXT = dict(zip(RELEASES, [*RELEASES[1:], "0.34.0"], strict=True))
 
 @functools.cache
 def stock(release: str) -> Mapping[str, bytes]:
-    return read_from_wheel("vllm", release, sorted(needed_paths(COMPILED.values(), "0.0.dev1")))
+    return read_from_wheel("vllm", release, sorted(needed_paths(COMPILED.values())))
 
 
 def written(folder: Path, release: str, version: str) -> Path:
@@ -51,14 +51,25 @@ def test_a_release_named_as_the_next_nightly_fails_no_verify_and_starts_every_pr
         assert [one.patch.id for one in results if one.patch.required and one.state not in launch.FITS] == []
 
 
-@pytest.mark.parametrize("release", ["0.19.0", "0.26.0", "0.33.0"])
-@pytest.mark.parametrize("id_", PATCHES)
+@pytest.mark.parametrize(
+    ("id_", "release"),
+    [(id_, one) for id_ in PATCHES for one in ("0.19.0", "0.26.0", "0.33.0") if launch.candidates(COMPILED[id_], one)],
+)
 def test_an_exported_patch_is_taken_by_git_and_by_patch_as_it_is(id_: str, release: str, tmp_path: Path) -> None:
-    if not launch.candidates(COMPILED[id_], release):
-        pytest.skip(f"{id_} is not for {release}")
     tree = written(tmp_path, release, release)
     made = export(id_, tree=tree)
     _, changed = launch.decide_plan(launch.Plan(1, "", "", (), (COMPILED[id_],), ""), release, stock(release).get)
     subprocess.run(["git", "apply", "--check", "-"], input=made.diff, cwd=tree, check=True)
     subprocess.run(["patch", "-p1", "-F0", "--batch"], input=made.diff, cwd=tree, check=True)
     assert {path: (tree / path).read_bytes() for path in changed} == changed
+
+
+@pytest.mark.parametrize(("release", "version", "id_"), [
+    ("0.26.0", "0.27.0", "mtp-share-embeddings"), ("0.19.0", "0.20.0", "draft-several-kv-groups"),
+    ("0.19.0", "0.19.1", "eagle3-gemma4-target"), ("0.32.0", "0.33.0", "kv-spec-uniform-valueerror"),
+    ("0.33.0", "0.26.0", "kv-spec-uniform-valueerror"),
+])  # fmt: skip
+def test_a_file_says_which_release_it_is_of_before_the_version_does(release: str, version: str, id_: str) -> None:
+    result = launch.decide_patch(COMPILED[id_], version, stock(release).get)
+    assert result.state == "applies"
+    assert f"'s file in a {version} tree" in result.files[0].detail

@@ -82,7 +82,7 @@ def test_what_breaks_is_named_with_the_profile_that_would_not_start(
     assert found["patches"][0]["rebase"] == {
         "base": "0.21.0",
         "outcome": "by hand",
-        "detail": "vllm/v1/core.py: 1 conflicts",
+        "detail": "vllm/v1/core.py: 1 conflict",
     }
     assert found["profiles"] == [
         {"name": "tiny-cpu", "starts": False, "blocked_by": ["right-value"], "left_out": [], "findings": []}

@@ -21,7 +21,7 @@ from tests.vllm_trees import write_patch
 
 PATCHES = load_patches()
 COMPILED = {id_: launcher_patch(patch) for id_, patch in PATCHES.items()}
-PATHS = sorted(needed_paths(COMPILED.values(), "0.0.dev1"))
+PATHS = sorted(needed_paths(COMPILED.values()))
 
 
 def claims() -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from gemmaspec.patching.patch import Imported, SupersededRule
 from gemmaspec.patching.rewrite import NewVariant, diff_name, ranges_with, skeleton, with_variant
 
 VARIANT = NewVariant(diff="0.34.diff", floor="0.34.0", scopes={"vllm/v1/m.py": ("C.f", "")})
-RULE = SupersededRule(path="vllm/v1/m.py", scope="f", contains="x: y")
+RULE = SupersededRule(path="vllm/v1/m.py", scope="f", fixed=("x: y",))
 BLOCK = """\
 # a note on top
 id: some-fix
@@ -30,7 +30,7 @@ variants:   # from old to new
 
 # how it is seen
 superseded:
-- {path: vllm/m.py, scope: f, contains: x}
+- {path: vllm/m.py, scope: f, fixed: [x]}
 # the end
 author: somebody"""
 ADDED = """\
@@ -39,9 +39,9 @@ ADDED = """\
     versions: ">=0.34.0"
     scopes: {vllm/v1/m.py: [C.f, ""]}
 """
-SEEN = "- {path: vllm/m.py, scope: f, contains: x}\n"
+SEEN = "- {path: vllm/m.py, scope: f, fixed: [x]}\n"
 BLOCK_AFTER = BLOCK.replace("    versions: '>=0.20.0'\n", ADDED).replace(
-    SEEN, f'{SEEN}- {{path: vllm/v1/m.py, scope: f, contains: "x: y"}}\n'
+    SEEN, f'{SEEN}- {{path: vllm/v1/m.py, scope: f, fixed: ["x: y"]}}\n'
 )
 
 

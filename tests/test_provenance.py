@@ -140,7 +140,7 @@ def test_a_known_line_that_is_wrong_stops_the_start(line: int, place: Place) -> 
 
 def test_a_rule_in_another_file_still_counts_for_a_known_file(place: Place) -> None:
     plan = plan_knowing(known("0.32.0", after=launch.sha256(PATCHED.encode())))
-    rule = {"path": "vllm/v1/plain.py", "scope": "", "contains": "A = 1"}
+    rule = {"path": "vllm/v1/plain.py", "scope": "f", "release": "0.33.0", "tree": "0" * 16}
     plan["patches"][0]["superseded"] = [rule]
     done = place.launch({**plan, "sha256": launch.plan_digest(plan)})
     assert (done.code, done.states) == (0, {"one": "applies"})  # the line that it takes away still stands

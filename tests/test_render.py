@@ -17,6 +17,7 @@ import yaml
 from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.errors import ProfileError
+from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
@@ -38,7 +39,7 @@ def compose_available() -> bool:
     )
 
 
-needs_compose = pytest.mark.skipif(not compose_available(), reason="Docker Compose is not installed")
+needs_compose = pytest.mark.skipif(not compose_available(), reason="Docker Compose is not installed: make docker")
 
 
 def compose_config(file: Path) -> dict[str, Any]:
@@ -119,6 +120,8 @@ def test_render_writes_the_stack_and_check_then_finds_no_difference(tmp_path: Pa
         "compose.yaml",
         "plan.json",
         "launch.py",
+        ORIGINS_FILE,
+        *ATTEST_FILES,
         "probe.py",
         "speculative-config.json",
         "chat-template.jinja",

@@ -8,11 +8,14 @@ import os
 import random
 import shutil
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gemmaspec import data
@@ -26,6 +29,7 @@ from gemmaspec.profile.replica import bound_environment, devices_of, replica_of,
 from gemmaspec.profile.router import RouterKind
 from gemmaspec.runtime.router import _MARKER, router_program, vllm_router_dir
 from gemmaspec.stack.build import build_stack, profile_plan
+from gemmaspec.stack.router import ADMIN_SOCKET
 from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.stream_load import load
@@ -43,7 +47,10 @@ def _free_block() -> int:
 
 PORTS = {"haproxy": _free_block(), "vllm-router": _free_block()}
 ROUTERS = (
-    pytest.param("haproxy", marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")),
+    pytest.param(
+        "haproxy",
+        marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is not installed (Debian: haproxy)"),
+    ),
     "vllm-router",
 )
 
@@ -116,6 +123,73 @@ def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fa
     assert {one["state"] for one in _status(pair).values()} == {"stopped"}
 
 
+class _Stranger(BaseHTTPRequestHandler):
+    """A server that says it is well, and knows no model."""
+
+    def do_GET(self) -> None:
+        body = b"{}"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["vllm-router"])
+def test_a_worker_that_somebody_added_is_named_and_removed(pair: Fake, kind: RouterKind, stranger: str) -> None:
+    """vllm-router adds a worker for whoever asks, which a page of another origin can do without a preflight."""
+    router = f"http://127.0.0.1:{PORTS[kind]}"
+    assert pair.run("up", "pair").code == 0
+    for looks in ("status", "up", "watch"):
+        added = httpx.post(
+            f"{router}/add_worker", params={"url": stranger}, headers={"Origin": "http://evil.example"}, timeout=60
+        )
+        assert added.status_code == 200, added.text
+        assert stranger in _workers(router)
+        if looks == "watch":
+            with pair.start("watch", "pair") as watching:
+                assert watching.stdout
+                said, code = next(line for line in watching.stdout if "stranger" in line), 0
+                watching.terminate()
+        else:
+            found = pair.run(looks, "pair")
+            said, code = found.out + found.err, found.code
+        assert f"{stranger} was in the router of pair, which has no such replica; removed" in said
+        assert code == (5 if looks == "status" else 0)
+        assert stranger not in _workers(router)
+    assert pair.run("status", "pair").code == 0
+    audit = (state_dir() / "stacks" / "pair" / "audit.log").read_text()
+    assert audit.count(f"stranger {stranger}: removed") == 3
+
+
+def _workers(router: str) -> str:
+    return httpx.get(f"{router}/workers", timeout=10).text
+
+
+@pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")
+@pytest.mark.parametrize("kind", ["haproxy"])
+def test_nobody_can_add_a_worker_to_haproxy(pair: Fake, kind: RouterKind) -> None:
+    """Its commands are at a socket that only its owner can open; what a page sends reaches a replica, as any request."""
+    router = f"http://127.0.0.1:{PORTS[kind]}"
+    assert pair.run("up", "pair").code == 0
+    answer = httpx.post(f"{router}/add_worker", params={"url": "http://127.0.0.1:9"}, timeout=10)
+    assert answer.status_code >= 400
+    socket_file = next(state_dir().rglob(ADMIN_SOCKET))
+    assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+    found = _status(pair)["pair"]
+    assert (found["replicas"], found["strangers"]) == (SERVING, [])
+
+
 def _commands_for_the_whole(pair: Fake) -> None:
     """The name of a profile means all of its replicas, or the error says what to type."""
     waited = json.loads(pair.run("wait", "pair", "--json").out)
@@ -161,7 +235,7 @@ def test_a_replica_has_its_own_name_port_and_gpus_and_the_plan_of_the_profile() 
         [3],
     ]
     router = router_of(whole.profile)
-    assert (router.port, router.metrics_port, router.policy) == (8000, 8003, "cache_aware")
+    assert (router.port, router.metrics_port, router.policy) == (8000, 8003, "leastconn")
 
 
 def test_a_container_gets_only_the_gpus_of_its_replica() -> None:
@@ -202,10 +276,13 @@ def test_cores_that_the_machine_does_not_have_are_refused_before_anything_is_tou
     ("overrides", "said"),
     [
         (["router.kind=haproxy"], "router: is only used with replicas: 2 or more"),
-        (["replicas=2", "router.policy=leastconn"], "vllm-router has no policy leastconn"),
+        (["replicas=2", "router.policy=cache_aware"], "haproxy has no policy cache_aware"),
         (["replicas=2", "router.port=8322"], "8322 is the port of replica 1"),
         (["replicas=2", "router.metrics_port=8321"], "8321 is the router's own port"),
-        (["replicas=2", "serve.bind=0.0.0.0", "pass_env=[VLLM_API_KEY]"], "need no key; use router: {kind: haproxy}"),
+        (
+            ["replicas=2", "serve.bind=0.0.0.0", "pass_env=[VLLM_API_KEY]", "router.kind=vllm-router"],
+            "need no key; use router: {kind: haproxy}",
+        ),
         (["replicas=2", "serve.port=65534"], "leaves no ports for 2 replicas"),
         (["replicas=17"], "replicas: "),
         (["devices=[0]"], "a cpu has none"),
@@ -251,7 +328,7 @@ def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
 
     program = router_program("haproxy")
     if not program:
-        pytest.skip("HAProxy is missing")
+        pytest.skip("HAProxy is not installed (Debian: haproxy)")
     for policy in ("leastconn", "round_robin", "consistent_hash"):
         text = haproxy_config(bind="::1", port=8000, metrics_port=8003, policy=policy, first_port=8001)
         (tmp_path / "haproxy.cfg").write_text(text)

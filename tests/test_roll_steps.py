@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -35,6 +36,12 @@ class Remembering(Routing):
 
     def remove(self, place: Place) -> None:
         self.inside.discard(place.index)
+
+    def strangers(self, known: Collection[str]) -> tuple[str, ...]:
+        return ()
+
+    def evict(self, url: str) -> None:
+        raise AssertionError(url)
 
     def look(self, place: Place) -> Routed:
         return Routed(inside=place.index in self.inside, healthy=place.index not in self.dead, requests=0)

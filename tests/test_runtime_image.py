@@ -54,7 +54,7 @@ def test_a_version_that_is_none_is_refused(version: str) -> None:
 def image() -> str:
     """The image, built if it is not there; skipped where it cannot be built."""
     if not real.docker_answers():
-        pytest.skip("no Docker engine with Compose v2 answers")
+        pytest.skip("no Docker engine with Compose v2 answers: make docker")
     done = build("0.32.0")
     if done.returncode == 4:
         pytest.skip(done.stderr.strip().splitlines()[-1])

@@ -90,7 +90,7 @@ def test_a_port_that_is_taken_is_one_sentence(top: FakeTop) -> None:
             pass
 
 
-@pytest.mark.skipif(not browser.CHROMIUM, reason="no chromium on this machine")
+@pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium is here (tools/setup-chromium.sh installs it on Debian)")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_every_stack(address: str, tmp_path: Path, width: int) -> None:
     found = browser.document(address, tmp_path / "browser", width=width)

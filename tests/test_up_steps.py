@@ -14,10 +14,10 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy import claims, stacks
 from gemmaspec.deploy.decide import UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
-from gemmaspec.engine.server import State
+from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.files import state_dir
-from tests.fake_engine import FakeMachine
+from tests.fake_engine import FakeEngine, FakeMachine
 
 PYTHON = ("--set", f"runtime.python={sys.executable}")
 OTHER = ("--set", "serve.max_num_seqs=3")
@@ -178,6 +178,31 @@ def test_a_failed_replacement_says_what_runs_now(
     machine.calls.clear()
     assert run(["rollback", "mine"]) == 0
     assert machine.calls == ["process preflight mine:8601", "process start mine:8601", "process wait mine:8601"]
+
+
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_a_stop_that_fails_after_the_server_has_ended_does_not_leave_nothing(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, goes_back: bool
+) -> None:
+    up()
+    known_good("mine", monkeypatch)
+    machine.fails["stop"] = EnvironmentMissing("the kernel still ends it")
+    stopped = FakeEngine.stop
+
+    def stop(self: FakeEngine, server: Server) -> bool:
+        machine.running.pop(server.name, None)
+        return stopped(self, server)
+
+    monkeypatch.setattr(FakeEngine, "stop", stop)
+    machine.calls.clear()
+    assert up(*OTHER, *(() if goes_back else ("--no-rollback-on-failure",))) == 4
+    err = capsys.readouterr().err
+    if goes_back:
+        assert machine.calls[-2:] == ["process start mine:8601", "process wait mine:8601"]
+        assert "mine runs again as before" in err
+    else:
+        first = next(line for line in err.splitlines() if line.startswith("error"))
+        assert "mine is not running: its earlier server was stopped for this start." in first
 
 
 def test_a_failed_replacement_goes_back_to_what_ran(

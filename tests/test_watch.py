@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import platformdirs
 import pytest
@@ -24,7 +24,7 @@ from gemmaspec.deploy import hooks, live_k, memory, speedless, stacks, verdicts,
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Watching
 from gemmaspec.deploy.watch import Watched, WatchLine, look
-from gemmaspec.engine.server import State
+from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import ProfileError, StartFailed, TimedOut, UsageError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.live_k import InUse
@@ -374,6 +374,33 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     memory.wait_released(notes.append, read=lambda: 10**9, poll_s=0.0)
     assert notes == []
     assert memory.available() > 0
+
+
+def test_a_function_that_is_replaced_while_it_serves_is_named_and_its_end_too(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Engine:
+        report_: ClassVar[dict[str, Any]] = {"attested": {"state": "attested", "text": "attested in 3 processes"}}
+
+        def report(self, server: Server) -> dict[str, Any]:
+            return self.report_
+
+    clock = [1000.0]
+    monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
+    monkeypatch.setattr(stacks, "now", lambda: clock[0])
+    assert read(one, fake, Restarts(), times=1, accepted=3000) == []
+    kept = verdicts.last_watch(one.started.server.name)
+    assert kept
+    assert kept.attested == "attested in 3 processes"
+    monkeypatch.setitem(Engine.report_, "attested", {"state": "different", "text": "NOT ATTESTED: vllm.a.f"})
+    assert read(one, fake, Restarts(), times=1, accepted=3000) == []  # it asks now and then
+    clock[0] += 60
+    (begins,) = read(one, fake, Restarts(), times=1, accepted=3000)
+    assert (begins.what, begins.fault, begins.reason) == ("begins", "patch replaced", "NOT ATTESTED: vllm.a.f")
+    monkeypatch.setitem(Engine.report_, "attested", {"state": "attested", "text": "attested in 3 processes"})
+    clock[0] += 60
+    (ends,) = read(one, fake, Restarts(), times=1, accepted=3000)
+    assert (ends.what, ends.fault) == ("ends", "patch replaced")
 
 
 def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:

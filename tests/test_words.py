@@ -51,6 +51,7 @@ _QUOTES = {"gemmaspec/ready/phases.py": "lines of vLLM's log"}
 """Files with retired words in words of others."""
 _NAMES_ITS_ERROR = {
     "gemmaspec/launcher/launch.py": "the report of a bug",
+    "gemmaspec/launcher/attest.py": "the report of a bug in a process of the server",
     "gemmaspec/proof/run_probes.py": "what a probe saw",
     "tools/oracle_engine.py": "a broken oracle, for whoever repairs it",
 }

@@ -13,6 +13,7 @@ import pytest
 
 from gemmaspec.index import wheels
 from tests.launching import CORE, write_package
+from tests.launching import tree_of_function as tree_of
 
 PATCH = """\
 id: {id}
@@ -24,12 +25,13 @@ speculation_only: false
 variants:
   - {{diff: 0.19.diff, versions: ">={low}", scopes: {{{path}: [{scope}]}}}}
 superseded:
-  - {{path: vllm/v1/core.py, scope: value, contains: '"fixed upstream"'}}
+  - {{path: vllm/v1/core.py, scope: value, release: 0.22.0, tree: FIXED_TREE}}
 upstream: []
 drop_when: value() is right
 licence: Apache-2.0
 author: somebody
 {more}"""
+PATCH = PATCH.replace("FIXED_TREE", tree_of(CORE.replace('"stock"', '"fixed upstream"'), "value"))
 DIFF = """\
 --- a/{path}
 +++ b/{path}

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("cases", nargs="?", type=int, default=CASES)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    paths = needed_paths(PATCHES.values(), "0.0.dev1")
+    paths = needed_paths(PATCHES.values())
     STOCK.update({release: read_from_wheel("vllm", release, paths) for release in RELEASES})
     pairs = [
         (release, id_) for release in RELEASES for id_, one in PATCHES.items() if launcher.candidates(one, release)

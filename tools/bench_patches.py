@@ -73,7 +73,7 @@ def _command(environment: Mapping[str, str]) -> float:
 def applying() -> Iterator[Row]:
     """Yield the time to decide and write a profile's patches on a release's files, compared with `git apply`."""
     plan = launcher.parse_plan(profile_plan(load_profile(PROFILE).profile, Shelf((data.PATCHES,))))
-    files = read_from_wheel("vllm", RELEASE, needed_paths(plan.patches, RELEASE))
+    files = read_from_wheel("vllm", RELEASE, needed_paths(plan.patches))
     diff = _diff(files, launcher.decide_plan(plan, RELEASE, files.get)[1])
     with tempfile.TemporaryDirectory() as folder:
         pairs = [_one_round(Path(folder) / str(index), plan, files, diff) for index in range(33)][3:]

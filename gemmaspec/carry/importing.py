@@ -131,6 +131,8 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
         floor=release_number(reader.vllm),
         scopes={diff.edit.path: diff.scopes for diff in diffs},
         origin=new.origin,
+        vllm=reader.vllm,
+        files=pairs,
     )
 
 

@@ -177,7 +177,7 @@ class _Merger:
 
     def _patched_by_needs(self, homes: Mapping[str, object]) -> Mapping[str, bytes]:
         """Return the new vLLM's files after the patches that this one needs."""
-        paths = {*homes, *deciding.needed_paths(self._needs, self._target.vllm)}
+        paths = {*homes, *deciding.needed_paths(self._needs)}
         files = self._target.files(paths)
         plan = launcher.Plan(1, "", "", (), self._needs, "")
         _, changed = launcher.decide_plan(plan, self._target.vllm, files.__getitem__)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmaspec import data
+from gemmaspec.carry.recorded import with_places
 from gemmaspec.errors import UsageError
 from gemmaspec.files import unwritable, write_whole
 from gemmaspec.patching import rewrite
+from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.patch import Imported, Patch, load_patch
 
 
@@ -23,6 +25,9 @@ class NewPatch:
     floor: str
     scopes: Mapping[str, Sequence[str]]
     origin: Imported | None = None
+    vllm: str = ""
+    files: Mapping[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    """The files of the vLLM on which it was made, before and after; empty if on none."""
 
 
 def folder_for(folder: Path | None) -> Path:
@@ -55,7 +60,10 @@ def write_patch(new: NewPatch, folder: Path) -> Patch:
             fresh = Path(beside) / new.id
             write_whole(fresh / name, new.diff)
             write_whole(fresh / "patch.yaml", rewrite.skeleton(new.id, variant, new.origin))
-            load_patch(fresh)
+            made = load_patch(fresh)
+            if new.files:
+                write_whole(fresh / KNOWN_FILE, with_places(made, name, new.vllm, new.files))
+                load_patch(fresh)
             fresh.rename(folder / new.id)
     except OSError as error:
         raise unwritable(folder / new.id, error) from None

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec import launcher
+from gemmaspec.carry.recorded import with_places
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching import rewrite
+from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.minimal import FileDiff, minimal_diff
 from gemmaspec.patching.patch import Patch, SupersededRule, load_patch
 from gemmaspec.trees.listing import Listing
@@ -92,6 +94,8 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     _check_target(new, wanted)
     _check_others(judge, new, floor, others)
     made = next(one for one in new.text.variants if one.diff == variant.diff)
+    known = with_places(dataclasses.replace(new, folder=patch.folder), variant.diff, wanted.vllm, wanted.files)
+    files[KNOWN_FILE] = known
     return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
 
 
@@ -183,12 +187,9 @@ def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, Superseded
             copy = rule.model_copy(update={"path": new})
             if rule.path != old or copy in patch.text.superseded or index in found:
                 continue
-            compiled = launcher.Rule(copy.path, copy.scope, copy.contains, copy.lacks)
-            if launcher.closed_by(compiled, lambda path: wanted.files[path][0]):
-                say(
-                    f"superseded: did not copy a rule for {new}, because it matches the unpatched file: {rule.contains}"
-                )
-            elif rule.scope and launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
+            if rule.tree:
+                continue  # of a file of a release, which did not move
+            if launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
                 found[index] = copy
                 say(f"superseded: copied a rule for {new}")
     return found

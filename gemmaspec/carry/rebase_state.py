@@ -177,7 +177,9 @@ def is_proven(id_: str) -> bool:
 
 def write(state: Carried) -> str:
     """Copy the stored files into the patch folder, patch.yaml last; end the rebase; return the name of the new diff."""
-    files = sorted((place_of(state.patch) / _WRITE).iterdir(), key=lambda file: file.name == "patch.yaml")
+    files = sorted(
+        (place_of(state.patch) / _WRITE).iterdir(), key=lambda file: (".diff", ".json", ".yaml").index(file.suffix)
+    )
     for file in files:
         write_whole(Path(state.folder) / file.name, file.read_bytes().decode("utf-8"))
     end(state.patch)

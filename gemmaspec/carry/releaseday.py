@@ -168,5 +168,7 @@ def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Re
         return Rebase(base=base, outcome="unknown", detail=error.message)
     files = [merge.file for merge in merged]
     moved = [f"the code of {file.source} is now in {file.path}" for file in files if file.path != file.source]
-    detail = [f"{merge.file.path}: {merge.file.conflicts} conflicts" for merge in torn]
+    detail = [
+        f"{merge.file.path}: {merge.file.conflicts} conflict{'s' if merge.file.conflicts > 1 else ''}" for merge in torn
+    ]
     return Rebase(base=base, outcome="by hand" if torn else "clean", detail="; ".join(detail or moved))

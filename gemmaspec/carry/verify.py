@@ -35,6 +35,8 @@ class VerifyRequest:
     running: tuple[str, ...] = ()
     strict: bool = False
     """Whether a drifted patch counts as a difference."""
+    by_behaviour: bool = False
+    """Whether to run the probe of a patch that conflicts."""
     refresh: bool = False
     """Query the package index even if it was already queried today."""
 
@@ -85,7 +87,11 @@ class Outcome:
         return any(cell.drifts for cell in self.cells)
 
 
-def verify(request: VerifyRequest, progress: Callable[[TreeSource], None] = lambda _: None) -> Outcome:
+def verify(
+    request: VerifyRequest,
+    progress: Callable[[TreeSource], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Outcome:
     """Decide all requested patches on all trees; `progress` is called after each tree.
 
     The outcome lists unreadable trees. Raise UsageError for a contradictory request.
@@ -100,6 +106,11 @@ def verify(request: VerifyRequest, progress: Callable[[TreeSource], None] = lamb
     for name in request.running:
         _add_running(name, request, outcome)
         progress(TreeSource(kind="running", ref=name))
+    if request.by_behaviour:
+        from gemmaspec.carry.behaviour import ask
+
+        outcome.cells, notes = ask(outcome.cells, patches, say)
+        outcome.notes += notes
     return outcome
 
 
@@ -231,6 +242,8 @@ def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, 
     except GemmaspecError as error:
         outcome.unread.append(Unreadable(place=place, error=error))
         return
+    if attested := report.get("attested"):
+        outcome.notes.append(f"{ref}: {attested['text']}")
     required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
     vllm = str(report["vllm"]["version"])
     outcome.cells += [

@@ -132,6 +132,8 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
             diff="".join(one.text for one in diffs),
             floor=release_number(state.vllm),
             scopes={one.edit.path: one.scopes for one in diffs},
+            vllm=state.vllm,
+            files=pairs,
         )
         patch = write_patch(new, place)
         diff, versions = patch.text.variants[0].diff, patch.text.variants[0].versions

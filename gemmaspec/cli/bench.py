@@ -84,7 +84,7 @@ def bench(
         bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
     ] = False,
     format_: Annotated[
-        str, typer.Option("--format", metavar="table|llama-bench", help="Format of the output.")
+        str, typer.Option("--format", metavar="table|llama-bench", hidden=True, help="Format of the output.")
     ] = "table",
     engine: options.Engine = None,
     set_: options.Set = None,

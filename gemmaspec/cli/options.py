@@ -189,27 +189,38 @@ MaxTokens = Annotated[
 IgnoreEos = Annotated[
     bool,
     typer.Option(
-        "--ignore-eos", help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance."
+        "--ignore-eos",
+        hidden=True,
+        help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance.",
     ),
 ]
 Temperature = Annotated[
     float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling temperature; 0 is greedy.")
 ]
 Sample = Annotated[
-    bool, typer.Option("--sample", help="Send no sampling parameters, so that the server's defaults apply.")
+    bool,
+    typer.Option("--sample", hidden=True, help="Send no sampling parameters, so that the server's defaults apply."),
 ]
 Repeats = Annotated[
     int,
-    typer.Option("--repeats", metavar="N", min=0, max=10, help="Repeat cells whose reference step time drifted."),
+    typer.Option(
+        "--repeats", metavar="N", min=0, max=10, hidden=True, help="Repeat cells whose reference step time drifted."
+    ),
 ]
 AcceptAnyText = Annotated[
     bool,
-    typer.Option("--accept-any-text", help="Accept an empty or garbled first answer, as dummy weights give it."),
+    typer.Option(
+        "--accept-any-text", hidden=True, help="Accept an empty or garbled first answer, as dummy weights give it."
+    ),
 ]
 RequestTimeout = Annotated[
     float,
     typer.Option(
-        "--request-timeout", metavar="SECONDS", min=1, help="Give up on a server that sends nothing for this long."
+        "--request-timeout",
+        metavar="SECONDS",
+        min=1,
+        hidden=True,
+        help="Give up on a server that sends nothing for this long.",
     ),
 ]
 

@@ -101,6 +101,12 @@ def verify(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 if a required patch applies to a function that has changed.")
     ] = False,
+    by_behaviour: Annotated[
+        bool,
+        typer.Option(
+            "--by-behaviour", help="Run the probe of a patch that conflicts: vLLM's own modules, on this machine's CPU."
+        ),
+    ] = False,
     refresh: Refresh = False,
     json: options.Json = False,
 ) -> None:
@@ -122,10 +128,11 @@ def verify(
         trees=tuple(tree or ()),
         running=tuple(running or ()),
         strict=strict,
+        by_behaviour=by_behaviour,
         refresh=refresh,
     )
     with text.tree_progress() as progress:
-        outcome = use_case.verify(request, progress)
+        outcome = use_case.verify(request, progress, output.progress)
     raise typer.Exit(text.verified(outcome, strict=request.strict, as_json=json))
 
 

@@ -31,6 +31,10 @@ def prove(
         bool,
         typer.Option("--all", help="Prove on every release that the patches claim, not only the ends of their ranges."),
     ] = False,
+    tree: Annotated[
+        list[Path] | None,
+        typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/, in place of releases. Repeatable."),
+    ] = None,
     table: Annotated[
         Path | None, typer.Option("--table", metavar="FILE", help="Write the results as a Markdown table.")
     ] = None,
@@ -39,9 +43,13 @@ def prove(
 ) -> None:
     """Prove that patches work: a probe finds the bug in vLLM as released, and no longer finds it once patched.
 
-    Runs vLLM's own modules on this machine's CPU, without a GPU. Exit code 1 if a patch is not proven.
+    Runs vLLM's own modules on this machine's CPU, without a GPU. Exit code 1 if a patch is not proven. With --tree, a
+    patch that does not apply there is closed if the probe finds no bug, and open (exit code 1) if it does.
     """
+    from itertools import chain
+
     from gemmaspec.carry.patchset import load_set
+    from gemmaspec.proof.behaviour import prove_folder
     from gemmaspec.proof.environment import prove_python, triton_folder
     from gemmaspec.proof.prove import Probes, prove
 
@@ -49,10 +57,11 @@ def prove(
     for error in chosen.refused.values():
         raise error
     wanted = [chosen.every[name] for name in chosen.judges]
-    releases = _releases(wanted, release or (), every=all_releases)
+    releases = [] if tree and not release else _releases(wanted, release or (), every=all_releases)
     proofs, python = [], prove_python(progress=output.progress)
     with Probes(python, lambda: triton_folder(python, progress=output.progress)) as probes:
-        for proof in prove(wanted, chosen.every, releases, probes, output.progress):
+        on_trees = (one for folder in tree or () for one in prove_folder(wanted, chosen.every, folder, probes))
+        for proof in chain(prove(wanted, chosen.every, releases, probes, output.progress), on_trees):
             proofs.append(proof)
             _tell(proof)
     if table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cluster.settings import TARGETS, Settings
+from gemmaspec.cluster.settings import Settings
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gemmaspec.stack.folder import Rendered
 
 _COMPOSE = "compose"
-_TARGETS = (_COMPOSE, *TARGETS)
+_KUBERNETES = "kubernetes"
+_CLUSTER = "cluster"
+_TARGETS = (_COMPOSE, _KUBERNETES)
 _DEFAULTS = Settings()
 
 
@@ -51,11 +53,9 @@ def render(
         ),
     ] = _COMPOSE,
     validate: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
-            "--validate",
-            metavar="cluster|FILE",
-            help="For a cluster: check the objects with its API server, a CRD or a JSON Schema. Repeatable.",
+            "--validate", metavar=_CLUSTER, help="For a cluster: have its API server check the objects (a dry run)."
         ),
     ] = None,
     replicas: Annotated[
@@ -110,7 +110,7 @@ def render(
             {
                 **settings,
                 "replicas": _DEFAULTS.replicas if replicas is None else replicas,
-                "validate": validate or None,
+                "validate": validate,
                 "namespace": namespace,
             },
             profile,
@@ -121,10 +121,19 @@ def render(
     else:
         if single_file:
             raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")
-        manifests = _manifests(loaded, to, settings, locked=locked, validate=validate or (), namespace=namespace)
+        _refuse_words(to, validate)
+        manifests = _manifests(loaded, settings, locked=locked, validate=bool(validate), namespace=namespace)
         out, made = out or Path(f"{loaded.profile.name}-{to}"), manifests
-        follow = _next(manifests, to, out)
+        follow = _next(manifests, out)
     _write(loaded, made, out, check=check, force=force, json=json, follow=follow)
+
+
+def _refuse_words(to: str, validate: str | None) -> None:
+    """Raise UsageError for a target or a validator that there is not."""
+    if to != _KUBERNETES:
+        raise UsageError(f"--to must be one of {', '.join(_TARGETS)}, not {to!r}")
+    if validate not in (None, _CLUSTER):
+        raise UsageError(f"--validate must be {_CLUSTER}, not {validate!r}")
 
 
 def _refuse_replicas(loaded: Loaded) -> None:
@@ -155,16 +164,15 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
 
 
 def _manifests(
-    loaded: Loaded, to: str, settings: dict[str, Any], *, locked: bool, validate: Sequence[str], namespace: str | None
+    loaded: Loaded, settings: dict[str, Any], *, locked: bool, validate: bool, namespace: str | None
 ) -> Manifests:
-    from gemmaspec.cluster.settings import target_named
     from gemmaspec.deploy import manifests
 
     if settings["runtime_class"] == "none":
         settings["runtime_class"] = None
-    target = target_named(to)
-    made = manifests.manifests(loaded, target, Settings(**settings), locked=locked, note=output.progress)
-    manifests.validate(made, validate, namespace=namespace, note=output.progress)
+    made = manifests.manifests(loaded, Settings(**settings), locked=locked, note=output.progress)
+    if validate:
+        manifests.validate(made, namespace=namespace, note=output.progress)
     return made
 
 
@@ -190,15 +198,11 @@ def _write(
         output.progress(f"  {line}")
 
 
-def _next(made: Manifests, to: str, out: Path) -> list[str]:
+def _next(made: Manifests, out: Path) -> list[str]:
     """Return what is to be done before the start, and the command that brings the objects to the cluster."""
     server = made.server
     models = [
         f"the {role} is a folder: copy it to models/{role} of the volume {server.name} before the start"
         for role in server.local_models
     ]
-    apply = f"next: kubectl apply --server-side -k {out}"
-    if to != "llm-d-values":
-        return [*models, apply]
-    chart = f"helm install {server.name} CHART --values {out}/values.yaml    # the chart llm-d-modelservice"
-    return [*models, apply, f"then: {chart}"]
+    return [*models, f"next: kubectl apply --server-side -k {out}"]

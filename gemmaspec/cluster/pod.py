@@ -33,7 +33,7 @@ _ARCHITECTURES: Final = {"dgx-spark": "arm64"}
 """The CPU of machines that have but one kind; images and nodes of both kinds are in one cluster."""
 
 
-def pod_spec(server: PodServer, *, container_name: str = "vllm") -> dict[str, Any]:
+def pod_spec(server: PodServer) -> dict[str, Any]:
     """Return the PodSpec of a profile's server. It keeps to the restricted Pod Security Standard."""
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
@@ -46,7 +46,7 @@ def pod_spec(server: PodServer, *, container_name: str = "vllm") -> dict[str, An
     }
     if server.gpus:
         spec |= gpu_scheduling(server)
-    return {**spec, "containers": [container(server, name=container_name)], "volumes": volumes(server)}
+    return {**spec, "containers": [container(server)], "volumes": volumes(server)}
 
 
 def gpu_scheduling(server: PodServer) -> dict[str, Any]:
@@ -74,11 +74,11 @@ def pod_security(server: PodServer) -> dict[str, Any]:
     }
 
 
-def container(server: PodServer, *, name: str, http_probes: bool = False) -> dict[str, Any]:
-    """Return the one container; `http_probes` asks /health alone, where a target leaves no room for commands."""
+def container(server: PodServer) -> dict[str, Any]:
+    """Return the one container."""
     resources = {"resources": {"limits": {"nvidia.com/gpu": str(server.gpus)}}} if server.gpus else {}
     return {
-        "name": name,
+        "name": "vllm",
         "image": server.profile.image,
         "imagePullPolicy": "IfNotPresent",
         "command": [unexpanded(word) for word in server.command],
@@ -86,7 +86,7 @@ def container(server: PodServer, *, name: str, http_probes: bool = False) -> dic
         "env": environment(server),
         "ports": [{"name": "http", "containerPort": server.profile.serve.port, "protocol": "TCP"}],
         **resources,
-        **(_http_probes(server) if http_probes else _probes(server)),
+        **_probes(server),
         "lifecycle": {"preStop": {"exec": {"command": _sleep(server)}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
@@ -174,15 +174,4 @@ def _probes(server: PodServer) -> dict[str, Any]:
             "timeoutSeconds": _ANSWER_S + _PERIOD_S,
             "failureThreshold": _HANG_S // (6 * _PERIOD_S),
         },
-    }
-
-
-def _http_probes(server: PodServer) -> dict[str, Any]:
-    """Return probes of /health, with the fields that a preset would fill otherwise."""
-    get = {"path": "/health", "port": server.profile.serve.port, "scheme": "HTTP"}
-    common = {"httpGet": get, "periodSeconds": _PERIOD_S, "timeoutSeconds": _PERIOD_S}
-    return {
-        "startupProbe": {**common, "failureThreshold": _START_S // _PERIOD_S},
-        "readinessProbe": {**common, "failureThreshold": 2},
-        "livenessProbe": {**common, "failureThreshold": _HANG_S // _PERIOD_S},
     }

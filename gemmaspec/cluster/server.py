@@ -12,6 +12,7 @@ from gemmaspec import data
 from gemmaspec.cluster.names import hashed_name, object_name
 from gemmaspec.cluster.settings import Settings
 from gemmaspec.errors import ProfileError
+from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
@@ -86,7 +87,7 @@ class PodServer:
     def arguments(self) -> list[str]:
         """The server's command, which the launcher becomes."""
         words = list(serve_command(self.profile, self.paths))
-        if any(word.partition("=")[0].replace("_", "-") == _DRAIN_FLAG for word in words):
+        if extra_of(self.profile).given(_DRAIN_FLAG):
             return words
         return [*words, _DRAIN_FLAG, str(self.profile.container.stop_grace_seconds)]
 
@@ -95,14 +96,13 @@ class PodServer:
         return probe_command(self.profile, self.model, proof, state=state, deadline_s=deadline_s)
 
 
-def pod_server(loaded: Loaded, settings: Settings, *, port: int | None = None) -> PodServer:
-    """Return the server of a profile, on `port` if the target leaves no choice.
+def pod_server(loaded: Loaded, settings: Settings) -> PodServer:
+    """Return the server of a profile.
 
     Raises ProfileError for what a cluster cannot run (no image, an image of this machine alone, a root user), for a
     ConfigMap that would be too large, and what build_stack raises.
     """
     _refuse(loaded)
-    loaded = loaded if port is None else _on_port(loaded, port)
     profile = loaded.profile
     paths = _paths(profile)
     files = {**build_stack(loaded, form="rank", paths=paths).files}
@@ -132,11 +132,6 @@ def _refuse(loaded: Loaded) -> None:
             f"{loaded.place('container', 'user')}: container.user: is root, and the pod runs as another user",
             hint=f"gemmaspec render {loaded.typed} --set container.user=1000",
         )
-
-
-def _on_port(loaded: Loaded, port: int) -> Loaded:
-    serve = loaded.profile.serve.model_copy(update={"port": port})
-    return dataclasses.replace(loaded, profile=loaded.profile.model_copy(update={"serve": serve}))
 
 
 def _paths(profile: Profile) -> Paths:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
 from gemmaspec.cluster.names import LIMIT
 from gemmaspec.errors import UsageError
-
-To = Literal["kubernetes", "lws", "kserve", "llm-d-values"]
-"""What can be rendered: a Deployment, a LeaderWorkerSet for one server on several machines, KServe's
-LLMInferenceService, values for llm-d's Helm chart."""
-TARGETS: Final[tuple[str, ...]] = get_args(To)
 
 _STORAGE: Final = re.compile(r"[1-9][0-9]{0,5}(Mi|Gi|Ti)")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -43,10 +38,3 @@ class Settings:
                 raise UsageError(
                     f"{option} must be a name of at most {LIMIT} lowercase letters, digits and hyphens, not {name!r}"
                 )
-
-
-def target_named(text: str) -> To:
-    """Return the target that --to names. Raises UsageError for any other."""
-    if text in TARGETS:
-        return text  # type: ignore[return-value]
-    raise UsageError(f"--to must be one of {', '.join(TARGETS)}, not {text!r}")

@@ -9,6 +9,7 @@ from typing import Literal
 from gemmaspec.deploy import groups, owner, stacks
 from gemmaspec.deploy.groups import Group
 from gemmaspec.deploy.status import Status, status
+from gemmaspec.deploy.strangers import remove_strangers
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError
@@ -28,6 +29,8 @@ class RouterStatus:
     """What the router says of each replica: gets requests, unhealthy, taken out."""
     busy: str = ""
     """The command that works on the replicas now, with who and since when."""
+    strangers: tuple[str, ...] = ()
+    """A sentence for each foreign worker that was in the router; it was removed."""
     audit: tuple[str, ...] = ()
     """The last lines of the audit."""
 
@@ -61,16 +64,20 @@ def router_status(name: str) -> RouterStatus:
     if group.stopped and state.status == "absent":
         word = "stopped"
     routed: dict[str, str] = {}
+    strangers: tuple[str, ...] = ()
     why = state.detail if word in ("exited", "unknown") else ""
     if word == "ready":
         try:
+            strangers = remove_strangers(group, "status")
             routed = _routed(group)
         except GemmaspecError as error:
             word, why = "unknown", error.message
     if word == "exited" and not why:
         why = f"next: gemmaspec up {group.options.profile}"
     lines = tuple(groups.last_audit(group))
-    return RouterStatus(group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines)
+    return RouterStatus(
+        group=group, state=state, word=word, why=why, routed=routed, busy=busy, strangers=strangers, audit=lines
+    )
 
 
 def each_of(names: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final
 from gemmaspec.deploy import groups, stacks
 from gemmaspec.deploy.groups import Group
 from gemmaspec.deploy.starting import Running, StartProgress, Told
+from gemmaspec.deploy.strangers import remove_strangers
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.routing import Place
 from gemmaspec.errors import GemmaspecError, StartFailed
@@ -58,6 +59,9 @@ class Rolling:
 
     def carry_out(self) -> Rolled:
         """Do every step. Raises the first failure, with what serves now."""
+        if self.roll.router == "same":
+            for stranger in remove_strangers(self.group, self.command):
+                self.told.note(f"warning: {stranger}")
         events: list[Event] = []
         while isinstance(step := next_step(self.roll, events), Step):
             events.append(Event(step=step, outcome=self._do(step)))

@@ -133,9 +133,10 @@ def launched(
     with ports_settled(start):
         check(start, engine, told)
         fetch(start, engine, told)
-        stop_replaced(start, told)
-        if gate:
-            gate(told.note)
+        with nothing_lost(start, told, go_back=go_back):
+            stop_replaced(start, told)
+            if gate:
+                gate(told.note)
         with undone_on_failure(start, engine, told, go_back=go_back):
             write(start, told)
             launch(start, engine, told)
@@ -178,7 +179,7 @@ def fetch(start: Start, engine: Engine, told: Told) -> None:
 
 
 def stop_replaced(start: Start, told: Told) -> None:
-    """Stop the server of this name. Raises GemmaspecError if it cannot be stopped; nothing has changed in that case."""
+    """Stop the server of this name. Raise GemmaspecError if it cannot be stopped."""
     if start.replaces:
         before = start.replaces.started
         told.doing("stopping")
@@ -254,6 +255,21 @@ def ports_settled(start: Start) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def nothing_lost(start: Start, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Iterator[None]:
+    """Start the earlier server again if the body fails after it has ended, or say that nothing runs.
+
+    A stop may fail when the server has ended already: its processes are gone, but the machine still ends them.
+    """
+    try:
+        yield
+    except GemmaspecError as error:
+        before = start.replaces
+        if before is None or stacks.look(before.started).status not in ("absent", "exited"):
+            raise
+        raise _with_outlook(start, error, told, go_back=go_back) from None
+
+
+@contextlib.contextmanager
 def undone_on_failure(
     start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]
 ) -> Iterator[None]:
@@ -299,19 +315,22 @@ def _with_outlook(
     """Roll back to what ran before, if the start includes that, and add to the error what runs now."""
     if not start.replaces:
         return error
-    name = start.server.name
-    outlook = f"{name} is not running: its earlier server was stopped for this start."
+    name, said = start.server.name, error.message
     before = start.replaces.started
     command = f"up {before.profile}    # as it was" if before.server.nodes else f"rollback {name}"
-    back = f"To start it again: gemmaspec {command}"
     if start.rollback:
-        told.note(f"{error.message.splitlines()[0]}; rolling back to {start.rollback.id}")
+        told.note(f"{said.splitlines()[0]}; rolling back to {start.rollback.id}")
         try:
             server = go_back(start.rollback).started.server
-            outlook, back = f"{name} runs again as before ({start.rollback.id}, port {server.port}).", ""
         except GemmaspecError as again:
-            outlook += f" Rolling back to {start.rollback.id} also failed: {again.message}"
-    error.message = "\n".join(line for line in (error.message, outlook, back) if line)
+            said += f"\nRolling back to {start.rollback.id} also failed: {again.message}"
+        else:
+            error.message = f"{said}\n{name} runs again as before ({start.rollback.id}, port {server.port})."
+            return error
+    error.message = (
+        f"{name} is not running: its earlier server was stopped for this start.\n{said}\n"
+        f"To start it again: gemmaspec {command}"
+    )
     return error
 
 

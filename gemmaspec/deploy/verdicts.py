@@ -35,6 +35,8 @@ class Watching:
     """Rules that it cannot judge here, each with what is missing."""
     interval: float = 1.0
     """Seconds between two looks."""
+    attested: str = ""
+    """Whether the processes run the patched functions, such as "attested in 3 processes"; empty without patches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,7 @@ def _watching(found: Mapping[str, Any]) -> Watching:
         last=str(found["last"]),
         unknown=tuple(map(str, found["unknown"])),
         interval=float(found["interval"]),
+        attested=str(found.get("attested", "")),
     )
 
 

@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import hooks, live_k, measurements, stacks, suspects
+from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks, suspects
 from gemmaspec.deploy.group_status import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
+from gemmaspec.deploy.strangers import remove_strangers
 from gemmaspec.deploy.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
@@ -40,6 +42,8 @@ MOST_LOG: Final = 1024 * 1024
 """Bytes after which the log is rotated; one old log is kept."""
 _GONE_AFTER: Final = 3
 """Consecutive failed readings before the server is called unreachable."""
+_ATTESTED_EVERY_S: Final = 30.0
+"""Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
 _DRAIN_POLL_S: Final = 0.5
 _KEEP_EVERY_S: Final = 10.0
 """Seconds between two times that the verdict is written, if nothing happens."""
@@ -53,7 +57,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook, stranger."""
     fault: str | None = None
     reason: str = ""
 
@@ -82,6 +86,9 @@ class Watched:
     last: str = ""
     """The last action, and why it was done or left undone."""
     kept_at: float = 0.0
+    attested: str = ""
+    """What the processes attested last."""
+    attested_at: float = 0.0
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
 
@@ -158,6 +165,7 @@ def _verdict(one: Watched, now: float, interval: float) -> Watching:
         last=one.last,
         unknown=(NO_REFERENCE,) if blind else (),
         interval=interval,
+        attested=one.attested,
     )
 
 
@@ -180,8 +188,37 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     if one.started.server.reached_at is not None:  # on another machine, and so are its GPUs
         power_w = None
     yield from _told(one, one.faults.add(sample, power_w=power_w, asked=one.question.waits), restart)
+    yield from _told(one, _attested(one), restart)
     if one.faults.silent(power_w=power_w):
         one.question.ask(partial(_ask, one.started.server), every_s=one.faults.limits.patience(power_w))
+
+
+def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
+    """Remove workers that are no replicas from the routers before these stacks, and yield what was found."""
+    for name in sorted({one.started.profile for one in found if one.started.replica}):
+        with contextlib.suppress(GemmaspecError):  # a router that does not run has no workers
+            group = groups.find(name)
+            if group.router.kind == "vllm-router":
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                for stranger in remove_strangers(group, "watch"):
+                    yield WatchLine(at=now, stack=group.members[0], what="stranger", reason=stranger)
+
+
+def _attested(one: Watched) -> Sequence[Event]:
+    """Return whether the processes have begun, or ceased, to run something else than the patched functions."""
+    if stacks.now() - one.attested_at < _ATTESTED_EVERY_S:
+        return ()
+    one.attested_at = stacks.now()
+    try:
+        found = [
+            (f"{host}: " if host else "", report["attested"])
+            for host, engine, server in seats(stacks.engine_of(one.started), one.started.server)
+            if (report := engine.report(server)) and "attested" in report
+        ]
+    except GemmaspecError:  # whether it runs is judged elsewhere
+        return ()
+    one.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
+    return one.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
 
 
 def _ask(server: Server) -> None:

@@ -20,6 +20,7 @@ from docker.models.containers import Container
 
 from gemmaspec.engine import compose, endpoint, port, record
 from gemmaspec.engine.archive import stack_archive
+from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.container import has_nvidia, log_start, moment, publishes, state_of
 from gemmaspec.engine.image import ensure_image
 from gemmaspec.engine.lines import clean, lines
@@ -30,6 +31,7 @@ from gemmaspec.fleet.agree import HostFacts, ImageFacts
 from gemmaspec.stack.paths import IN_CONTAINER
 
 REPORT: Final = "/run/gemmaspec/report.json"
+ATTESTED: Final = "/run/gemmaspec/attested.json"
 """The launcher's report in the container: on a tmpfs, which exec can read but `docker cp` cannot."""
 _TOOLKIT_HOOK: Final = "nvidia-container-runtime-hook"
 
@@ -196,7 +198,10 @@ class DockerEngine:
         Raise GemmaspecError if it is not a JSON object or too long.
         """
         text = self.read(server, REPORT)
-        return parse_report(text) if text else None
+        if not text:
+            return None
+        report = parse_report(text)
+        return with_attested(report, self.read(server, ATTESTED)) if "attestation" in report else report
 
     def read(self, server: Server, path: str, *, service: str = compose.SERVICE) -> bytes | None:
         """Return a file as a running container sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.lines import clean
 from gemmaspec.engine.report import parse_report
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, TimedOut
 
 REPORT: Final = "/run/gemmaspec/report.json"
+ATTESTED: Final = "/run/gemmaspec/attested.json"
 MAX_ANSWER: Final = 32 * 1024 * 1024
 """Bytes of an answer; the pods of a large namespace have a few."""
 _TIMEOUT_S: Final = 120
@@ -74,8 +76,15 @@ def pods(selector: str, *, namespace: str | None) -> list[Pod]:
 
 def report(pod: Pod) -> dict[str, Any]:
     """Return the launcher's report of a pod's server. Raises GemmaspecError when it cannot be read."""
-    words = ["exec", "--namespace", pod.namespace, pod.name, "--container", pod.container, "--", "cat", REPORT]
-    return parse_report(_kubectl(words, what=f"cannot read the report of {pod.name}").encode())
+    words = ["exec", "--namespace", pod.namespace, pod.name, "--container", pod.container, "--", "cat"]
+    found = parse_report(_kubectl([*words, REPORT], what=f"cannot read the report of {pod.name}").encode())
+    if "attestation" not in found:
+        return found
+    try:
+        attested = _kubectl([*words, ATTESTED], what=f"cannot read what {pod.name} attests").encode()
+    except GemmaspecError:  # it has not written it yet, and then it is not attested
+        attested = b""
+    return with_attested(found, attested)
 
 
 def _namespace(namespace: str | None) -> list[str]:

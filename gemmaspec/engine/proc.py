@@ -37,6 +37,15 @@ def stat(pid: int) -> list[str]:
         return []
 
 
+def is_ending(pid: int) -> bool:
+    """Return whether a process has ended but for what the kernel still does: its other threads, its memory, its files.
+
+    Its leader is then a zombie; whoever started it may not have asked for its exit code yet either.
+    """
+    fields = stat(pid)
+    return bool(fields) and fields[0] in ("Z", "X")
+
+
 def _refuse_hidden(pid: int) -> None:
     try:
         os.kill(pid, 0)

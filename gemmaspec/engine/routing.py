@@ -11,16 +11,19 @@ import csv
 import os
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gemmaspec.checkpoint.fields import printable
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.profile.router import RouterKind
 from gemmaspec.stack.router import ADMIN_SOCKET, BACKEND
 
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 4 * 1024 * 1024
+_UNREADABLE: Final = "vllm-router's list of workers cannot be read"
 
 
 class RouterError(GemmaspecError):
@@ -63,6 +66,14 @@ class Routing(ABC):
         """Have the router send no new requests to a replica; those that it has go on. Raise RouterError."""
 
     @abstractmethod
+    def strangers(self, known: Collection[str]) -> tuple[str, ...]:
+        """Return the URLs that get requests and are not among the `known` ones. Raise RouterError."""
+
+    @abstractmethod
+    def evict(self, url: str) -> None:
+        """Have the router send no more requests to a stranger. Raise RouterError."""
+
+    @abstractmethod
     def look(self, place: Place) -> Routed:
         """Return what the router says of a replica. Raise RouterError."""
 
@@ -93,18 +104,33 @@ class VllmRouter(Routing):
         if status != 200 or self.look(place).inside:
             raise RouterError(f"vllm-router does not remove {place.url}: HTTP {status} {text[:200]}")
 
+    def strangers(self, known: Collection[str]) -> tuple[str, ...]:
+        return tuple(sorted(set(self._workers()) - set(known)))
+
+    def evict(self, url: str) -> None:
+        status, text = self._ask("POST", "/remove_worker", url=url)
+        if status != 200 or url in self._workers():
+            raise RouterError(f"vllm-router does not remove {printable(url)}: HTTP {status} {printable(text)}")
+
     def look(self, place: Place) -> Routed:
+        try:
+            ours = self._workers().get(place.url)
+            if ours is None:
+                return Routed(inside=False)
+            return Routed(inside=True, healthy=bool(ours["is_healthy"]), requests=int(ours["load"]))
+        except (ValueError, KeyError, TypeError):
+            raise RouterError(_UNREADABLE) from None
+
+    def _workers(self) -> dict[str, dict[str, Any]]:
+        """Return URL → what the router says of each worker."""
         import json
 
         status, text = self._ask("GET", "/workers")
         try:
             found: list[dict[str, Any]] = json.loads(text)["workers"] if status == 200 else []
-            ours = [one for one in found if one["url"].rstrip("/") == place.url]
-            if not ours:
-                return Routed(inside=False)
-            return Routed(inside=True, healthy=bool(ours[0]["is_healthy"]), requests=int(ours[0]["load"]))
+            return {str(one["url"]).rstrip("/"): one for one in found}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise RouterError("vllm-router's list of workers cannot be read") from None
+            raise RouterError(_UNREADABLE) from None
 
     def _ask(self, method: str, path: str, **query: str) -> tuple[int, str]:
         import httpx
@@ -138,6 +164,12 @@ class HaProxy(Routing):
 
     def remove(self, place: Place) -> None:
         self._set(place, "maint")
+
+    def strangers(self, known: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002 - as the other router's
+        return ()  # its servers are those of its configuration, and only its owner can open its socket
+
+    def evict(self, url: str) -> None:
+        raise RouterError(f"HAProxy has no server {printable(url)}")
 
     def look(self, place: Place) -> Routed:
         text = self._tell("show stat").removeprefix("# ")

@@ -4,6 +4,7 @@ Begin at the end of launch.py: `launch()` shows the whole start. The host import
 is copied into stacks unchanged.
 """
 
+from gemmaspec.launcher.launch import ATTEST as ATTEST_FILES
 from gemmaspec.launcher.launch import EDGE as EDGE_MARK
 from gemmaspec.launcher.launch import (
     FILE_LIMIT,
@@ -28,15 +29,16 @@ from gemmaspec.launcher.launch import (
     build_overlay,
     candidates,
     check_path,
-    closed_by,
     decide_file,
     decide_places,
     decide_plan,
     defined_in,
     definitions,
+    enclosing,
     find_hunk,
     function_digest,
     is_text,
+    module_of,
     parse_plan,
     plan_digest,
     sha256,
@@ -47,6 +49,7 @@ from gemmaspec.launcher.launch import (
 from gemmaspec.launcher.launch import LIVE_K as LIVE_K_FILE
 from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
+from gemmaspec.launcher.launch import ORIGINS as ORIGINS_FILE
 from gemmaspec.launcher.launch import RANK_FACTS as RANK_FACTS_FILE
 from gemmaspec.launcher.launch import RANKS as RANKS_FILE
 from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
@@ -62,6 +65,7 @@ from gemmaspec.launcher.launch import release as release_key
 from gemmaspec.launcher.launch import remove as delete
 
 __all__ = [
+    "ATTEST_FILES",
     "EDGE_MARK",
     "FILE_LIMIT",
     "FITS",
@@ -69,6 +73,7 @@ __all__ = [
     "LIVE_K_CONTROL",
     "LIVE_K_FILE",
     "NOT_PYTHON",
+    "ORIGINS_FILE",
     "OVERLAY_MARKER",
     "PUBLISHED_RELEASE",
     "RANKS_FILE",
@@ -92,7 +97,6 @@ __all__ = [
     "build_overlay",
     "candidates",
     "check_path",
-    "closed_by",
     "decide_file",
     "decide_places",
     "decide_plan",
@@ -100,11 +104,13 @@ __all__ = [
     "defined_in",
     "definitions",
     "delete",
+    "enclosing",
     "ensure",
     "find_hunk",
     "first_line_of",
     "function_digest",
     "is_text",
+    "module_of",
     "parse_plan",
     "plan_digest",
     "range_contains",

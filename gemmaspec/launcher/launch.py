@@ -8,7 +8,8 @@ patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONP
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
 copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
 (--nnodes) the ranks compare what they are about to run, by ranks.py and rank_facts.py next to this file, and all
-start or none does.
+start or none does. By origins.py it asks the server's own interpreter whether it would import the patched files; by
+attest.py and its neighbours every process of the server then attests its patched functions.
 
 Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or the
 ranks differ · 6 already running, or another rank failed · 7 a rank did not come · 130 interrupted. Otherwise the
@@ -19,6 +20,8 @@ Contents (a comment marks each section; to read it as a story, start at `launch`
     The plan            the classes of plan.json, and how it is checked
     Versions            ranges, releases, and builds that are not releases
     Reading code        a file as lines and as a syntax tree; which lines are code; digests of code
+    Names that are ...  a patched name that the file binds a second time
+    Fixes in other ...  a function that vLLM itself fixed, compared with the known ones as syntax trees
     Finding a place     one hunk in one file: where it applies, and whether that is the right place
     Deciding            from hunks to files, variants, patches and the plan
     This machine        the installed vLLM, the packages it needs, the overlay
@@ -31,6 +34,7 @@ from __future__ import annotations
 import argparse
 import ast
 import bisect
+import builtins
 import contextlib
 import fcntl
 import functools
@@ -40,7 +44,9 @@ import json
 import operator
 import os
 import re
+import shlex
 import shutil
+import stat
 import sys
 import time
 import tokenize
@@ -74,6 +80,7 @@ UNFINISHED = re.compile(rf"{NUMBER}\.?(?:dev|rc|a|b)\d*")  # a build made before
 RELEASE = re.compile(rf"{NUMBER}(?:\.post\d+)?(?:\+(?:cpu|cu\d+|rocm[\d.]*|xpu|tpu))?")
 DIGEST = re.compile("[0-9a-f]{64}")
 PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+TREE = re.compile("[0-9a-f]{16}")
 MARKS = re.compile("(?:[0-9a-f]{8})*")
 WORD = re.compile(
     r"""[A-Za-z]{0,2}(?:'''(?:.*?'''|.*)|\"\"\"(?:.*?\"\"\"|.*)|'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?)"""
@@ -85,6 +92,9 @@ UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError,
 SECRETS = ("--api-key", "--hf-token")
 RANKS = "ranks.py"  # beside this file: the comparison with the ranks on other machines
 RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
+ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
+# Beside this file: what answers origins.py, and what runs inside vLLM.
+ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
 RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
 LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
 LIVE_K_MODULE = "gemmaspec_live_k"
@@ -174,6 +184,10 @@ class Surroundings:
     again: tuple[int, ...]
     function: str = ""
     patched: str = ""
+    inside: str = ""
+    """In a function, the lines that the blocks around the hunk begin with, the innermost first; "" if not recorded."""
+    head: bool = False
+    """Whether the hunk is the first code of its function, so that the line above is the function's own."""
 
     def __post_init__(self) -> None:
         """Check the length of the rows, because they are split into marks by length."""
@@ -234,17 +248,28 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rule:
-    """A sign that vLLM itself fixed the bug: the code of `scope` has the words of `contains`, not those of `lacks`."""
+    """A sign that vLLM itself fixed the bug in `scope`, compared as syntax trees.
+
+    Either `tree`: the digest of the function or class in a `release` that was reviewed; all such rules of one release
+    must hold. Or `fixed` and `was`: with one of the `fixed` statements replaced by `was`, the function is that of a
+    known release. In both, `...` stands for any statements.
+    """
 
     path: str
     scope: str
-    contains: str
-    lacks: str = ""
+    was: str = ""
+    fixed: tuple[str, ...] = ()
+    release: str = ""
+    tree: str = ""
 
     def __post_init__(self) -> None:
-        """Require words in `contains`, because an empty rule would match any code."""
+        """Require one of both kinds, and code that can be parsed."""
         check_path(self.path)
-        check(words(self.contains), "contains is empty")
+        check(self.scope, "scope is empty: a rule is about a function or class")
+        check(bool(self.fixed) != bool(self.tree), "a rule has either fixed or tree")
+        check(not self.tree or (TREE.fullmatch(self.tree) and self.release), "tree is not a digest, or has no release")
+        statements(self.was)
+        check(all(map(statements, self.fixed)), "fixed has no statement")
 
 
 @dataclass(frozen=True)
@@ -307,14 +332,20 @@ class Plan:
 def load_plan(path: Path) -> Plan:
     """Read and check a plan file. Raise LaunchError(2) if gemmaspec did not write it."""
     try:
-        with path.open("rb") as file:
-            data = file.read(PLAN_LIMIT + 1)
+        data = read_plain(path, PLAN_LIMIT + 1)
         check(len(data) <= PLAN_LIMIT, f"larger than {PLAN_LIMIT} bytes")
         return parse_plan(json.loads(data))
     except OSError as error:
         raise LaunchError(2, f"cannot read the plan {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise LaunchError(2, f"the plan {path} is invalid: {error}") from None
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """Return the beginning of a file. Raise ValueError for a FIFO or device, which could keep a start waiting."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        check(stat.S_ISREG(os.fstat(file.fileno()).st_mode), "not a regular file")
+        return file.read(limit)
 
 
 def parse_plan(data: Any) -> Plan:
@@ -448,6 +479,21 @@ class Source:
         """The syntax tree. Raise SyntaxError, ValueError or RecursionError if Python cannot compile the file."""
         parsed: ast.Module = quietly(ast.parse, self.data)
         return parsed
+
+    @cached_property
+    def bound(self) -> list[tuple[str, int]]:
+        """The names that the module itself binds or defines, with lines."""
+        defined = [(str(node.name), int(node.lineno)) for node in defined_in(self.tree)]
+        return defined + [one for node in self.tree.body for one in bindings(node)]
+
+    @cached_property
+    def writes(self) -> list[Any]:
+        """What may bind a name of the file from elsewhere in it; `X.f = wrap(X.f)` may not."""
+        found = [node for node in ast.walk(self.tree) if is_write(node)]
+        kept = [
+            node for one in found if isinstance(one, ast.Assign) for node in one.targets if is_wrapped(node, one.value)
+        ]
+        return [node for node in found if not isinstance(node, ast.Assign) and node not in kept]
 
     def is_inside(self, index: int) -> bool:
         """Return whether a line begins inside a string. Raise one of UNREADABLE if the file is not valid Python."""
@@ -634,6 +680,375 @@ def is_text(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
+# Names that are bound again
+
+
+def rebound(source: Source, hunk: Hunk, index: int) -> list[tuple[str, int]]:
+    """Return the patched names that the file binds again, each with a line: code that is not patched may run."""
+    tree, first, last = source.tree, index + 1, index + len(hunk.old)
+    depth = hunk.function.count(".") + 1 if hunk.function else 0
+    starts = (re.match(r"( *)(?:async +def|def|class) +(\w+)|()(\w+) *(?::[^=]+)?=[^=]", line) for line in hunk.added)
+    names = {found[2] or found[4] for found in starts if found and len(found[1] or "") == 4 * depth}
+    for node in tree.body if not depth else ():
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno <= last and first <= (node.end_lineno or 0):
+            names |= {name for name, _ in bindings(node)}
+    scopes = {f"{hunk.function}.{name}" if depth else name for name in names}
+    scopes.add(hunk.function or scope_at(tree, first, last))
+    found = {one for scope in scopes - {""} for one in bound_again(source, scope, last)}
+    used = {word for line in hunk.added for word in words(line) if hasattr(builtins, word)}
+    found |= {one for one in source.bound if one[0] in used}
+    return sorted(found, key=lambda one: one[1])
+
+
+def scope_at(tree: ast.AST, first: int, last: int) -> str:
+    """Return the qualified name of the innermost function or class that holds some lines; "" for none."""
+    for node in defined_in(tree):
+        if first_line(node) <= first and last <= node.end_lineno:
+            return f"{node.name}.{inner}" if (inner := scope_at(node, first, last)) else str(node.name)
+    return ""
+
+
+def bound_again(source: Source, scope: str, last: int) -> Iterator[tuple[str, int]]:
+    """Yield each part of a qualified name that is bound besides its definition, and the line.
+
+    `last` is the line from which on a name counts that has no definition in the file. A name bound to the result of a
+    call on itself (`f = wrap(f)`) does not count.
+    """
+    parts, holder = scope.split("."), source.tree
+    for number, part in enumerate(parts):
+        path = ".".join(parts[: number + 1])
+        node = next((node for node in defined_in(holder) if node.name == part), None)
+        since = node.end_lineno if node else last
+        for top in ast.iter_child_nodes(holder):
+            begin, end = getattr(top, "lineno", 0), getattr(top, "end_lineno", 0)
+            beside = node is not None and top is not node and begin <= node.lineno <= end  # under the same if or try
+            if beside or begin > since:
+                yield from ((path, line) for name, line in bindings(top) if name in (part, "*"))
+        if not isinstance(node, ast.ClassDef):
+            break
+        holder = node  # type: ignore[assignment]
+    for write in source.writes:
+        if (isinstance(write, ast.Global) and parts[0] in write.names) or sets_name(write, parts):
+            yield scope, write.lineno
+
+
+def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield what a statement binds or deletes in the scope in which it stands, with lines; "*" is any name.
+
+    Definitions do not count.
+    """
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id, node.lineno
+    elif isinstance(node, ast.alias):
+        yield (node.asname or node.name).partition(".")[0], getattr(node, "lineno", 0)
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+        yield node.name, node.lineno
+    elif isinstance(node, ast.MatchMapping) and node.rest:
+        yield node.rest, node.lineno
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "exec":
+        yield "*", node.lineno
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.Assign) and child in node.targets and is_wrapped(child, node.value)):
+            yield from bindings(child)
+
+
+def is_wrapped(target: ast.AST, value: ast.AST) -> bool:
+    """Return whether a value is a call whose one positional argument is the target itself, or such a call."""
+    if not isinstance(value, ast.Call) or len(value.args) != 1:
+        return False
+    (argument,) = value.args
+    return ast.unparse(argument) == ast.unparse(target) or is_wrapped(target, argument)
+
+
+SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
+
+
+def is_write(node: ast.AST) -> bool:
+    """Return whether a node may bind a name from elsewhere: global, X.name = …, setattr(…), globals()["name"] = …."""
+    if isinstance(node, ast.Attribute):
+        return not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and is_namespace(node.value)
+    if isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        spaces = called in ("update", "pop", "__setitem__") and is_namespace(getattr(node.func, "value", None))
+        return called in SETTERS or spaces
+    return isinstance(node, ast.Global) or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute))
+
+
+def sets_name(node: Any, parts: Sequence[str]) -> bool:
+    """Return whether one of a file's `writes` may set or delete the name that ends in these parts."""
+    name = parts[-1]
+    if isinstance(node, ast.Attribute):
+        own = isinstance(node.value, ast.Name) and node.value.id in ("cls", "self") and len(parts) == 1
+        return node.attr == name and not own
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.slice, ast.Constant) or node.slice.value == name
+    if not isinstance(node, ast.Call):
+        return False
+    if is_namespace(getattr(node.func, "value", None)):
+        return True
+    values = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+    if name not in values:  # a name that is not written out may be any one of the object
+        owner = node.args[0] if node.args else None
+        return not values and isinstance(owner, ast.Name) and owner.id in parts[:-1]
+    wrapped = len(node.args) == 3 and is_wrapped(ast.Attribute(node.args[0], name, ast.Load()), node.args[2])
+    return not wrapped
+
+
+def is_namespace(node: ast.AST | None) -> bool:
+    """Return whether an expression is globals(), vars(…), locals() or an object's __dict__."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("globals", "vars", "locals")
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
+
+
+# Fixes in other words
+
+
+def statements(text: str) -> list[Any]:
+    """Return the statements, or the handlers, of a piece of code. Raise ValueError if it is not valid Python."""
+    try:
+        if text.lstrip().startswith("except"):
+            return [*ast.parse(f"try:\n    pass\n{text}").body[0].handlers]  # type: ignore[attr-defined]
+        return [*ast.parse(text).body]
+    except SyntaxError as error:
+        raise ValueError(f"not valid Python: {error.msg}: {text!r}") from None
+
+
+def is_rewritten(function: Any, tree: ast.Module, was: str, fixed: str, known: Iterable[str]) -> bool:
+    """Return whether the function is a known one but for `fixed` in the place of `was`."""
+    pattern, digests = statements(fixed), set(known)
+    for block in blocks_of(function):
+        for begin in range(len(block) if digests else 0):
+            for end in range(begin + 1, len(block) + 1):
+                for window in (block[begin:end], without_aliases(block[begin:end])):
+                    for gaps in same_block(pattern, window or [], function):
+                        fix, back = block[begin:end], filled(statements(was), gaps)
+                        block[begin:end] = back
+                        kept = names_in([function]) if block and tree_digest([function]) in digests else None
+                        block[begin : begin + len(back)] = fix
+                        if kept is not None:
+                            return is_sound(function, tree, fix, kept, stored_in(back), fixed)
+    return False
+
+
+def blocks_of(node: ast.AST) -> Iterator[list[Any]]:
+    """Yield the lists of statements, and of handlers, in a function, without those of functions inside."""
+    for _, value in ast.iter_fields(node):
+        if isinstance(value, list) and value and isinstance(value[0], (ast.stmt, ast.excepthandler)):
+            yield value
+            for child in value:
+                if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    yield from blocks_of(child)
+
+
+def same_block(pattern: Sequence[Any], found: Sequence[Any], function: Any) -> Iterator[list[Any]]:
+    """Yield, for each way in which statements are those of a pattern, what its gaps (`...`) stand for, in order."""
+    if not pattern and not found:
+        yield []
+    if pattern and is_gap(pattern[0]):
+        for size in range(len(found) + 1):
+            yield from ([found[:size], *rest] for rest in same_block(pattern[1:], found[size:], function))
+    elif found:
+        if pattern:
+            for gaps in same_node(pattern[0], found[0]):
+                yield from ([*gaps, *rest] for rest in same_block(pattern[1:], found[1:], function))
+        if is_log(found[0], function):
+            yield from same_block(pattern, found[1:], function)
+
+
+def same_node(pattern: Any, found: Any) -> Iterator[list[Any]]:
+    """Yield as same_block() does, for one statement or handler."""
+    pattern, found = as_store(pattern), as_store(found)
+    if type(pattern) is not type(found):
+        return
+    gaps: list[list[Any]] = [[]]
+    for name, value in ast.iter_fields(pattern):
+        other = getattr(found, name)
+        if isinstance(pattern, ast.ExceptHandler) and name != "body":
+            gaps = gaps if name == "name" or catches(pattern.type, found.type) else []
+        elif isinstance(value, list) and isinstance([*value, *other, None][0], (ast.stmt, ast.excepthandler)):
+            gaps = [[*one, *more] for one in gaps for more in same_block(value, other, found)]
+        elif name not in ("kind", "type_comment") and canonical(value) != canonical(other):
+            gaps = []
+    yield from gaps
+
+
+def is_gap(node: Any) -> bool:
+    """Return whether a statement of a pattern is `...`."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
+
+
+def filled(back: list[Any], gaps: Sequence[Any]) -> list[Any]:
+    """Return the statements of `was` with its gaps filled from those of the match, in order."""
+    left = list(gaps)
+
+    def fill(nodes: list[Any]) -> list[Any]:
+        done: list[Any] = []
+        for node in nodes:
+            if is_gap(node):
+                done += left.pop(0) if left else []
+                continue
+            for name, value in ast.iter_fields(node):
+                if isinstance(value, list) and value and isinstance(value[0], (ast.stmt, ast.excepthandler)):
+                    setattr(node, name, fill(value))
+            done.append(node)
+        return done
+
+    return fill(back)
+
+
+def catches(wanted: Any, found: Any) -> bool:
+    """Return whether a handler catches the wanted exceptions, and otherwise only builtin ones."""
+    if found is None:
+        return True
+    names, needed = ({one.id for one in each if isinstance(one, ast.Name)} for each in map(members, (found, wanted)))
+    kinds = [getattr(builtins, name, None) for name in names]
+    if len(names) != len({ast.dump(one) for one in members(found)}) or not all(isinstance(one, type) for one in kinds):
+        return False
+    return needed <= names or bool(names & {"Exception", "BaseException"})
+
+
+def members(node: Any) -> list[Any]:
+    """Return the parts of a tuple; anything else is its only part."""
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+LOGS = ("debug", "info", "warning", "error", "exception", "debug_once", "info_once", "warning_once")
+
+
+def is_log(node: Any, around: Any) -> bool:
+    """Return whether a statement does nothing, or logs constants and names that are bound there."""
+    if isinstance(node, ast.Pass) or is_text(node):
+        return True
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in LOGS:
+        return False
+    bound = {around.name} if isinstance(around, ast.ExceptHandler) else set()
+    if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        bound = {one.arg for one in [*around.args.posonlyargs, *around.args.args, *around.args.kwonlyargs]}
+    values = [*call.args, *(one.value for one in call.keywords)]
+    plain = [isinstance(one, ast.Constant) or (isinstance(one, ast.Name) and one.id in bound) for one in values]
+    return isinstance(call.func.value, ast.Name) and call.func.value.id == "logger" and all(plain)
+
+
+def as_store(node: Any) -> Any:
+    """Return a statement in a plainer form: `x.setdefault(k, v)`, `x.update({k: v})` as `x[k] = v`, if in if as one."""
+    while isinstance(node, ast.If) and not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If):
+        inner = node.body[0]
+        if inner.orelse:
+            break
+        tests = [one for test in (node.test, inner.test) for one in conjuncts(test)]
+        node = ast.If(ast.BoolOp(ast.And(), tests), inner.body, [])
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.keywords:
+        return node
+    pair = call.args if call.func.attr in ("setdefault", "__setitem__") else []
+    if call.func.attr == "update" and len(call.args) == 1 and isinstance(call.args[0], ast.Dict):
+        pair = [*call.args[0].keys, *call.args[0].values]  # type: ignore[list-item]
+    if len(pair) != 2 or pair[0] is None:
+        return node
+    return ast.Assign([ast.Subscript(call.func.value, pair[0], ast.Store())], pair[1])
+
+
+def conjuncts(test: Any) -> list[Any]:
+    """Return the operands of an `and`; anything else is its only one."""
+    return list(test.values) if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def without_aliases(window: Sequence[Any]) -> list[Any] | None:
+    """Return the statements with new names for plain values (`a = x.y`, `a := x.y`) replaced by these; None if none."""
+    import copy
+
+    module = copy.deepcopy(ast.Module(list(window), []))
+    assigned = [(node.targets, node.value) for node in module.body if isinstance(node, ast.Assign)]
+    assigned += [([node.target], node.value) for node in ast.walk(module) if isinstance(node, ast.NamedExpr)]
+    aliases = {
+        targets[0].id: value
+        for targets, value in assigned
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and is_plain(value)
+    }
+    stored = [one.id for one in ast.walk(module) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
+    if not aliases or any(stored.count(name) != 1 for name in aliases):
+        return None
+
+    class Inline(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            return self.visit(copy.deepcopy(aliases[node.id])) if node.id in aliases else node
+
+        def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
+            return self.visit(node.value) if node.target.id in aliases else self.generic_visit(node)
+
+        def visit_Assign(self, node: ast.Assign) -> Any:
+            named = node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
+            return None if named in aliases else self.generic_visit(node)
+
+    with contextlib.suppress(RecursionError):
+        return list(Inline().visit(module).body)
+    return None
+
+
+def is_plain(node: Any) -> bool:
+    """Return whether reading a value has no effect: a name, an attribute of one, or getattr(…) with a constant."""
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id == "getattr" and not node.keywords
+        return named and is_plain(node.args[0]) and all(isinstance(one, ast.Constant) for one in node.args[1:])
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and is_plain(node.value))
+
+
+def is_sound(
+    function: Any, tree: ast.Module, fix: Sequence[ast.AST], kept: set[str], stored: set[str], fixed: str
+) -> bool:
+    """Return whether the names in a fix mean what they say: new ones hide nothing, and the others are what they were.
+
+    `kept` are the names of the statements that the fix replaced and of the rest of the function, `stored` those that
+    the replaced statements bind.
+    """
+    ours = names_in(statements(fixed))
+    handlers = {one.name for node in fix for one in ast.walk(node) if isinstance(one, ast.ExceptHandler) and one.name}
+    if (stored_in(fix) - stored) & (kept | ours) or handlers & (kept | ours):
+        return False
+    local = stored_in([function]) | handlers | {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    bound = [name for top in tree.body for name, _ in bindings(top)]
+    bound += [node.name for node in defined_in(tree)]
+    imported = [
+        one.name
+        for top in tree.body
+        if isinstance(top, ast.ImportFrom) and (top.level or (top.module or "").partition(".")[0] == "vllm")
+        for one in top.names
+        if one.asname in (None, one.name)
+    ]
+    top_level = [name for top in tree.body if not is_block(top) for name, _ in bindings(top)]
+    for name in names_in(fix) - local:
+        if "*" in bound or (hasattr(builtins, name) and name in bound):
+            return False
+        from_vllm = bound.count(name) == 1 and name in imported
+        if not hasattr(builtins, name) and not from_vllm and (name in ours or top_level.count(name) != 1):
+            return False
+    return True
+
+
+def is_block(node: ast.AST) -> bool:
+    """Return whether a statement holds others that run where it stands, or not at all (if, try, with, for)."""
+    return any(
+        isinstance(value, list) and value and isinstance(value[0], ast.stmt) for _, value in ast.iter_fields(node)
+    )
+
+
+def stored_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return every name that some statements bind."""
+    found = (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name))
+    return {one.id for one in found if not isinstance(one.ctx, ast.Load)}
+
+
+def names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return every name in some statements."""
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
 # Finding a place
 
 
@@ -766,7 +1181,11 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
     scope than it did in that release, because then somebody copied code. One side must match better here than
     anywhere else.
     """
-    sides = ((index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1]))
+    if place.inside and place.inside != enclosing(source, spans, index):
+        return False  # lines that were left over in another branch
+    sides = [(index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1])]
+    if place.head:
+        del sides[0]
     unique = False
     for edge, step, known, again in sides:
         here, elsewhere = likeness(source, spans, edge, step, cut(known))
@@ -774,6 +1193,22 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
             return False
         unique = unique or here > elsewhere
     return unique
+
+
+def enclosing(source: Source, spans: Sequence[tuple[int, int]], index: int) -> str:
+    """Return the marks of the lines that the blocks around a line of a function begin with, the innermost first."""
+
+    def depth(at: int) -> int:
+        line = source.lines[at].expandtabs()
+        return len(line) - len(line.lstrip())
+
+    begin = next((begin for begin, end in spans if begin <= index < end), index)
+    level, row = depth(index), []
+    for at, mark in reversed(source.marks(begin, index)):
+        if depth(begin) < depth(at) < level:
+            level = depth(at)
+            row.append(mark)
+    return "".join([*row, EDGE])
 
 
 def likeness(
@@ -855,11 +1290,15 @@ def nowhere(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> Fou
 
 def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int:
     """Return the line index in the spans that is most similar to the old lines, or closest to their line."""
-    wanted = [set(line.encode(source.encoding).split()) for line in hunk.old]
+    wanted = [set(words(line)) for line in hunk.old]
 
-    def likeness(index: int) -> tuple[int, int]:
-        there = source.lines[index : index + len(wanted)]
-        alike = sum(len(words & set(line.split())) for words, line in zip(wanted, there, strict=False))
+    @functools.cache
+    def there(index: int) -> set[str]:
+        return set(words(source.lines[index].decode(source.encoding, "replace")))
+
+    def likeness(index: int) -> tuple[float, int]:
+        pairs = zip(wanted, map(there, range(index, len(source.lines))), strict=False)
+        alike = sum(2 * len(old & new) / (len(old) + len(new) or 1) for old, new in pairs)
         return alike, -abs(index + 1 - hunk.line)
 
     return max((index for begin, end in spans for index in range(begin, end)), key=likeness, default=0)
@@ -902,8 +1341,8 @@ class PatchResult:
     @property
     def half(self) -> bool:
         """Whether part of the patch is applied and the rest is not."""
-        done = any(file.half or file.state == "applied" for file in self.files)
-        return done and self.state != "applied"
+        done = [file.half or file.state == "applied" for file in self.files]
+        return any(done) and not (all(done) and self.state in ("applied", "drifted"))
 
     @property
     def stands(self) -> bool:
@@ -1005,10 +1444,21 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
 
     `read` returns the installed files; `changed` holds those that earlier patches changed.
     """
-    variants = candidates(patch, version)
+    named = candidates(patch, version)
+    known = [one for one in patch.variants if all(known_as(edit, read(edit.path)) for edit in one.files)]
+    # the files say which release this is, whatever its version says
+    variants = named if not known or set(known) & set(named) else (known[-1],)
+    result = decide_variants(patch, variants, version, read, changed or {})
+    return result if named or result.state == "applies" else PatchResult(patch, "not-needed", None, ())
+
+
+def decide_variants(
+    patch: Patch, variants: Sequence[Variant], version: str, read: Read, changed: Mapping[str, bytes]
+) -> PatchResult:
+    """Decide one patch by some of its variants, as decide_patch() does."""
     if not variants:
         return PatchResult(patch, "not-needed", None, ())
-    results = [decide_variant(patch, variant, version, read, changed or {}) for variant in variants]
+    results = [decide_variant(patch, variant, version, read, changed) for variant in variants]
     newest_first = [result for result in reversed(results) if result.state != "missing"]
     applied = [result for result in results if result.state == "applied"]
     applies = [result for result in results if result.state in ("applies", "drifted")]
@@ -1016,15 +1466,22 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
     # Beyond the range, vLLM's own fix may contain some of the patch's lines; then the lines that the patch removes
     # are gone. A variant that is half applied because of vLLM's own lines does not count if another one applies fully.
     half = [one for one in reversed(results) if one.half and (one.stands or not beyond) and not applies]
-    if applied or half:
-        return (applied or half)[0]
+    if applied:
+        return applied[0]
+    if half:
+        advice = f"part of it is in: install vllm again, or run gemmaspec patch prove {patch.id} --tree DIR"
+        return replace(half[0], detail=advice)
     if not any(result.stands for result in results):
-        closed = closed_rules(patch, variants, read, changed or {})
+        closed = closed_rules(patch, variants, read, changed)
         if closed:
             return PatchResult(patch, "superseded", None, closed)
     if beyond and not [result for result in applies if result.state == "applies" or result.stands]:
         return PatchResult(patch, "not-needed", None, (), f"{beyond}, and this build lacks the lines that it changes")
-    return (applies or newest_first or results[::-1])[0]
+    result = (applies or newest_first or results[::-1])[0]
+    if result.state in FITS or any(file.drifted for file in result.files):
+        return result
+    advice = f"vLLM may have fixed it itself: run gemmaspec patch prove {patch.id} --tree DIR, where DIR contains vllm/"
+    return replace(result, detail=advice)
 
 
 def closed_rules(
@@ -1036,8 +1493,15 @@ def closed_rules(
     """
     edits = [edit for variant in variants for edit in variant.files]
     decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
-    rules = [rule for rule in patch.superseded if rule.path not in decided]
-    return tuple(file for rule in rules if (file := closed_by(rule, lambda path: changed.get(path, read(path)))))
+    groups: dict[str, list[Rule]] = {}
+    for number, rule in enumerate(patch.superseded):
+        if rule.path not in decided:
+            groups.setdefault(rule.release or f"#{number}", []).append(rule)
+    found: list[FileResult] = []
+    for rules in groups.values():
+        closed = [closed_by(rule, patch, lambda path: changed.get(path, read(path))) for rule in rules]
+        found += [file for file in closed if file] if all(closed) else []
+    return tuple(found)
 
 
 def decide_variant(
@@ -1094,26 +1558,33 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def closed_by(rule: Rule, read: Read) -> FileResult | None:
-    """Return the result if every definition of the rule's scope matches the rule; else None."""
+def closed_by(rule: Rule, patch: Patch, read: Read) -> FileResult | None:
+    """Return the result if the one definition of the rule's scope is fixed as the rule says; else None."""
     data = read(rule.path)
     if rule.scope.rpartition(".")[2].encode() not in (data or b""):
         return None
     with contextlib.suppress(*UNREADABLE):
         source = Source(data or b"")
-        spans = source.spans(rule.scope)
-        if spans and all(is_closed(rule, stream(map(source.words, range(*span)))) for span in spans):
-            lacks = f" and lacks {rule.lacks}" if rule.lacks else ""
-            detail = f"{rule.scope or 'the file'} contains {rule.contains}{lacks}"
-            return FileResult(rule.path, "superseded", spans[0][0] + 1, detail)
+        nodes = definitions(source.tree, rule.scope)
+        if len(nodes) != 1 or any(bound_again(source, rule.scope, 0)):
+            return None
+        if rule.tree:
+            closed = tree_digest(nodes) == rule.tree
+            detail = f"{rule.scope} is that of {rule.release}"
+        else:
+            edits = [edit for variant in patch.variants for edit in variant.files if edit.path == rule.path]
+            known = {
+                place.function
+                for edit in edits
+                for entry in edit.known
+                for hunk, place in zip(edit.hunks, entry.places, strict=False)
+                if hunk.function == rule.scope
+            }
+            closed = any(is_rewritten(nodes[0], source.tree, rule.was, fixed, known) for fixed in rule.fixed)
+            detail = f"{rule.scope} is fixed by vLLM itself"
+        if closed:
+            return FileResult(rule.path, "superseded", first_line(nodes[0]), detail)
     return None
-
-
-def is_closed(rule: Rule, code: Sequence[str]) -> bool:
-    """Return whether the words contain those of the rule but not those that it says must be gone."""
-    return bool(occurrences(stream([words(rule.contains)]), code)) and not occurrences(
-        stream([words(rule.lacks)]), code
-    )
 
 
 def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) -> FileResult:
@@ -1142,27 +1613,35 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
 def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> FileResult:
     """Return the decision on a file from those on its hunks."""
     states = [place.state for place in places]
-    result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, places[0].detail)
+    again = [
+        f"{name} is bound again in line {line}, so other code may run than the patched"
+        for hunk, place in zip(edit.hunks, places, strict=True)
+        if place.state in ("applies", "applied")
+        for name, line in rebound(source, hunk, place.index or 0)[:1]
+    ]
+    told = "; ".join(part for part in (places[0].detail, *dict.fromkeys(again)) if part)
+    result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, told, drifted=bool(again))
     half = any(place.trace or place.state == "applied" for place in places)
     result = replace(result, half=half, stands=any(place.stands for place in places))
     for place in places:
         if place.state not in ("applies", "applied"):
             line = None if place.index is None else place.index + 1
-            more = {"detail": place.detail, "expected": place.expected, "found": place.found}
+            more = {"detail": place.detail, "expected": place.expected, "found": place.found, "drifted": False}
             return replace(result, state=place.state, line=line, **more)  # type: ignore[arg-type]
     if "applies" not in states:
         return replace(result, before=source.data, after=source.data, half=False, stands=False)
     if "applied" in states:
         detail = f"the file already has {states.count('applied')} of {len(states)} hunks, but not the others"
         missing = edit.hunks[states.index("applies")]
-        return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old)
+        return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old, drifted=False)
     try:
         after = source.replaced((place.index or 0, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
-        return replace(result, state="conflict", detail=f"the patched file would be invalid: {error}")
-    drift = drift_of(edit, places)
-    drifted = any(place.lines is not None for place in places)
+        detail = f"the patched file would be invalid: {error}"
+        return replace(result, state="conflict", detail=detail, drifted=False)
+    drift = "; ".join(part for part in (drift_of(edit, places), *dict.fromkeys(again)) if part)
+    drifted = bool(again) or any(place.lines is not None for place in places)
     return replace(result, state="applies", before=source.data, after=after, detail=drift, drifted=drifted)
 
 
@@ -1402,9 +1881,12 @@ def pip(wanted: Sequence[str], *arguments: str) -> str:
 
 def build_overlay(package: Path, run_dir: Path, changed: Mapping[str, bytes]) -> Path | None:
     """Remove the last overlay; if any file changed, build a new one in a fresh folder and rename it into place."""
-    overlay, fresh = run_dir / "overlay", run_dir / "overlay.new"
+    overlay, fresh, old = run_dir / "overlay", run_dir / "overlay.new", run_dir / "overlay.old"
     remove(fresh)
-    remove(overlay)
+    remove(old)
+    if overlay.exists() or overlay.is_symlink():  # a kill leaves no half of it under its name
+        overlay.rename(old)
+        remove(old)
     if not changed:
         return None
     try:
@@ -1430,7 +1912,8 @@ def mirror(source: Path, target: Path, changed: Mapping[str, bytes]) -> None:
         elif name not in below:
             (target / name).symlink_to(source / name)
         elif "" in below[name]:
-            (target / name).write_bytes(below[name][""])
+            with naming(target / name):
+                (target / name).write_bytes(below[name][""])
         else:
             mirror(source / name, target / name, below[name])
 
@@ -1455,10 +1938,10 @@ def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
         return None
     folder = Path(__file__).absolute().parent
     try:
-        with (folder / LIVE_K).open("rb") as file:
-            data = file.read(FILE_LIMIT + 1)
-    except OSError as error:
-        raise LaunchError(4, f"cannot read {folder / LIVE_K}: {error.strerror}; render the stack again") from None
+        data = read_plain(folder / LIVE_K, FILE_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise LaunchError(4, f"cannot read {folder / LIVE_K}: {why}; render the stack again") from None
     if sha256(data) != plan.live_k:
         raise LaunchError(2, f"{folder / LIVE_K} was changed after it was rendered (sha256); render the stack again")
     modules.mkdir(mode=0o755)
@@ -1468,12 +1951,105 @@ def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
     return modules
 
 
+# Attestation: whether what runs is what was patched
+
+
+class Attestation:
+    """What the server's processes have to attest, and the question to its interpreter before it starts."""
+
+    def __init__(self, origins: Any = None, targets: Sequence[Any] = (), folder: Path | None = None) -> None:
+        """Hold origins.py, its targets and RUN/attest; without targets, nothing is asked."""
+        self.origins, self.targets, self.folder = origins, targets, folder
+
+    def ask(self, program: str, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the report's row; None if nothing is patched.
+
+        Raise LaunchError(5) if the server would import something else, LaunchError(4) if it cannot be asked.
+        """
+        if self.folder is None:
+            return None
+        began = time.perf_counter()
+        interpreter = self.origins.interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
+        try:
+            plugins = self._asked(interpreter, program, environment)
+        except self.origins.Refused as error:
+            raise LaunchError(error.code, *error.lines) from None
+        for plugin in plugins:
+            plugin["loaded"] = self.origins.allowed(plugin, environment)
+            does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
+            say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
+        self.origins.write_targets(self.folder, self.targets, plugins)
+        modules = [target.module for target in self.targets]
+        took = milliseconds(began)
+        return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
+
+    def _asked(
+        self, interpreter: list[str] | None, program: str, environment: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
+        """Return the foreign plugins; this Python is asked for them where the server's cannot be."""
+        modules = [target.module for target in self.targets]
+        found = self.origins.ask(interpreter or [sys.executable], program, modules, environment)
+        plugins: list[dict[str, Any]] = found["plugins"]
+        if interpreter is None:
+            say(f"{program} is not a Python script, so it cannot be asked where it would import vllm from")
+            return plugins
+        if wrong := list(self.origins.differences(found, self.targets, self.folder, interpreter, program)):
+            raise LaunchError(
+                5,
+                *wrong,
+                "the server would not run the patched code: vllm was not started",
+                f"next: head -1 {program}; {shlex.join(interpreter)} -c 'import sys; print(sys.path, sys.meta_path)'",
+            )
+        if not Path(found["prefix"]).samefile(sys.prefix):
+            say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
+        return plugins
+
+
+def module_of(path: str) -> str:
+    """Return the module of a path such as vllm/v1/core/kv_cache_utils.py."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def carry_attestation(
+    run_dir: Path, package: Path, overlay: Path | None, results: Sequence[PatchResult], changed: Mapping[str, bytes]
+) -> Attestation:
+    """Prepare what the server's processes attest with: nothing if no patch is in."""
+    for name in ("attest", "attested.json"):
+        remove(run_dir / name)
+    hunks: dict[str, list[dict[str, Any]]] = {}
+    data: dict[str, bytes] = dict(changed)
+    required: set[str] = set()
+    for result in (one for one in results if one.state in ("applies", "drifted", "applied")):
+        variant = next(one for one in result.patch.variants if one.name == result.variant)
+        for edit, file in zip(variant.files, result.files, strict=True):
+            rows = [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
+            hunks.setdefault(edit.path, []).extend(rows)
+            data.setdefault(edit.path, file.before or b"")
+            required |= {edit.path} if result.patch.required else set()
+    if not hunks:
+        return Attestation()
+    origins = load_next_to_this(ORIGINS)
+    root = overlay or package.parent
+    targets = [
+        origins.Target(
+            module_of(path), str(root / path), sha256(data[path]), path in required, path in changed, tuple(rows)
+        )
+        for path, rows in hunks.items()
+    ]
+    try:
+        origins.refuse_beside(package, targets)
+        return Attestation(origins, targets, origins.carry(run_dir))
+    except origins.Refused as error:
+        raise LaunchError(error.code, *error.lines) from None
+
+
 def remove(path: Path) -> None:
     """Delete a file, a link (never its target) or a folder if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with naming(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 # Several machines
@@ -1534,7 +2110,7 @@ def load_next_to_this(name: str) -> Any:
     """Return the module of a file next to this one. Raise LaunchError(4) if it is missing."""
     file = Path(__file__).absolute().parent / name
     if not file.is_file():
-        raise LaunchError(4, f"{file} is missing, and a server on several machines needs it; render the stack again")
+        raise LaunchError(4, f"{file} is missing, and this server needs it; render the stack again")
     spec = importlib.util.spec_from_file_location(f"gemmaspec_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -1560,7 +2136,8 @@ def facts_of(
         data = file.before if file.after is None else file.after
         found[file.path] = "" if data is None else sha256(data)
     own = Path(__file__).absolute()
-    launcher = b"".join((own.parent / name).read_bytes() for name in (own.name, RANKS, RANK_FACTS))
+    beside = [own.parent / name for name in (own.name, RANKS, RANK_FACTS, ORIGINS, *ATTEST)]
+    launcher = b"".join(file.read_bytes() for file in beside if file.is_file())
     return {
         **found,
         "plan": plan.sha256,
@@ -1632,7 +2209,7 @@ def speculative_arguments(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_plain(path, PLAN_LIMIT))
         check(isinstance(data, dict), "not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(2, f"cannot read the speculative config {path}: {error}") from None
@@ -1644,18 +2221,36 @@ def take_run_dir(path: Path) -> int:
     if path.is_symlink():
         raise LaunchError(2, f"the run folder {path} is a link: use another --run-dir")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = path.stat().st_uid
+    owner, mode = path.stat().st_uid, path.stat().st_mode
     if owner not in (0, os.geteuid()):
         raise LaunchError(2, f"the run folder {path} belongs to user {owner}: use another --run-dir")
-    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # whoever can write could swap the overlay before the import; not in a sticky folder or a container's own mount
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not (mode & stat.S_ISVTX or os.path.ismount(path)):
+        raise LaunchError(2, f"other users can write to the run folder {path}", f"next: chmod go-w {path}")
+    file = path / "lock"
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        raise LaunchError(2, f"{file} is not a regular file", f"next: rm {file}")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(lock, 20).decode("ascii", "replace").strip() or "?"
         raise LaunchError(6, f"already running: process {holder} holds {path}; stop it first") from None
-    os.truncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
+    with naming(file):
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
     return lock
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an OSError that names none, or only its last part."""
+    try:
+        yield
+    except OSError as error:
+        if not Path(str(error.filename or "")).is_absolute():
+            error.filename = str(path)
+        raise
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
@@ -1663,7 +2258,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
     fresh = path.with_name(path.name + ".new")
     remove(fresh)
     try:
-        fresh.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        with naming(fresh):
+            fresh.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         fresh.replace(path)
     finally:
         remove(fresh)
@@ -1756,18 +2352,27 @@ def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
         raise LaunchError(5, f"{required} does not fit vllm {version}: vllm was not started", advice)
 
 
-def become(command: Sequence[str], pythonpath: Sequence[str], lock: int) -> NoReturn:
-    """Replace this process with the server, found next to this Python or on PATH; the server keeps the lock."""
+def program_of(command: Sequence[str]) -> str:
+    """Return the server's program, next to this Python or on PATH. Raise LaunchError(4) if it is missing."""
     beside = Path(sys.executable).parent / command[0]
     program = str(beside) if os.access(beside, os.X_OK) and beside.is_file() else shutil.which(command[0])
     if program is None:
         raise LaunchError(4, f"the program {command[0]} is neither next to {sys.executable} nor on PATH")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)}
-    if not pythonpath:
-        del environment["PYTHONPATH"]  # an empty value would mean the working folder
+    return program
+
+
+def environment_of(pythonpath: Sequence[str]) -> dict[str, str]:
+    """Return the server's environment; an empty PYTHONPATH would mean the working folder."""
+    rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**rest, "PYTHONPATH": os.pathsep.join(pythonpath)} if pythonpath else rest
+
+
+def become(program: str, command: Sequence[str], environment: Mapping[str, str], lock: int) -> NoReturn:
+    """Replace this process with the server, which keeps the lock."""
     os.set_inheritable(lock, True)
     try:
-        os.execvpe(program, list(command), environment)  # noqa: S606 - an argv list, no shell
+        # A Python that is called by its bare name takes its modules from the first python on PATH.
+        os.execvpe(program, [program, *command[1:]], environment)  # noqa: S606 - an argv list, no shell
     except OSError as error:
         raise LaunchError(4, f"cannot run {program}: {error.strerror}") from None
 
@@ -1840,16 +2445,22 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     if overlay:
         report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
         front.insert(0, str(overlay))
+    attested = carry_attestation(options.run_dir, package, overlay, results, changed)
+    if attested.folder:
+        front.insert(1 if overlay else 0, str(attested.folder))
     modules = carry_live_k(plan, options.run_dir)
     if modules:
         front.append(str(modules))
         say(f"k can be changed while it runs: {LIVE_K} has the plan's sha256")
+    program, environment = program_of(command), environment_of([*front, *pythonpath])
+    if row := attested.ask(program, command, environment):
+        report["attestation"] = row
     write_report(report_file, report)
     compare_ranks(ranks, facts_of(ranks, plan, version, results, command, front), report, report_file)
     took = report["overlay_ms"]
     ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
-    become(command, [*front, *pythonpath], lock)
+    become(program, command, environment, lock)
 
 
 def compare_ranks(ranks: Ranks, facts: Mapping[str, str], report: dict[str, Any], file: Path) -> None:

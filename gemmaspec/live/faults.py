@@ -57,6 +57,8 @@ class FaultKind(str, Enum):  # noqa: UP042 - the Python of an image may be 3.10,
     SLOWER = "slower than off"
     HANGS = "hangs"
     RESTARTS = "restart loop"
+    REPLACED = "patch replaced"
+    """A process runs something else than the patched functions, or does not say. Its own word says so, not counters."""
     GONE = "gone"
     """It has exited. Counters cannot say so: who looks at its process does."""
 
@@ -136,6 +138,15 @@ class Faults:
             return []
         run.active = True
         return [Event(kind=FaultKind.GONE, begins=True, reason=reason)]
+
+    def attested(self, problem: str) -> list[Event]:
+        """Return that its processes do not run the patched functions, or that they do again; "" if they do."""
+        run = self._runs[FaultKind.REPLACED]
+        if run.active == bool(problem):
+            return []
+        run.active = bool(problem)
+        reason = problem or "every process runs the patched functions again"
+        return [Event(kind=FaultKind.REPLACED, begins=run.active, reason=reason)]
 
     def _anew(self, sample: Sample, *, again: bool) -> list[Event]:
         kept = self._runs[FaultKind.RESTARTS]

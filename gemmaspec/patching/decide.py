@@ -71,13 +71,15 @@ def _collect(
     done[patch.id] = launcher_patch(patch)
 
 
-def needed_paths(patches: Iterable[launcher.Patch], version: str) -> frozenset[str]:
-    """Return every file that deciding these patches on that release would read."""
+def needed_paths(patches: Iterable[launcher.Patch]) -> frozenset[str]:
+    """Return every file that deciding these patches on that vLLM may read.
+
+    Those of all variants, because a file may be that of another release than the version states.
+    """
     paths: set[str] = set()
     for patch in patches:
-        variants = launcher.candidates(patch, version)
-        paths |= {edit.path for variant in variants for edit in variant.files}
-        paths |= {rule.path for rule in patch.superseded if variants}
+        paths |= {edit.path for variant in patch.variants for edit in variant.files}
+        paths |= {rule.path for rule in patch.superseded}
     return frozenset(paths)
 
 

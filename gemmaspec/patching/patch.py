@@ -46,15 +46,18 @@ class RequiredBy(_Written):
 
 
 class SupersededRule(_Written):
-    """A sign that vLLM fixed the bug itself: `contains` is in the code of `scope`.
+    """A sign that vLLM fixed the bug itself, compared as syntax trees.
 
-    Only words of code are compared: names, signs, whole strings. `lacks` names words that must be gone.
+    Either one of the statements in `fixed` stands where `was` stood, and the rest of the function is that of a known
+    release; `...` is any statements. Or `tree` is the digest of the function in a reviewed `release`.
     """
 
     path: str
-    scope: Scope
-    contains: str
-    lacks: Annotated[str, Field(min_length=0)] = ""
+    scope: str
+    was: Annotated[str, Field(min_length=0)] = ""
+    fixed: tuple[str, ...] = ()
+    release: Annotated[str, Field(min_length=0)] = ""
+    tree: Annotated[str, Field(min_length=0)] = ""
 
 
 class Upstream(_Written):
@@ -266,9 +269,14 @@ def _range_findings(text: PatchText) -> Iterator[str]:
 def _rule_findings(text: PatchText) -> Iterator[str]:
     for index, rule in enumerate(text.superseded):
         try:
-            launcher.check_path(rule.path)
+            compile_rule(rule)
         except ValueError as error:
-            yield f"superseded.{index}.path: {error}"
+            yield f"superseded.{index}{'.path' if rule.path in str(error) else ''}: {error}"
+
+
+def compile_rule(rule: SupersededRule) -> launcher.Rule:
+    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/ and code that is none."""
+    return launcher.Rule(**rule.model_dump())
 
 
 def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Final
 
 from gemmaspec import launcher
@@ -36,7 +37,18 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundi
         again=again,
         function=launcher.function_digest(source, hunk),
         patched=launcher.function_digest(after, hunk),
+        inside=launcher.enclosing(source, spans, index) if hunk.function else "",
+        head=_is_head(hunk, source, index),
     )
+
+
+def _is_head(hunk: Hunk, source: Source, index: int) -> bool:
+    """Return whether no code of the hunk's function is above it."""
+    nodes = launcher.definitions(source.tree, hunk.function) if hunk.function else []
+    if len(nodes) != 1 or isinstance(nodes[0], ast.ClassDef):
+        return False
+    body = [node for node in nodes[0].body if not launcher.is_text(node)]
+    return bool(body) and bool(body[0].lineno == index + 1)
 
 
 def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:

@@ -91,7 +91,7 @@ def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ())
         "title": patch.text.title,
         "required": required,
         "runner": patch.text.runner,
-        "superseded": [rule.model_dump() for rule in patch.text.superseded],
+        "superseded": [rule.model_dump(mode="json", exclude_defaults=True) for rule in patch.text.superseded],
         "variants": [_variant_entry(variant) for variant in patch.variants],
         **(own if patch.is_speed else {}),
     }

@@ -71,7 +71,9 @@ def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededR
     edits = _range_edits(data["variants"], old_ranges, nodes["variants"])
     edits.append(_insertion(text, nodes["variants"], ranges.index, item))
     for index, rule in rules.items():
-        edits.append(_insertion(text, nodes["superseded"], index + 1, rule.model_dump(exclude_defaults=True)))
+        edits.append(
+            _insertion(text, nodes["superseded"], index + 1, rule.model_dump(mode="json", exclude_defaults=True))
+        )
     for begin, end, new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]
     _check(text, _expected(data, old_ranges, ranges.index, item, rules), name)
@@ -218,7 +220,7 @@ def _expected(
         found["superseded"] = [
             rule
             for at, old in enumerate(data["superseded"])
-            for rule in ([old, rules[at].model_dump(exclude_defaults=True)] if at in rules else [old])
+            for rule in ([old, rules[at].model_dump(mode="json", exclude_defaults=True)] if at in rules else [old])
         ]
     return found
 

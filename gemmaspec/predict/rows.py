@@ -90,20 +90,6 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     return tuple(_row(row, f"{file}: row {number}") for number, row in enumerate(raw, 1))
 
 
-def row_json(row: Row) -> dict[str, Any]:
-    """Return one row in the format of a measured file."""
-    return {
-        "method": row.method,
-        "k": row.k,
-        "concurrency": row.concurrency,
-        "context": row.context,
-        "acceptance": list(row.acceptance),
-        "step_ms": row.step * 1000,
-        "tokens_per_second": row.tokens_per_second,
-        **setting_json(row.setting),
-    }
-
-
 def setting_json(setting: Setting) -> dict[str, Any]:
     """Return what a row says of its setting."""
     own: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}

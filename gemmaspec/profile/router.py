@@ -24,12 +24,13 @@ MOST_REPLICAS: Final = 16
 class Router(Section):
     """What stands before the replicas: clients ask the router, and it asks a replica."""
 
-    kind: RouterKind = "vllm-router"
-    """vllm-router knows which replica has seen a prompt's beginning; haproxy can listen beyond this machine."""
+    kind: RouterKind = "haproxy"
+    """haproxy takes commands only from its owner; vllm-router knows which replica has seen a prompt's beginning, but
+    any program and any web page on this machine can add a worker to it."""
     policy: Policy | None = None
     """Which replica gets a request: cache_aware (the one that has seen the prompt's beginning), consistent_hash (the
-    same one for each X-Session-ID), power_of_two, round_robin or leastconn; default: cache_aware, HAProxy's
-    leastconn."""
+    same one for each X-Session-ID), power_of_two, round_robin or leastconn; default: leastconn,
+    vllm-router's cache_aware."""
     port: Port | None = None
     """Port that clients use; default: serve.port. The replicas listen on the ports after serve.port."""
     metrics_port: Port | None = None

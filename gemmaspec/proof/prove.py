@@ -22,7 +22,7 @@ from gemmaspec.proof.source import source_of
 PROBE: Final = "probe.py"
 NUMBERS: Final = "numbers.py"
 """A probe of numbers; a patch that changes how a kernel computes has one."""
-_RUNNER: Final = Path(__file__).with_name("run_probes.py")
+RUNNER: Final = Path(__file__).with_name("run_probes.py")
 _QUIET: Final = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",
     "VLLM_NO_USAGE_STATS": "1",
@@ -34,9 +34,10 @@ _QUIET: Final = {
 _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 """Secrets that a probe does not get, because it is somebody else's code."""
 
-Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "not-same", "unfit"]
+Outcome = Literal["proven", "broken-probe", "not-open", "not-closed", "not-same", "unfit", "open", "closed"]
 """not-open: the probe passes on the stock tree, because the probe is wrong or vLLM fixed the bug. not-same: patched
-kernels compute something else. unfit: no diff applies."""
+kernels compute something else. unfit: no diff applies, and the probe did not run. open, closed: no diff applies to a
+folder; the probe finds the bug there, or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,8 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the patch is proven there."""
-        return self.outcome == "proven"
+        """Whether the patch is proven there, or not needed."""
+        return self.outcome in ("proven", "closed")
 
 
 class Probes:
@@ -110,7 +111,7 @@ class Probes:
         own = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
-            [str(self._interpreter), str(_RUNNER)],
+            [str(self._interpreter), str(RUNNER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -179,18 +180,18 @@ def _prove_release(
         numbers = probes.compare(source, overlay, counts)
     for patch in claimed:
         looks = (stock.get(patch.id), patched.get(patch.id), numbers.get(patch.id))
-        yield _judge(patch, release, decided[patch.id], *looks)
+        yield judge(patch, release, decided[patch.id], *looks)
 
 
-def _judge(
+def judge(
     patch: Patch,
     release: str,
     result: launcher.PatchResult,
     stock: Observed | None,
     patched: Observed | None,
-    numbers: Observed | None,
+    numbers: Observed | None = None,
 ) -> Proof:
-    """Return the proof that follows from the results on both trees."""
+    """Return the proof that follows from the results on both trees; None for one that the probe did not run on."""
     outcome, detail = _outcome(patch, result, stock, patched)
     if outcome == "proven" and numbers and numbers.state != "same":
         outcome, detail = ("not-same" if numbers.state == "different" else "broken-probe"), numbers.seen
@@ -209,11 +210,15 @@ def _judge(
 def _outcome(
     patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
 ) -> tuple[Outcome, str]:
-    if stock is None or patched is None:
+    if stock is None:
         return "unfit", f"the state of the patch is {result.state}"
     for where, look in (("stock", stock), ("patched", patched)):
-        if look.state == "failed":
+        if look and look.state == "failed":
             return "broken-probe", f"on the {where} tree: {look.seen}"
+    if patched is None:
+        return (
+            "open" if stock.state == "open" else "closed"
+        ), f"{stock.seen}; the state of the patch is {result.state}"
     if stock.state != "open":
         return "not-open", f"the probe passes on the stock tree: {stock.seen}"
     if patched.state != "closed":

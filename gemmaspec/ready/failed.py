@@ -18,6 +18,8 @@ from gemmaspec.ready.tracebacks import Raised, described, root_exception
 
 LAST_LINES: Final = 20
 LAUNCHER: Final = "gemmaspec: "
+NOT_ATTESTED: Final = f"{LAUNCHER}not attested: "
+"""Begins the line of a process that ends a start because a patched function is another one (launcher/attest.py)."""
 CONFLICT: Final = 5
 """Exit code of the launcher for a required patch that does not fit."""
 
@@ -48,6 +50,8 @@ def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError
     if own and not any(map(_STARTS_VLLM.match, own)):
         return _not_started(ended, own, secrets=secrets)
     killed = ended.state.exit_code in _SIGKILL
+    if not_attested := [text for text in own if text.startswith(NOT_ATTESTED)]:
+        return _replaced(ended, not_attested, secrets=secrets)
     return explained(_what(ended), ended.lines, secrets=secrets, otherwise=KILLED if killed else None)
 
 
@@ -109,6 +113,15 @@ def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) ->
     )
     error.exit_code = ENVIRONMENT if code == ENVIRONMENT else StartFailed.exit_code
     return error
+
+
+def _replaced(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> PatchConflict:
+    """Return the error of a server whose own processes found a patched function replaced, and ended it."""
+    said = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in dict.fromkeys(own)]
+    return PatchConflict(
+        "\n  ".join([f"{ended.name} does not run the patched code ({_how(ended.state)})", *said]),
+        hint="remove the plugin or module that replaces it, or the patch from the profile",
+    )
 
 
 def _quoted(lines: Sequence[str], *, secrets: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ def ensure_router(kind: RouterKind, *, progress: Callable[[str], None]) -> str:
         return found
     if kind == "haproxy":
         raise EnvironmentMissing(
-            "haproxy is not installed", hint="sudo apt-get install haproxy    # or router: {kind: vllm-router}"
+            "the router of replicas, haproxy, is not installed", hint="sudo apt-get install haproxy"
         )
     folder = vllm_router_dir()
     waiting = "waiting for another gemmaspec process that installs vllm-router"

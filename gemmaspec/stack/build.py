@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher import LIVE_K_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
+from gemmaspec.launcher import ATTEST_FILES, LIVE_K_FILE, ORIGINS_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -33,7 +33,8 @@ OWN_TEMPLATE: Final = "gemma4"
 """`chat.template: gemma4` means the shipped template that matches the vLLM release."""
 
 STACK_FILES: Final = (
-    *("compose.yaml", "plan.json", "launch.py", RANKS_FILE, RANK_FACTS_FILE, PROBE_FILE, LIVE_K_FILE),
+    *("compose.yaml", "plan.json", "launch.py", ORIGINS_FILE, *ATTEST_FILES),
+    *(RANKS_FILE, RANK_FACTS_FILE, PROBE_FILE, LIVE_K_FILE),
     *(SPECULATIVE_FILE, TEMPLATE_FILE),
     *WATCH_FILES,
 )
@@ -63,7 +64,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
     if profile.nodes > 1 and form != "rank":
         raise ProfileError(
             f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
-            hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first; or: render --to lws",
+            hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first",
         )
     files = _files(loaded, form=form, paths=paths)
     if form == "rank" and profile.watch.container:
@@ -85,10 +86,10 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
 def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]:
     """Return the files by name that the server itself reads or runs."""
     profile = loaded.profile
-    files = {
-        "plan.json": plan_text(profile_plan(profile, Shelf(data.patch_folders()))),
-        "launch.py": data.LAUNCHER.read_text(encoding="utf-8"),
-    }
+    plan = profile_plan(profile, Shelf(data.patch_folders()))
+    files = {"plan.json": plan_text(plan), "launch.py": data.LAUNCHER.read_text(encoding="utf-8")}
+    for name in (ORIGINS_FILE, *ATTEST_FILES) if plan["patches"] else ():
+        files[name] = data.LAUNCHER.with_name(name).read_text(encoding="utf-8")
     if profile.nodes > 1:
         files[RANKS_FILE] = data.RANKS.read_text(encoding="utf-8")
         files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")

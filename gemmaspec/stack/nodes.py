@@ -133,7 +133,7 @@ def rank_paths(profile: Profile) -> Paths:
 def rank_flags(
     profile: Profile, *, rank: str, master: str, headless: bool, master_port: int = MASTER_PORT
 ) -> list[str]:
-    """Return what makes a `vllm serve …` one rank; `rank` and `master` may be variables that a cluster fills in.
+    """Return what makes a `vllm serve …` one rank.
 
     The flags exist from 0.19.0 on. The executor is named because vLLM chooses `mp` by itself on CUDA only.
     """

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gemmaspec import launcher
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import UnreadableFile, read_regular
 from gemmaspec.patching.decide import FileVerdict, Verdict
+
+IN: Final = ("applies", "drifted", "applied")
+"""States of a patch that the server has to run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +92,29 @@ def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) 
     Raise EnvironmentMissing for an invalid report.
     """
     changed = {one.path: f"{one.place}: {one.detail}" for one in changed_files if one.place != "stack"}
+    changed = {**_not_attested(report), **changed}
     plan = next((str(one) for one in changed_files if one.place == "stack"), "")
     try:
         return tuple(_verdict(row, changed, plan) for row in report["patches"])
     except (KeyError, TypeError, AttributeError):
         raise EnvironmentMissing(f"cannot use the launcher's report: {plan or 'unknown schema'}") from None
+
+
+def _not_attested(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return the patched files that a process runs something else of, or all if a process has not attested."""
+    attested = report.get("attested")
+    if not attested or attested["state"] == "attested":
+        return {}
+    paths = {row["path"] for patch in report["patches"] if patch["state"] in IN for row in patch["files"]}
+    modules = {path: launcher.module_of(path) for path in paths}
+    found = {
+        path: f"not attested: {one['title']} (pid {one['pid']}): {what}"
+        for one in attested["processes"]
+        for what in one["different"]
+        for path, module in modules.items()
+        if re.match(rf"{re.escape(module)}(?:\.[^:]*)?: ", what)
+    }
+    return found or {path: f"not attested: {'; '.join(attested['problems'][:3])}" for path in paths}
 
 
 def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> Verdict:

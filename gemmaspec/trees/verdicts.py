@@ -28,9 +28,9 @@ class Judge:
     digest: str
     """sha256 of the content of `patches`."""
 
-    def needed_paths(self, version: str) -> frozenset[str]:
+    def needed_paths(self, _version: str = "") -> frozenset[str]:
         """Return every file of a tree that deciding would read."""
-        return deciding.needed_paths(self.patches, version)
+        return deciding.needed_paths(self.patches)
 
     def decide(self, tree: Tree) -> Verdict:
         """Return the verdict on a tree, from the cache if possible."""

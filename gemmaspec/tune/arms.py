@@ -114,15 +114,6 @@ def field_of(
     )
 
 
-def shares_start(one: Arm, other: Arm) -> bool:
-    """Return whether both can be measured on one start of a server.
-
-    Every arm takes its own: k that changes in a running server costs what it costs after a fresh start only with some
-    releases and methods (docs/explanations/measured-speed.md). Where it is known to hold, arms of one family share.
-    """
-    return one == other
-
-
 def with_knob(arm: Arm, knob: Arm) -> Arm:
     """Return the same arm with one more thing set."""
     return replace(arm, overrides=(*arm.overrides, *knob.overrides), knob=knob.knob)

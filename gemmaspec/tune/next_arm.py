@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gemmaspec.tune.arms import Arm, Field, shares_start, with_knob
+from gemmaspec.tune.arms import Arm, Field, with_knob
 from gemmaspec.tune.promise import cannot_win, hope
 from gemmaspec.tune.tried import Tried, Worth, ranked
 
@@ -124,7 +124,7 @@ def last_rung(tried: Tried, field: Field) -> int:
 
 def estimate(tried: Tried, arm: Arm, rung: int, *, running: Arm | None) -> float | None:
     """Return the seconds of a visit, by what starts and cells took so far; None where nothing was tried."""
-    start = 0.0 if running and shares_start(arm, running) else _start(tried, arm)
+    start = 0.0 if arm == running else _start(tried, arm)
     if start is None or not tried.cells:
         return None
     return start + sum(_cell(tried, rung, load) for load in tried.missing(arm, rung))
@@ -152,7 +152,7 @@ def _plain(tried: Tried, field: Field) -> Iterator[Arm]:
 def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: Arm | None) -> Arm:
     """Return which of a rung's arms comes next: a server that runs, then the target alone, then the most promising."""
     for arm in todo:
-        if running and shares_start(arm, running):
+        if arm == running:
             return arm
     if rung or todo[0].alone:
         return todo[0]

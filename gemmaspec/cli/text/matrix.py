@@ -147,6 +147,9 @@ def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
         ):
             yield Text(f"{verdict.patch} on {cell.place}: {verdict.state}", "bold")
             yield from (_plain(f"  {detail}") for detail in details)
+        elif verdict.state == "superseded" and verdict.detail:
+            yield Text(f"{verdict.patch} on {cell.place}: superseded", "bold")
+            yield _plain(f"  {verdict.detail}")
 
 
 def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
@@ -163,6 +166,7 @@ def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
             yield _plain(f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
             yield from (_plain(f"    expected | {line}") for line in file.expected)
             yield from (_plain(f"       found | {line}") for line in file.found)
+        yield from [_plain(f"  {verdict.detail}")] if verdict.detail else []
 
 
 def _plain(line: str) -> Text:

@@ -187,7 +187,11 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     if text.until:
         yield "Why not for later releases", [text.until]
     if text.superseded:
-        rules = [f"{rule.scope or 'the file'} in {rule.path} contains {rule.contains}" for rule in text.superseded]
+        rules = [
+            f"{rule.scope} in {rule.path} is "
+            + (f"that of {rule.release}" if rule.tree else "fixed in words of its own")
+            for rule in text.superseded
+        ]
         yield "How a vLLM with its own fix is detected", rules
     seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
     yield "What upstream says", seen or ["no known thread"]

@@ -64,6 +64,8 @@ def router_lines(one: RouterStatus) -> None:
     output.told(f"  address   {router.base_url}/v1   metrics http://127.0.0.1:{router.metrics_port}/metrics")
     for name, said in one.routed.items():
         output.told(f"  {name:<9} {said}")
+    for stranger in one.strangers:
+        output.told(f"  STRANGER  {stranger}")
     if one.busy:
         output.told(f"  locked    by {one.busy}")
     output.told(f"  audit     {one.group.audit}")
@@ -88,6 +90,7 @@ def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
             "address": f"{one.group.router.base_url}/v1",
             **_router(one.group.router),
             "replicas": one.routed,
+            "strangers": list(one.strangers),
             "locked_by": one.busy or None,
             "audit": str(one.group.audit),
         }

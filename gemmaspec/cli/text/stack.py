@@ -222,9 +222,24 @@ def _of_report(report: dict[str, Any]) -> Iterator[str]:
         where = ", ".join(_file_place(file) for file in patch["files"])
         why = f"for speed: {patch['detail']}" if patch["state"] == "left-out" else where
         yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {why}"
+    yield from _attested(report)
     edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
     for path in sorted(edited):
         yield f"  WARNING   {path} differs from vllm {vllm['version']} as released: it was edited"
+
+
+def _attested(report: dict[str, Any]) -> Iterator[str]:
+    """Yield whether the processes run the patched functions, and which plugins of others run in them."""
+    attested = report.get("attested")
+    if attested:
+        marked = "attested " if attested["state"] == "attested" else "WARNING  "
+        titles = ", ".join(one["title"] for one in attested["processes"])
+        text = attested["text"].removeprefix("attested ")
+        yield f"  {marked} {text}{f': {titles}' if attested['state'] == 'attested' else ''}"
+        yield from (f"            {note}" for note in attested["notes"])
+    for plugin in (report.get("attestation") or {}).get("plugins", ()):
+        loaded = "" if plugin["loaded"] else ", kept out by VLLM_PLUGINS"
+        yield f"  plugin    {plugin['name']} ({plugin['value']}) of {plugin['distribution']}{loaded}"
 
 
 def _file_place(file: dict[str, Any]) -> str:

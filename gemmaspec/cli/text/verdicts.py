@@ -43,7 +43,8 @@ def _watching(found: Watching) -> str:
     runs = f"looked {ago(found.at)}" if watches(found) else f"ended; it looked last {ago(found.at)}"
     done = f"; {found.last}" if found.last else ""
     missing = f"; not judged: {', '.join(found.unknown)}" if found.unknown else ""
-    return f"{faults}, {runs}{done}{missing}"
+    attested = f", {found.attested}" if found.attested else ""
+    return f"{faults}, {runs}{attested}{done}{missing}"
 
 
 def watches(found: Watching) -> bool:

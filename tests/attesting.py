@@ -1,0 +1,87 @@
+"""A FAKE vLLM that goes on running, so that its processes attest; tests/test_attest_real.py has the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.launching import Place, make_place, plan_of
+
+SERVE = """\
+import os, sys
+import vllm.v1.core
+from importlib.metadata import entry_points
+names = os.environ.get("VLLM_PLUGINS")
+for plugin in entry_points(group="vllm.general_plugins"):
+    if names is None or plugin.name in names.split(","):
+        plugin.load()()
+exec(os.environ.get("TAMPER", ""))
+print("up", flush=True)
+sys.stdin.read()
+"""
+"""Loads its plugins as vLLM does, does what TAMPER says, and serves until its stdin ends."""
+FOR_S = 120.0
+"""How long a test waits at most; what it waits for comes within seconds."""
+
+
+def serving_place(root: Path) -> Place:
+    """An environment whose `vllm` goes on running."""
+    place = make_place(root)
+    (place.package / "__init__.py").write_text("")
+    write_program(place, f"#!{place.python}\n{SERVE}")
+    return place
+
+
+def write_program(place: Place, text: str) -> Path:
+    """Write the program that the launcher becomes."""
+    program = place.python.parent / "vllm"
+    program.write_text(text)
+    program.chmod(0o755)
+    return program
+
+
+@contextmanager
+def served(
+    place: Place, plan: Mapping[str, Any] | None = None, *command: str, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A launched server, which ends with the block; what it says on stderr is `said(place)`."""
+    place.write_plan(plan or plan_of())
+    with (place.run_dir.parent / "err").open("w") as err:
+        process = subprocess.Popen(
+            place.argv(*command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
+            env={**os.environ, **(env or {})}, cwd=place.run_dir.parent,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(place: Place) -> str:
+    """What a served server has said on stderr."""
+    return (place.run_dir.parent / "err").read_text()
+
+
+def attested(place: Place) -> dict[str, Any] | None:
+    """The sum of what the processes attest, as it is now."""
+    try:
+        found: dict[str, Any] = json.loads((place.run_dir / "attested.json").read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Wait for something to come true, and return it."""
+    ends = time.monotonic() + FOR_S
+    while not (found := condition()):
+        assert time.monotonic() < ends, "it did not come"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,342 @@
+"""The parts of attestation, each alone; tests/test_launch_start.py has whole starts, tests/test_attest_real.py vLLM."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import py_compile
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from gemmaspec.engine.attested import parse_attested, with_attested
+from gemmaspec.engine.server import EngineName, Server, State
+from gemmaspec.errors import GemmaspecError, PatchConflict
+from gemmaspec.launcher import attest_code as code_of
+from gemmaspec.launcher import attest_sum as summing
+from gemmaspec.ready.attested import Attesting
+from gemmaspec.ready.failed import Ended, failed_start
+from gemmaspec.ready.phases import Phase
+from gemmaspec.trees import provenance
+
+PATCHED = "import functools\n\ndef value(a, b=2):\n    return {'patched', 'by us'} if a in (1, 2) else [x for x in b]\n"
+HUNK = {"scope": "value", "old": ["    return 'stock'"], "new": [PATCHED.splitlines()[-1]]}
+
+
+def function_in(text: str) -> types.CodeType:
+    """The code of the first function of a module's text."""
+    return next(code for _, code in code_of.functions_of(compile(text, "m.py", "exec")))
+
+
+# Digests of code
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("def f():\n    return 1\n", "\n\n\ndef f():\n\n    return 1  # said\n", True),
+        ("def f(a={'x', 'y'}): return a in {'x', 'y'}", "def f(a={'x', 'y'}): return a in {'y', 'x'}", True),
+        ("def f(): return 1", "def f(): return 2", False),
+        ("def f(): return 1", "def f(): return True", False),
+        ("def f(): return 0.0", "def f(): return -0.0", False),
+        ("def f(): return ''", "def f(): return b''", False),
+        ("def f(a, b): return a", "def f(a, *, b): return a", False),
+        ("def f(a): return a.b", "def f(a): return a.c", False),
+        ("def f():\n try: x()\n except A: pass", "def f():\n try: x()\n except B: pass", False),
+        ("def f(): return lambda: 1", "def f(): return lambda: 2", False),
+        ("def f(): return [a for a in b]", "def f(): return [a for a in c]", False),
+        ("def f(): yield 1", "async def f(): yield 1", False),
+    ],
+)
+def test_a_digest_is_of_what_code_does_not_of_its_place(one: str, other: str, same: bool) -> None:
+    assert (code_of.digest(function_in(one)) == code_of.digest(function_in(other))) is same
+
+
+@pytest.mark.parametrize("kind", ["fresh", "stale", "unchecked", "link", "other", "none"])
+def test_only_what_was_compiled_from_this_very_file_is_taken_for_its_code(tmp_path: Path, kind: str) -> None:
+    file, kept = tmp_path / "m.py", Path(importlib.util.cache_from_source(str(tmp_path / "m.py")))
+    file.write_text("def f(): return 'other'")
+    if kind != "none":
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH if kind == "unchecked" else None
+        py_compile.compile(str(file), invalidation_mode=mode or py_compile.PycInvalidationMode.TIMESTAMP)
+    if kind == "link":
+        kept.rename(tmp_path / "elsewhere.pyc")
+        kept.symlink_to(tmp_path / "elsewhere.pyc")
+    if kind == "other":
+        kept.write_bytes(kept.read_bytes()[:16] + b"not marshal")
+    if kind == "stale":
+        os.utime(file, (1, 1))
+    module = code_of.compiled(b"def f(): return 'text'", str(file))  # another text, to tell the two sources apart
+    found = next(code_of.functions_of(module))[1].co_consts
+    assert ("other" in found) is (kind == "fresh")
+
+
+@pytest.mark.parametrize(
+    ("scope", "new", "names"),
+    [
+        ("value", ["    return 1"], {"value"}),
+        ("Planner.plan", ["x"], {"Planner.plan"}),
+        ("Planner.plan.inner", ["x"], {"Planner.plan"}),
+        ("Planner", ["    def more(self):", "        return 2"], {"Planner.more"}),
+        ("", ["        return 2"], {"Planner.more"}),
+        ("", ["A = 1"], set()),
+        ("gone", ["not there"], set()),
+    ],
+)
+def test_the_functions_that_a_hunk_changes_are_attested(scope: str, new: list[str], names: set[str]) -> None:
+    text = (
+        "A = 1\ndef value():\n    return 1\nclass Planner:\n    def plan(self):\n        def inner(): return 3\n"
+        "        return inner\n    def more(self):\n        return 2\n"
+    )
+    hunk = {"scope": scope, "old": ["old"], "new": new}
+    assert set(code_of.wanted(compile(text, "m", "exec"), text.encode(), [hunk])) == names
+
+
+# What is bound
+
+
+def module_of(text: str) -> types.ModuleType:
+    module = types.ModuleType("m")
+    exec(compile(text, "m.py", "exec"), vars(module))
+    return module
+
+
+class JITFunction:
+    """A FAKE of Triton's, which needs a GPU's compiler: it keeps the function as `fn`."""
+
+    __module__ = "triton.runtime.jit"
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+
+class Compiled:
+    """A FAKE of what torch.compile gives for a module; tests/test_attest_real.py has the real one for a function."""
+
+    __module__ = "torch._dynamo.eval_frame"
+
+    def __init__(self, fn: Any) -> None:
+        self._torchdynamo_orig_callable = fn
+
+
+def wrapped(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def inner(*args: Any) -> Any:
+        return fn(*args)
+
+    return inner
+
+
+def decoy(fn: Any) -> Any:
+    def inner(*args: Any) -> Any:
+        return True
+
+    return functools.update_wrapper(inner, fn)
+
+
+class Caller:
+    """A wrapper that is an object, and holds the function as an attribute of its own."""
+
+    def __init__(self, fn: Any) -> None:
+        functools.update_wrapper(self, fn)
+        self.calls = fn
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda fn: fn, True),
+        (wrapped, True),
+        (lambda fn: wrapped(wrapped(fn)), True),
+        (functools.lru_cache, True),
+        (functools.singledispatch, True),
+        (contextlib.contextmanager, True),
+        (lambda fn: functools.partial(fn, b=[1]), True),
+        (staticmethod, True),
+        (classmethod, True),
+        (property, True),
+        (functools.cached_property, True),
+        (JITFunction, True),
+        (Compiled, True),
+        (Caller, True),
+        (lambda fn: types.FunctionType(fn.__code__, fn.__globals__), True),
+        (decoy, False),
+        (lambda fn: wrapped(decoy(fn)), False),
+        (lambda fn: property(fn, lambda self, value: None), False),
+        (lambda fn: types.FunctionType(fn.__code__, dict(fn.__globals__)), False),
+        (lambda fn: lambda *args: fn(*args), False),
+        (lambda fn: None, False),
+        (lambda fn: types.SimpleNamespace(__wrapped__=fn), False),
+    ],
+)
+def test_a_bound_name_is_seen_through_wrappers_that_hold_the_function(change: Callable[[Any], Any], same: bool) -> None:
+    module = module_of(PATCHED)
+    digests = [code_of.digest(module.value.__code__)]
+    module.value = change(module.value)
+    other, _ = code_of.difference(module, "value", digests, code_of.Digests())
+    assert (other is code_of.SAME) is same
+
+
+def test_nothing_of_a_bound_object_is_run() -> None:
+    class Trap:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was asked for")
+
+    module = module_of(PATCHED)
+    module.value = Trap()
+    other, _ = code_of.difference(module, "value", ["x"], code_of.Digests())
+    assert other is module.value
+
+
+# The words of the processes
+
+
+def word(pid: int | None = None, **more: Any) -> dict[str, Any]:
+    pid = os.getpid() if pid is None else pid
+    row = {"module": "vllm.a", "function": "f", "state": "attested", "required": True}
+    return {
+        "schema": 1, "pid": pid, "since": summing.born(pid), "title": "vllm serve", "python": "3.11", "checked": 5.0,
+        "looks": 3, "cost_ms": 1.5, "rows": [row], **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "attest/processes").mkdir(parents=True)
+    (tmp_path / "attest/processes/1.json").write_text(json.dumps(word()))
+    return tmp_path / "attest"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"[" * 9999, b'{"schema": 1}', b"x" * 70_000, b"\xff\xfe",
+     json.dumps(word(rows=[{}])).encode(), json.dumps(word(rows=[word()["rows"][0]] * 999)).encode(),
+     json.dumps(word(pid=True)).encode(), json.dumps(word(pid=2**40)).encode(), json.dumps(word(since="1")).encode(),
+     json.dumps(word(checked="x")).encode()],
+)  # fmt: skip
+def test_a_word_that_is_none_is_left_out(folder: Path, content: bytes) -> None:
+    (folder / "processes/2.json").write_bytes(content)
+    found = summing.sum_up(folder=str(folder), leader=os.getpid())
+    assert [one["pid"] for one in found["processes"]] == [os.getpid()]
+    assert json.loads((folder.parent / "attested.json").read_text())["processes"] == found["processes"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
+def test_nothing_but_a_file_is_read_or_waited_for(folder: Path, kind: str) -> None:
+    file = folder / "processes/2.json"
+    {"fifo": os.mkfifo, "link": lambda path: path.symlink_to(folder / "processes/1.json"), "folder": os.mkdir}[kind](
+        file
+    )
+    assert len(summing.sum_up(str(folder), os.getpid())["processes"]) == 1
+
+
+def test_a_state_that_is_unknown_counts_as_different(folder: Path) -> None:
+    row = {**word()["rows"][0], "state": "fine"}
+    (folder / "processes/1.json").write_text(json.dumps(word(rows=[row])))
+    summing.sum_up(str(folder), os.getpid())
+    assert parse_attested((folder.parent / "attested.json").read_bytes()).state == "different"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, b"", b"{}", b"[]", b"[" * 9999, b'{"schema": 2, "processes": [], "silent": [], "now": 1}',
+     b'{"schema": 1, "processes": [{}], "silent": [], "now": 1}', b'{"schema": 1, "processes": [], "silent": [], "now": 1}',
+     b'{"schema": 1, "processes": [], "silent": [{"title": "VLLM::Worker", "pid": 1e999}], "now": 1}'],
+)  # fmt: skip
+def test_a_sum_that_is_none_is_not_attested(text: bytes | None) -> None:
+    assert parse_attested(text).state == "not attested"
+    report = with_attested({"attestation": {}}, text)
+    assert "no process has attested" in report["attested"]["text"]
+    assert with_attested({}, text) == {}
+
+
+def test_what_a_process_says_cannot_move_the_terminal(folder: Path) -> None:
+    row = {**word()["rows"][0], "state": "different", "found": "\x1b[2J it is now evil\r\n"}
+    (folder / "processes/1.json").write_text(json.dumps(word(rows=[row], title="\x1b]0;x\x07")))
+    summing.sum_up(str(folder), os.getpid())
+    assert parse_attested((folder.parent / "attested.json").read_bytes()).sentence.isprintable()
+
+
+# Before ready
+
+
+class Reporting:
+    """A FAKE engine that reports what a test says, the last one for ever."""
+
+    name: ClassVar[EngineName] = "process"
+
+    def __init__(self, *reports: dict[str, Any] | None) -> None:
+        self.reports = list(reports)
+
+    def report(self, server: Server) -> dict[str, Any] | None:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+
+
+def reported(now: float, *words: dict[str, Any], silent: tuple[str, ...] = ()) -> dict[str, Any]:
+    told = [{"pid": 7, "title": one} for one in silent]
+    found = {"schema": 1, "now": now, "processes": list(words), "silent": told}
+    row = {"path": "vllm/a.py", "state": "applies", "line": 1, "detail": "", "sha256_before": "a", "sha256_after": "b"}
+    patches = [{"patch": "one", "required": True, "state": "applies", "variant": "all", "files": [row]}]
+    report = {"attestation": {"plugins": []}, "patches": patches, "vllm": {"version": "0.32.0", "path": "/vllm"}}
+    return with_attested(report, json.dumps(found).encode())
+
+
+OTHER = [{**word()["rows"][0], "state": "different", "found": "it is now g (/x.py:1)"}]
+SERVER = Server(name="pair", folder=Path("/nonexistent"), port=1, model="tiny", speculates=True)
+
+
+def ensured(*reports: dict[str, Any] | None, fresh: bool = True) -> float:
+    """How long the wait took by its own clock."""
+    time = [0.0]
+    attesting = Attesting(Reporting(*reports), SERVER)  # type: ignore[arg-type]
+    attesting.ensure(clock=lambda: time[0], sleep=lambda s: time.__setitem__(0, time[0] + s), fresh=fresh)
+    return time[0]
+
+
+def test_ready_waits_until_every_process_has_looked_after_the_server_was_healthy() -> None:
+    begins, again = reported(6.0, word(checked=5.0)), reported(7.0, word(checked=6.5))
+    assert ensured(begins, begins, begins, again) > 0
+    assert ensured(begins, begins, fresh=False) == 0
+    assert ensured(None) == ensured({"patches": []}) == 0  # nothing is patched
+
+
+@pytest.mark.parametrize(
+    ("reports", "says"),
+    [
+        ([reported(6.0, word(checked=5.0))], "has not looked again"),
+        ([reported(6.0)], "no process has attested"),
+        ([reported(6.0, word(checked=5.0)), reported(8.0, word(checked=7.0), silent=("VLLM::Worker",))], "VLLM::Worker (pid 7) says nothing"),
+        ([reported(6.0), reported(8.0, word(checked=7.0, rows=OTHER))], "vllm.a.f: it is now g"),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_not_attested_is_not_ready(reports: list[dict[str, Any]], says: str) -> None:
+    with pytest.raises(PatchConflict) as error:
+        ensured(*reports)
+    assert says in error.value.message
+    assert error.value.exit_code == 5
+
+
+def test_a_start_that_its_own_process_ended_is_a_conflict_with_what_it_said() -> None:
+    line = "gemmaspec: not attested: process 9 (VLLM::Worker): vllm.a.f is not the patched one: it is now g"
+    lines = ["gemmaspec: overlay ready in 4.2 ms, starting vllm", "INFO loading", line, "Traceback"]
+    ended = Ended(name="pair", phase=Phase.IMPORTING, seconds=9, state=State(status="exited", exit_code=5), lines=lines)
+    for state in (ended.state, replace(ended.state, exit_code=None)):
+        error: GemmaspecError = failed_start(replace(ended, state=state))
+        assert isinstance(error, PatchConflict)
+        assert "vllm.a.f is not the patched one" in error.message
+
+
+def test_a_running_server_whose_function_was_replaced_is_a_conflict_of_its_patch() -> None:
+    (fine,) = provenance.verdicts(reported(6.0, word()), ())
+    (replaced,) = provenance.verdicts(reported(6.0, word(rows=OTHER)), ())
+    (silent,) = provenance.verdicts(reported(6.0, word(), silent=("VLLM::Worker",)), ())
+    assert (fine.state, replaced.state, silent.state) == ("applied", "conflict", "conflict")
+    assert "it is now g" in replaced.files[0].detail
+    assert "VLLM::Worker (pid 7) says nothing" in silent.files[0].detail
