@@ -23,7 +23,7 @@ from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.predict.predict import Asked, baseline_of, predict
-from gemmaspec.predict.rows import parse_rows
+from gemmaspec.predict.rows import parse_rows, setting_json
 from gemmaspec.profile.load import load_profile
 from tests.fake_engine import FakeMachine
 from tests.fake_vllm import FakeVllm, fake_vllm
@@ -172,7 +172,7 @@ def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None
     assert base
     assert base.tokens_per_second == pytest.approx(90, rel=0.1), "without a draft the patch does nothing"
     assert str(speeds["faster",].setting) == 'compile "default", with faster'
-    assert [list(one.setting.patches) for one in rows if one.setting.patches] == [["faster"]]
+    assert [setting_json(one.setting)["patches"] for one in rows if one.setting.patches] == [["faster"]]
     unknown = parse_rows(json.dumps({"rows": [row(), drafted(patches=None)]}), file="x")
     assert len({one.setting for one in predict(unknown, Asked(ks=(0, 2), concurrencies=(1,)))}) == 2
 

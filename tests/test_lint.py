@@ -51,6 +51,7 @@ from tests.speed_patches import write_speed_patch
 DOCUMENT = data.ROOT / "docs" / "reference" / "lint.md"
 FOLDER = tempfile.TemporaryDirectory()
 write_speed_patch(Path(FOLDER.name))
+(write_speed_patch(Path(FOLDER.name), "broken") / "evidence.json").write_text("{")
 SHELF = Shelf((data.PATCHES, Path(FOLDER.name)))
 """The shipped patches, and one for speed that was measured with mtp under 0.32 on an H200 with TRITON_ATTN."""
 
@@ -88,6 +89,7 @@ def test_a_rule_is_silent_where_nothing_is_wrong(code: str, tmp_path: Path) -> N
         (["patches.optional=[faster]"], "faster is a patch for speed, on which no start may depend"),
         (["patches.speed=[draft-text-only]"], "draft-text-only corrects a defect"),
         (["patches.speed=[fasta]"], "unknown patch fasta"),
+        (["patches.speed=[broken]"], "the patch broken is invalid: "),
     ],
 )
 def test_patches_for_speed_and_of_defects_have_lists_of_their_own(

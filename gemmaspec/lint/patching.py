@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec import launcher
+from gemmaspec.errors import PatchError
 from gemmaspec.lint.kv_cache import attention_backend
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
@@ -78,7 +79,7 @@ def only_optional(subject: Subject) -> Iterator[Issue]:
 @rule("GS403", "note")
 def needless(subject: Subject) -> Iterator[Issue]:
     """A listed patch that does nothing under this vLLM."""
-    for path, name in (*_places(subject), *_speed_places(subject)):
+    for path, name in _places(subject):
         patch = subject.patches.get(name)
         if not patch or (patch.text.speculation_only and not subject.method):
             continue
@@ -118,17 +119,28 @@ def wrong_list(subject: Subject) -> Iterator[Issue]:
             fix = f"did you mean {near[0]}?" if near else "list the patches with: gemmaspec patch list"
             yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
         elif name not in known:
-            message = f"{name} corrects a defect, so leaving it out would change what is served"
-            yield Issue(path=path, message=message, fix="list it under patches.required or patches.optional")
+            yield _no_speed_patch(subject, path, name)
+
+
+def _no_speed_patch(subject: Subject, path: Path, name: str) -> Issue:
+    """Return what a patch is that patches.speed names and that is not for speed."""
+    try:
+        subject.patches[name]
+    except PatchError as error:
+        message = f"the patch {name} is invalid: {error.message.splitlines()[0]}"
+        return Issue(path=path, message=message, fix=f"see gemmaspec patch show {name}")
+    message = f"{name} corrects a defect, so leaving it out would change what is served"
+    return Issue(path=path, message=message, fix="list it under patches.required or patches.optional")
 
 
 @rule("GS406", "note")
 def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
     """A patch for speed that the profile names, without measured cells for this vLLM, GPU, method and backend."""
     setting = _setting(subject)
+    known = {patch.id: patch for patch in speed_patches(subject.patches)}
     for path, name in _speed_places(subject):
-        patch = subject.patches.get(name)
-        if patch and patch.is_speed and not any(covers(claim, setting) for claim in patch.text.pays):
+        patch = known.get(name)
+        if patch and not any(covers(claim, setting) for claim in patch.text.pays):
             message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
             fix = f"measure it: gemmaspec bench {subject.profile.name} --without {name}"
             yield Issue(path=path, message=message, fix=fix)
