@@ -187,8 +187,14 @@ def test_patches_that_are_no_list_are_refused(patches: object) -> None:
 
 def test_of_own_measurements_those_with_the_profiles_patches_count(patched: Path) -> None:
     profile = load_profile(str(patched), overrides=SETS).profile
-    taken = ["always", "faster", "second"]
-    given = [row(), row(patches=["always"]), drafted(), drafted(patches=taken), drafted(patches=None)]
+    taken = ["always", "faster", "second", *SHIPPED.split(", ")]
+    given = [
+        row(),
+        row(patches=["always", "triton-group-geometry"]),
+        drafted(),
+        drafted(patches=taken),
+        drafted(patches=None),
+    ]
     rows = parse_rows(json.dumps({"rows": given}), file="x")
     assert measurements.of_plan(rows, profile) == (rows[1], rows[3])
     off = load_profile(str(patched), overrides=(*SETS, "patches.speed=off")).profile
@@ -208,7 +214,7 @@ def test_predict_says_that_the_profiles_patches_were_not_measured(
 ) -> None:
     assert run(["predict", str(patched), *(word for one in SETS for word in ("--set", one))]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "takes the patches for speed always, faster, second, and nothing was measured with those" in said
+    assert f"takes the patches for speed always, faster, {SHIPPED}, second, and nothing was measured with those" in said
 
 
 def document(rows: list[dict[str, Any]]) -> dict[str, Any]:
