@@ -337,7 +337,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=1"),
     ),
     "GS506": (
-        case("0.32.0", *MTP, TRITON, "serve.max_model_len=32768"),
+        case("0.32.0", *MTP, TRITON, "serve.max_model_len=32768", "patches.speed=off"),
         case("0.33.0", *MTP, TRITON, "serve.max_model_len=32768"),
     ),
     "GS605": (case("0.23.0"), case("0.24.0")),
