@@ -66,17 +66,8 @@ def draw() -> str:
             parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:g} tok/s, {value / base:.2f} times"))
             y += BAR
         y += GAP
-<<<<<<< HEAD
-    head = _text(
-        10,
-        20,
-        "Gemma 4 31B (NVFP4) on an H200, vLLM 0.32.0, TRITON_ATTN: decoding, acceptance by lot",
-        'font-weight="bold"',
-    )
-=======
     title = "Gemma 4 31B (NVFP4) on an H200, vLLM 0.32.0, TRITON_ATTN: decoding, acceptance by lot"
     head = _text(10, 20, title, 'font-weight="bold"')
->>>>>>> gpu
     style = 'font-family="sans-serif" font-size="12.5" fill="#333"'
     size = f'width="{WIDTH}" height="{y:g}" viewBox="0 0 {WIDTH} {y:g}"'
     body = "\n".join([f'<rect width="{WIDTH}" height="{y:g}" fill="white"/>', head, *parts])
