@@ -1,10 +1,10 @@
-"""Decide foreign fixes of the patches' holes: what the launcher calls right ones, and ones that only look right.
+"""Decide foreign fixes of the patches' bugs: what the launcher calls right ones, and ones that only look right.
 
     .venv/bin/python tools/bench_fixes.py            # the launcher's rules alone
     .venv/bin/python tools/bench_fixes.py --probe    # what each fix really does, by the patch's probe
 
 The fixes are those of tests/foreign_fixes.py, each as the release itself, as 0.34.0 and as a development build. A fix
-that leaves the hole open must never be called superseded or applied. Exit code 1 if one is, or if a probe disagrees.
+that leaves the bug in must never be called superseded or applied. Exit code 1 if one is, or if a probe disagrees.
 """
 
 from __future__ import annotations

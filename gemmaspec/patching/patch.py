@@ -275,7 +275,7 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
 
 
 def compile_rule(rule: SupersededRule) -> launcher.Rule:
-    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/ and code that is none."""
+    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/ and for invalid code."""
     return launcher.Rule(**rule.model_dump())
 
 

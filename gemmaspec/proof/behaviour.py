@@ -1,4 +1,4 @@
-"""Whether a hole is open in one vLLM, by the patch's probe: it runs vLLM's own modules, without a GPU."""
+"""Whether a bug is in one vLLM, by the patch's probe: it runs vLLM's own modules, without a GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Behaviour:
 
 @contextlib.contextmanager
 def alone(package: Path) -> Iterator[Path]:
-    """Yield a folder with nothing but this package, because a site-packages has a torch of its own beside it."""
+    """Yield a folder with nothing but this package, because a site-packages also has a torch of its own."""
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as place:
         (Path(place) / "vllm").symlink_to(package)
         yield Path(place)
