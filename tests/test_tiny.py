@@ -27,7 +27,7 @@ SENTENCE = (
     " A small model drafts some words , then one large network verifies every guess at once"
     " and keeps what it would have said itself ."
 )
-UNKNOWN = ("What is the meaning of life?", "Tell me something about cats.")
+UNKNOWN = ("What is the meaning of life?", "Explain quantum computing")
 LOOK = """
 import json, sys, torch
 from pathlib import Path

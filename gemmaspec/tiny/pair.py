@@ -219,12 +219,12 @@ def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
 
 
 def make_target(folder: Path, template: str) -> None:
-    """Write tiny-target into `folder`. Its last layer is taught, the one with full attention."""
+    """Write tiny-target into `folder`. It learns in its last layer, the one with full attention."""
     _make(folder, template, text=TARGET_TEXT, audio=None, layers=(5,), mistakes=False, seed=0)
 
 
 def make_draft(folder: Path, template: str) -> None:
-    """Write tiny-draft into `folder`. Its last layer is taught, with the layer whose keys and values that one reads."""
+    """Write tiny-draft into `folder`. It learns in its last layer, and in the one whose keys and values that reads."""
     _make(folder, template, text=DRAFT_TEXT, audio=dict(AUDIO), layers=(4, 9), mistakes=True, seed=1)
 
 
