@@ -22,7 +22,8 @@ _TEXT_ONLY: Final = "draft-text-only"
 _EMBEDDINGS: Final = "mtp-share-embeddings"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
 _AWQ: Final = "nvfp4-awq"
-REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ})
+_SCALE: Final = "gemma4-dflash-embedding-scale"
+REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ, _SCALE})
 """Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/gemma4.py)."""
 NOT_REQUIRED: Final = {
     "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
@@ -47,6 +48,7 @@ def needs(subject: Subject) -> Iterator[Need]:
     yield from _for_method(subject)
     yield from _for_text_only(subject)
     yield from _for_sharing_alone(subject)
+    yield from _for_scale(subject)
     yield from _for_embeddings(subject)
     yield from _for_thoughts(subject)
     yield from _for_awq(subject)
@@ -210,6 +212,16 @@ def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
     """Yield the patch that E2B and E4B need even without a draft."""
     if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
         yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
+
+
+def _for_scale(subject: Subject) -> Iterator[Need]:
+    """Yield the patch for a DFlash head trained on scaled embeddings: one that is not in speculators' format."""
+    if subject.method != "dflash" or not subject.runs(">=0.26"):
+        return
+    head = subject.draft
+    own = "speculators_model_type" in head.config if head else "speculator" in subject.name("draft").lower()
+    if not own:
+        yield Need(patch=_SCALE, message=_symptom(subject, _SCALE), certain=head is not None, fatal=False)
 
 
 def _for_text_only(subject: Subject) -> Iterator[Need]:
