@@ -137,9 +137,8 @@ def _coloured(text: str, severity: str) -> str:
 
 
 def _as_json(one: Linted) -> dict[str, Any]:
-    from gemmaspec.cli.text.finding import of_profile
     from gemmaspec.lint.rule import documentation
 
-    findings = [{**of_profile(finding), "documentation": documentation(finding)} for finding in one.findings]
+    findings = [{**finding.document(), "documentation": documentation(finding)} for finding in one.findings]
     own = {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid}
     return {**own, "findings": findings, "shapes": list(one.shapes)}

@@ -110,6 +110,19 @@ def names() -> Sequence[str]:
     return sorted(file.parent.name for file in (state_dir() / "stacks").glob(f"*/{GROUP}"))
 
 
+def is_group(name: str) -> bool:
+    """Return whether replicas of a profile were started here, and nothing else runs under its name."""
+    if read(name) is None:
+        return False
+    alone = stacks.read_stack(name)
+    return not (alone and stacks.look(alone).status in ("running", "restarting", "unknown"))
+
+
+def each_of(names: Sequence[str]) -> list[str]:
+    """Return the stacks that these names mean: a profile with replicas means all of them."""
+    return [one for name in names for one in (stacks.replicas_of(name) if is_group(name) else [name])]
+
+
 def save(group: Group) -> None:
     """Save the record."""
     records.write(stack_folder(group.name) / GROUP, group)
