@@ -114,7 +114,7 @@ def restart(
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import replicas
     from gemmaspec.deploy import up as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
 
     if is_group(name):
         with told_of_replicas(name), stack.start_progress() as progress:
