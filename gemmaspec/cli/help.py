@@ -49,7 +49,9 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About("Start a profile and wait until it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
+    "up": About(
+        "Start a profile and wait until it answers", ("up", "up spark-31b-mtp", "up tiny-cpu --set serve.port=8001")
+    ),
     "down": About("Stop a started profile", ("down spark-31b-e2b", "down --all")),
     "restart": About(
         "Render a started profile again and restart it", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
