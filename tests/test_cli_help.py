@@ -89,7 +89,7 @@ def test_the_first_help_names_sections_and_whole_lines(
 
 
 def test_arguments_are_written_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Usage: gemmaspec up [OPTIONS] PROFILE\n" in shown(capsys, "up")
+    assert "Usage: gemmaspec up [OPTIONS] [PROFILE]\n" in shown(capsys, "up")
     assert "Usage: gemmaspec status [OPTIONS] [NAME]\n" in shown(capsys, "status")
     assert "Usage: gemmaspec profile lint [OPTIONS] [PROFILE]...\n" in shown(capsys, "profile", "lint")
     assert "Usage: gemmaspec patch verify [OPTIONS] [PATCH]...\n" in shown(capsys, "patch", "verify")

@@ -26,6 +26,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "status": "status",
     "wait": "wait",
     "logs": "logs",
+    "connect": "connect",
     "k": "k",
     "top": "top",
     "watch": "watch",

@@ -18,6 +18,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "status",
         "wait",
         "logs",
+        "connect",
         "k",
         "top",
         "watch",
@@ -59,6 +60,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
     "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
     "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
     "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
@@ -99,7 +101,10 @@ ABOUT: Final[Mapping[str, About]] = {
     "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
     "profile list": About("List profiles and which of them run", ("profile list",)),
     "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
-    "profile new": About("Create a profile of your own", ("profile new mine --from spark-31b-e2b",)),
+    "profile new": About(
+        "Create a profile of your own",
+        ("profile new mine --from spark-31b-e2b", "profile new mine --from-compose compose.yaml"),
+    ),
     "profile lint": About(
         "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --for 0.33.0")
     ),

@@ -79,8 +79,13 @@ def _env_name(value: str) -> str:
     return value
 
 
+def secret_name(name: str) -> bool:
+    """Return whether the variable of this name holds a secret."""
+    return _SECRET.search(name) is not None
+
+
 def not_secret(value: str) -> str:
-    if _SECRET.search(value):
+    if secret_name(value):
         raise ValueError(
             f"{value} looks like a secret, which does not belong in a profile: "
             "export it in the shell and list its name under pass_env"
