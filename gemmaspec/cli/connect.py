@@ -55,5 +55,5 @@ def connect(
         return
     output.progress(f"{use_case.CLIENTS[client].title}, for {use_case.CLIENTS[client].where}:")
     output.data(text)
-    for one in said:
-        output.progress(f"warning: {one}")
+    for warning in said:
+        output.progress(f"warning: {warning}")

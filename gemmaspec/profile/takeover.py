@@ -85,7 +85,7 @@ def from_command(text: str) -> TakenOver:
         variable(made, found[1], found[2])
         words = words[1:]
     if words[:1] in (["docker"], ["podman"]) and "run" in words[:3]:
-        words = _docker(made, words[words.index("run") + 1 :])
+        words = list(_docker(made, words[words.index("run") + 1 :]))
     from_words(made, words)
     return made
 
