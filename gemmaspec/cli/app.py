@@ -23,6 +23,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "up": "up",
     "down": "down",
     "restart": "up",
+    "switch": "switch",
     "status": "status",
     "wait": "wait",
     "logs": "logs",
@@ -47,6 +48,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "profile": "profile",
     "patch": "patch",
     "inspect": "inspect",
+    "explain": "explain",
     "config": "config",
     "gc": "gc",
 }

@@ -159,7 +159,7 @@ def earlier_start(name: str, engine: str) -> Earlier | None:
 
 
 def remember(start: Start, *, seconds: float, phases: Mapping[Phase, float]) -> None:
-    """Remember how long a start took, unless it downloaded models meanwhile. A full disk is no reason to fail."""
+    """Remember how long a start took, unless it downloaded models meanwhile. On a full disk it is forgotten."""
     if start.fetch or start.joins:
         return
     text = json.dumps({"seconds": round(seconds, 1), "phases": {str(one): round(s, 1) for one, s in phases.items()}})

@@ -22,7 +22,7 @@ def from_compose(content: bytes, *, file: str) -> TakenOver:
     document = strict_yaml.parse(text, file=file, error=UsageError).data
     services = document.get("services") if isinstance(document, dict) else None
     if not isinstance(services, dict):
-        raise UsageError(f"{file} is no Compose file: it has no services")
+        raise UsageError(f"{file} has no services, so it is not a Compose file")
     found = {name: one for name, one in services.items() if isinstance(one, dict) and "vllm" in str(one).lower()}
     if len(found) != 1:
         said = f"services that run vLLM: {', '.join(found)}" if found else "no service runs vLLM"
