@@ -75,7 +75,7 @@ def test_a_finding_as_json(mine: str, capsys: pytest.CaptureFixture[str]) -> Non
     }  # fmt: skip
     assert (error["key"], error["patches"]) == ("serve.extra_args.0", [])
     assert error["message"]
-    assert error["documentation"] == "docs/reference/lint.md#gs101"
+    assert error["documentation"] == "gemmaspec explain GS101"
 
 
 def test_warnings_count_when_they_are_asked_to(mine: str) -> None:

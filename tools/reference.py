@@ -24,6 +24,7 @@ import accuracy
 
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
+from gemmaspec.deploy.offer import FIRST
 from gemmaspec.lint.check import CODES
 from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.patch import Patch, Shelf, Upstream
@@ -213,7 +214,6 @@ def shipped_profiles() -> str:
     return table(("profile", "machine", "target", "draft", "tokens/s", "source"), rows)
 
 
-FIRST: Final = "spark-31b-mtp"
 """The recommended profile: the fastest published one for the 31B on a DGX Spark."""
 
 
