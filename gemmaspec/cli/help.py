@@ -10,31 +10,24 @@ from typing import Any, Final
 import typer
 import typer.core
 
+from gemmaspec.cli.renamed import with_new_names
+
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": (
-        "up",
-        "down",
-        "restart",
-        "status",
-        "wait",
-        "logs",
-        "k",
-        "top",
-        "watch",
-        "smoke",
-        "bench",
-        "compare",
-        "tune",
-        "export",
-        "demo",
-    ),
+    "First": ("up", "status", "down", "bench", "tune", "smoke"),
+    "Run": ("restart", "wait", "logs", "k", "top", "watch", "compare", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
     "Patches of vLLM": ("patch",),
     "This machine": ("config", "gc"),
 }
-"""The groups of commands in the help; commands in no group come last."""
+"""The groups of commands in the help, the six that carry the product first; commands in no group come last."""
+PATCH_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Look and check": ("list", "show", "explain", "verify"),
+    "For maintainers of patches": (
+        "release-day", "rebase", "continue", "new", "commit", "import", "export", "apply", "known", "prove",
+    ),
+}  # fmt: skip
 OTHER: Final = "More"
 
 
@@ -74,7 +67,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
-    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
+    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --release 0.33.0")),
     "render": About(
         "Write a stack for Compose or Kubernetes",
         ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
@@ -99,11 +92,11 @@ ABOUT: Final[Mapping[str, About]] = {
     "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
     "profile new": About("Create a profile of your own", ("profile new mine --from spark-31b-e2b",)),
     "profile lint": About(
-        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --for 0.33.0")
+        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --release 0.33.0")
     ),
     "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
     "patch list": About("List patches, their releases and users", ("patch list",)),
-    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.34.0",)),
+    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.33.0",)),
     "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
     "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
     "patch verify": About(
@@ -115,7 +108,7 @@ ABOUT: Final[Mapping[str, About]] = {
         "Write a patch as an ordinary diff", ("patch export draft-text-only --release 0.33.0 > draft.diff",)
     ),
     "patch known": About("Record the file hashes of every release", ("patch known --check",)),
-    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --to 0.34.0",)),
+    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --release 0.33.0",)),
     "patch continue": About("Continue a rebase", ("patch continue draft-text-only",)),
     "patch new": About(
         "Open vLLM's files to write a new patch", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
@@ -145,6 +138,10 @@ class Command(typer.core.TyperCommand):
         """Return [OPTIONS] and the arguments."""
         return [self.options_metavar or "", *(_shown(one) for one in _arguments(self))]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, old names of options included."""
+        return super().parse_args(ctx, with_new_names(ctx.command_path.partition(" ")[2], args))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options."""
         arguments = [(_shown(one), one.help or "") for one in _arguments(self)]
@@ -164,11 +161,12 @@ class CommandGroup(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with its summary."""
-        named = {name for names in self.sections.values() for name in names}
+        sections = PATCH_SECTIONS if self.name == "patch" else self.sections
+        named = {name for names in sections.values() for name in names}
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         prefix = f"{ctx.command_path} ".partition(" ")[2]
         width = max(len(name) for name in self.commands)
-        for title, names in {**self.sections, (OTHER if named else "Commands"): rest}.items():
+        for title, names in {**sections, (OTHER if named else "Commands"): rest}.items():
             rows = [(f"{name:<{width}}", summary(f"{prefix}{name}")) for name in names if name in self.commands]
             if rows:
                 with formatter.section(title):

@@ -27,7 +27,8 @@ def add_to(app: typer.Typer) -> None:
 def watch(
     names: options.Stacks = None,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.")
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.", hidden=True),
     ] = 1.0,
     window: Annotated[
         float | None,
@@ -37,6 +38,7 @@ def watch(
             min=1,
             max=600,
             help="Time over which drafts are judged. [default: the profile's, which is 30]",
+            hidden=True,
         ),
     ] = None,
     hang: Annotated[
@@ -47,6 +49,7 @@ def watch(
             min=1,
             max=3600,
             help="Report a hang after this time without a token. [default: the profile's; else 60, 300 without power]",
+            hidden=True,
         ),
     ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
