@@ -32,6 +32,8 @@ import accuracy
 
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
+from gemmaspec.cli.help import PATCH_SECTIONS
+from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.patch import Patch, Shelf, Upstream
 from gemmaspec.profile.find import profile_names
@@ -118,7 +120,8 @@ def commands() -> str:
     return "\n\n".join([head, *(_command(path, command, shared) for path, command in every)])
 
 
-_SHARED: Final = 4
+_MAINTAINERS: Final = "For maintainers of patches"
+_SHARED: Final = 3
 """An argument or option that this many commands explain in the same words is explained once."""
 
 
@@ -142,6 +145,8 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def _command(path: str, command: Any, shared: Mapping[str, Any]) -> str:
     shown = _shown(command)
+    if path.partition("gemmaspec patch ")[2] in PATCH_SECTIONS[_MAINTAINERS]:
+        shown = [one for one in shown if one.param_type_name == "argument"]  # --help has the options
     arguments = [one for one in shown if one.param_type_name == "argument"]
     own = [line for one in shown if (line := _bullet(one)) not in shared]
     also = [code(_short(one)) for one in shown if _bullet(one) in shared and one not in arguments]
@@ -149,10 +154,9 @@ def _command(path: str, command: Any, shared: Mapping[str, Any]) -> str:
     parts = [
         f"## {path}",
         inspect.cleandoc(command.help or ""),
-        f"```text\n{usage}\n```",
+        f"```text\n{_examples(command.epilog) or usage}\n```",
         "\n".join(own),
         f"Also {', '.join(also)}." if also else "",
-        f"```text\n{_examples(command.epilog)}\n```" if command.epilog else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -161,13 +165,14 @@ def _short(parameter: Any) -> str:
     return max(parameter.opts, key=len)
 
 
-def _examples(epilog: str) -> str:
-    """Return the examples without the marker that keeps click from rewrapping them."""
-    return inspect.cleandoc(epilog.replace("\b", ""))
+def _examples(epilog: str | None) -> str:
+    """Return the examples alone, without the marker that keeps click from rewrapping them."""
+    lines = inspect.cleandoc((epilog or "").replace("\b", "")).splitlines()
+    return "\n".join(line.strip() for line in lines if line.startswith(" "))
 
 
 def _usage(argument: Any) -> str:
-    name = (argument.metavar or argument.name.upper()).strip("[]{}")
+    name = (argument.metavar or argument.name.upper()).strip("[]{}.…")
     several = "…" if argument.nargs == -1 else ""
     return f"{name}{several}" if argument.required else f"[{name}{several}]"
 
@@ -213,8 +218,9 @@ def _keys(fields: Mapping[str, Any]) -> str:
 
 
 def _key(key: str, schema: Mapping[str, Any]) -> str:
-    default = f", default {code(_default(schema))}" if _default(schema) else ""
-    return " ".join(f"- {code(key)} ({_kind(schema)}{default}): {schema.get('description', '')}".split())
+    kind = _kind(schema).removeprefix("text")
+    facts = ", ".join(part for part in (kind, f"default {code(_default(schema))}" if _default(schema) else "") if part)
+    return " ".join(f"- {code(key)}{f' ({facts})' if facts else ''}: {schema.get('description', '')}".split())
 
 
 def _default(schema: Mapping[str, Any]) -> str:
@@ -237,7 +243,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 _WORDS: Final = {
     "string": "text",
-    "integer": "whole number",
+    "integer": "number",
     "array": "list",
     "object": "map",
     "boolean": "`true`, `false`",
@@ -246,18 +252,18 @@ _WORDS: Final = {
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    found = [f"{sign} {schema[key]}" for key, sign in words.items() if key in schema]
-    return f" {', '.join(found)}" if found else ""
+    found = [f"{sign}{schema[key]}" for key, sign in words.items() if key in schema]
+    return f" {' '.join(found)}" if found else ""
 
 
 def shipped_profiles() -> str:
     """Return the shipped profiles with their published figures; what a reader looks for stands first."""
     rows = [
-        (code(one.name), _figures(one, own=True), _run_here(one), one.target.model, _draft(one),
-         _figures(one, own=False), _sources(one))
+        (code(one.name), _figures(one, own=True), _figures(one, own=False), _run_here(one), one.target.model,
+         _draft(one), _sources(one))
         for one in _shipped()
     ]  # fmt: skip
-    head = ("profile", "tokens/s", "run here", "target", "draft", "with another model", "source")
+    head = ("profile", "tokens/s", "with another model", "run here", "target", "draft", "source")
     return table(head, rows)
 
 
@@ -282,11 +288,8 @@ RUN_HERE: Final[Mapping[str, str]] = {
 
 
 def profiles_in_short() -> str:
-    """Return the shipped profiles that have published figures, one line each, for README.md.
-
-    A whole model as the draft is left out: a head was faster wherever both have figures.
-    """
-    heads = (one for one in _shipped() if not (one.speculative and one.speculative.method == "draft_model"))
+    """Return the shipped profiles that draft with a head and have published figures, one line each, for README.md."""
+    heads = (one for one in _shipped() if one.speculative and one.speculative.method != "draft_model")
     profiles = [one for one in heads if any(_figure(figure, one) for figure in one.measured)]
     profiles.sort(key=lambda one: one.name != FIRST)
     rows = [
@@ -349,10 +352,10 @@ def patches() -> str:
 def patch_matrix() -> str:
     """Return a table in HTML of the patches and the releases of vLLM that they were made for, by known.json.
 
-    Releases next to each other that have the same patches share a column.
+    Releases next to each other that have the same patches share a column, the newest first.
     """
     fits = {one.id: _releases_of(one) for one in Shelf((data.PATCHES,)).values()}
-    columns = [(tuple(release in own for own in fits.values()), release) for release in releases()]
+    columns = [(tuple(release in own for own in fits.values()), release) for release in reversed(releases())]
     spans = [
         (verdict, [release for _, release in run]) for verdict, run in itertools.groupby(columns, lambda one: one[0])
     ]
@@ -373,7 +376,7 @@ def _releases_of(patch: Patch) -> frozenset[str]:
 
 
 def _span(releases: Sequence[str]) -> str:
-    return releases[0] if len(releases) == 1 else f"{releases[0]}–{releases[-1]}"
+    return releases[0] if len(releases) == 1 else f"{releases[-1]}–{releases[0]}"
 
 
 def _patch(patch: Patch) -> str:
@@ -388,12 +391,20 @@ def _patch(patch: Patch) -> str:
         "drop it when": text.drop_when,
     }
     lines = "\n".join(f"- **{name}**: {value}" for name, value in facts.items() if value)
-    return f"## {patch.id}\n\n{text.title}. {_sentences(text.hole, 2)}\n\n{lines}"
+    return f"## {patch.id}\n\n{text.title}. {_sentences(text.hole)}\n\n{lines}"
 
 
-def _sentences(text: str, most: int) -> str:
-    """Return the first sentences of a text; `patch explain` prints all of them."""
-    return " ".join(re.split(r"(?<=[.\"]) (?=[A-Z])", " ".join(text.split()))[:most])
+def _sentences(text: str) -> str:
+    """Return the first sentences of a text, up to 40 words or one sentence; `patch explain` prints all of them."""
+    first, *others = re.split(r"(?<=[.\"]) (?=[A-Z])", " ".join(text.split()))
+    for other in others:
+        if len(f"{first} {other}".split()) > _MOST_WORDS:
+            break
+        first = f"{first} {other}"
+    return first
+
+
+_MOST_WORDS: Final = 40
 
 
 def _thread(one: Upstream) -> str:
@@ -401,8 +412,9 @@ def _thread(one: Upstream) -> str:
 
 
 def failures() -> str:
-    """Return every known failure of a start: its exit code, a text of the log, what it is, and what to do."""
-    return "\n".join(_failure(one) for one in (*known_failures(), KILLED))
+    """Return every known failure of a start that is no bug with a patch: exit code, log, what it is, what to do."""
+    patched = {bug.patch for bug in bugs((data.PATCHES,))}
+    return "\n".join(_failure(one) for one in (*known_failures(), KILLED) if one.finding.code not in patched)
 
 
 def _failure(one: KnownFailure) -> str:
@@ -435,20 +447,20 @@ def smoke_checks() -> str:
     """Return the checks of `smoke`: what each needs, and what a failure does."""
     rows = [
         (one.id, one.name, ", ".join(sorted(need.name.lower() for need in one.needs)) or "-",
-         "fails" if one.counts else "warns", one.fix)
+         "fails" if one.counts else "warns")
         for one in CHECKS
     ]  # fmt: skip
-    return table(("check", "what is right", "needs", "otherwise it", "what to do"), rows)
+    return table(("check", "what is right", "needs", "otherwise it"), rows)
 
 
 def smoke_issues() -> str:
     """Return the issues of vLLM that the checks show."""
     rows = [
-        (id_, f"[#{one.number}]({one.url})", one.title, one.state, one.fixed_in or "not known")
+        (id_, f"[#{one.number}]({one.url})", one.title, one.fixed_in or one.state)
         for id_, known in KNOWN.items()
         for one in known
     ]  # fmt: skip
-    return table(("check", "vLLM", "what", "state", "fixed in"), rows)
+    return table(("check", "vLLM", "what", "fixed in, else state"), rows)
 
 
 def exit_codes() -> str:

@@ -23,7 +23,7 @@ OldId = Annotated[str, typer.Argument(metavar="PATCH", help="Id of a patch.", sh
 Tree = Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")]
 Release = Annotated[str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")]
 Folder = Annotated[
-    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped one.")
+    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones.")
 ]
 
 
