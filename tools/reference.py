@@ -412,7 +412,7 @@ def _thread(one: Upstream) -> str:
 
 
 def failures() -> str:
-    """Return every known failure of a start that is no bug with a patch: exit code, log, what it is, what to do."""
+    """Return every known failure of a start without those that a patch cures: exit code, log, cause, fix."""
     patched = {bug.patch for bug in bugs((data.PATCHES,))}
     return "\n".join(_failure(one) for one in (*known_failures(), KILLED) if one.finding.code not in patched)
 

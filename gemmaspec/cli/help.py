@@ -42,16 +42,16 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About("Start a profile and wait until it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
-    "down": About("Stop a started profile", ("down spark-31b-e2b", "down --all")),
+    "up": About("Start a server and wait until it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
+    "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
     "restart": About(
-        "Render a started profile again and restart it", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
+        "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
     ),
     "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
-    "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
-    "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
+    "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
     "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
-    "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
+    "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
@@ -73,11 +73,11 @@ ABOUT: Final[Mapping[str, About]] = {
         ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
     ),
     "watch": About(
-        "Watch running profiles for faults",
+        "Watch servers for faults",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
     ),
     "smoke": About(
-        "Check what a running profile answers",
+        "Check what a server answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),

@@ -55,7 +55,7 @@ def watch(
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Watch running stacks for faults.
+    """Watch servers for faults.
 
     Reports a draft whose tokens are no longer accepted or that is cut off after its window, speculation that costs
     more than it gives, an engine that hangs while /health is green, a server that has exited, and a restart loop.
