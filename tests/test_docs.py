@@ -17,7 +17,7 @@ import pytest
 import typer.main
 
 from gemmaspec import data
-from gemmaspec.cli.app import app
+from gemmaspec.cli.app import app, run
 from gemmaspec.lint.check import check
 from gemmaspec.lint.rule import as_text
 from gemmaspec.patching.patch import load_patches
@@ -28,7 +28,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(gemmaspec [^`\n]+)`")
-MOST_WORDS, MOST_OF_A_GUIDE = 50_000, 1_500
+MOST_WORDS, MOST_OF_A_GUIDE = 47_000, 1_500
+"""The goal is 45,000; pages that are generated grow with the commands and keys that they list."""
 SHIPPED = {name: load_profile(str(file)).profile for name, file in profile_names([data.PROFILES]).items()}
 UsageError: Any = typer.BadParameter.__base__
 """click's, under whichever name typer carries it."""
@@ -83,6 +84,49 @@ def test_a_command_of_a_page_is_one_that_gemmaspec_takes(one: Shown) -> None:
     for word in taken(one.line):
         if re.match(r"(spark2?|nvidia|tiny)-", word):
             assert word.removesuffix("-tuned") in SHIPPED
+
+
+ALONE = re.compile(
+    r"gemmaspec (fit \S|predict (?!.*--measured)|profile (list|show|lint|schema)|patch (list|show|explain)|smoke --list|config"
+    r"|status( [a-z-]+)?|render|tune .*--dry-run|export|watch --systemd)\b"
+)
+"""Commands that need neither server, network, Docker nor a file of the reader."""
+NOT_HERE = (
+    "mine",
+    "pair",
+    "bench",
+    "schema.json",
+    "--all-releases",
+    "--locked",
+    "--validate",
+    "--kubernetes",
+    "NAME",
+    "PROFILE",
+    "PATCH",
+    "…",
+)
+CODES = {"status": {0, 2}}
+"""Exit codes of what asks for a server that does not run; all others end with 0."""
+
+
+def runs_anywhere(line: str) -> bool:
+    """Return whether a command line needs nothing of its reader."""
+    return bool(ALONE.match(line)) and not any(word in line for word in NOT_HERE)
+
+
+@pytest.mark.parametrize("line", sorted({one.line for one in shown() if runs_anywhere(one.line)}))
+def test_a_command_of_a_page_that_needs_nothing_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "HOME": str(tmp_path),
+        "GEMMASPEC_STATE": str(tmp_path / "state"),
+        "HF_HUB_OFFLINE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)[1:]
+    assert run(words) in CODES.get(words[0], {0}), capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["gemmaspec lift x", "gemmaspec up x --no-such-option", "gemmaspec patch fly"])

@@ -218,7 +218,7 @@ def _keys(fields: Mapping[str, Any]) -> str:
 
 
 def _key(key: str, schema: Mapping[str, Any]) -> str:
-    kind = _kind(schema).removeprefix("text")
+    kind = "" if _kind(schema) == "text" else _kind(schema)
     facts = ", ".join(part for part in (kind, f"default {code(_default(schema))}" if _default(schema) else "") if part)
     return " ".join(f"- {code(key)}{f' ({facts})' if facts else ''}: {schema.get('description', '')}".split())
 
@@ -246,13 +246,16 @@ _WORDS: Final = {
     "integer": "number",
     "array": "list",
     "object": "map",
-    "boolean": "`true`, `false`",
+    "boolean": "`true`/`false`",
 }
+
+
+_NO_BOUND: Final = 2**31 - 1
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    found = [f"{sign}{schema[key]}" for key, sign in words.items() if key in schema]
+    found = [f"{sign}{schema[key]}" for key, sign in words.items() if schema.get(key, _NO_BOUND) < _NO_BOUND]
     return f" {' '.join(found)}" if found else ""
 
 
