@@ -134,7 +134,7 @@ def restart(
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
-    """Render a started profile again and start it, with the options that it was started with.
+    """Render a profile again and restart its server, with the options that it was started with.
 
     Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
     """
