@@ -25,7 +25,6 @@ RANKS: Final = _PACKAGE / "launcher" / "ranks.py"
 RANK_FACTS: Final = _PACKAGE / "launcher" / "rank_facts.py"
 LOOK: Final = _PACKAGE / "launcher" / "look.py"
 GPU_SPEED: Final = _PACKAGE / "launcher" / "gpu_speed.py"
-LIVE_K: Final = _PACKAGE / "launcher" / "live_k.py"
 SIDECAR: Final = {
     "__main__.py": _PACKAGE / "sidecar" / "__main__.py",
     **{

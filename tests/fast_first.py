@@ -20,7 +20,6 @@ LONGEST = (
     "test_tune_real",
     "test_watch_real",
     "test_fleet_real",
-    "test_live_k_real",
     "test_heads_real",
     "test_fit_real",
 )

@@ -94,6 +94,7 @@ NGRAM = ("draft=", "speculative={method: ngram, num_speculative_tokens: 3, promp
 SUFFIX = ("draft=", "speculative.num_speculative_tokens=", "speculative.method=suffix")
 """Without a number vLLM drafts up to suffix_decoding_max_tree_depth tokens, 24 by default."""
 SYNTHETIC = "speculative.rejection_sample_method=synthetic"
+TABLE = ("speculative.num_speculative_tokens=3", "speculative.k_by_requests={1: 3, 4: 2}")
 TRITON = "serve.attention_backend=TRITON_ATTN"
 BATCH = "serve.max_num_batched_tokens=2048"
 TEXT_ONLY = "serve.language_model_only=true"
@@ -362,12 +363,16 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "GS605": (case("0.23.0"), case("0.24.0")),
     "GS820": (
-        case("0.33.0", *MTP, "speculative.live_k=true"),
-        case("0.32.0", "machine=cpu", "speculative.live_k=true"),
+        case("0.31.0", *MTP, *TABLE),
+        case("0.32.0", *MTP, *TABLE),
     ),
     "GS821": (
-        case("0.32.0", *MTP, "speculative.live_k=true", "serve.max_num_seqs=2"),
-        case("0.32.0", *MTP, "speculative.live_k=true", "serve.max_num_seqs=3"),
+        case("0.32.0", *MTP, *TABLE, "serve.extra_args=['--data-parallel-size=2']"),
+        case("0.32.0", *MTP, *TABLE),
+    ),
+    "GS822": (
+        case("0.32.0", *MTP, *TABLE),
+        case("0.32.0", *MTP),
     ),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
     "GS502": (case("0.25.1"), case("0.26.0")),

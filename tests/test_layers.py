@@ -140,11 +140,6 @@ def test_what_runs_beside_vllm_imports_the_standard_library_alone(file: str) -> 
     assert used <= sys.stdlib_module_names
 
 
-def test_the_scheduler_that_vllm_loads_imports_the_standard_library_and_vllm_alone() -> None:
-    used = {name.split(".")[0] for name in imports(PACKAGE / "launcher" / "live_k.py")}
-    assert used <= {*sys.stdlib_module_names, "vllm"}
-
-
 def test_the_makers_of_tiny_models_import_nothing_of_gemmaspec_but_each_other() -> None:
     files = list((PACKAGE / "tiny").glob("*.py"))
     used = {name for file in files for name in imports(file) if name.startswith("gemmaspec")}

@@ -286,7 +286,7 @@ def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str
 @BESIDE
 @pytest.mark.real_docker
 @real.NO_DOCKER
-def test_the_watch_in_its_container_switches_a_dead_draft_off_and_says_what_it_cannot_do() -> None:
+def test_the_watch_in_its_container_names_a_dead_draft_and_says_what_it_cannot_do() -> None:
     """As somebody who is not root, on a root that cannot be written: patches have nowhere to go but the overlay."""
     gemmaspec("down", PROFILE)  # the port is the run's
     done = up("docker", *watch_beside.settings())
@@ -295,7 +295,7 @@ def test_the_watch_in_its_container_switches_a_dead_draft_off_and_says_what_it_c
     assert watch_beside.runs_as("vllm") == {"user": "1234:1234", "read_only": True, "without": None}
     try:
         watch_beside.watches_and_has_nothing_that_it_does_not_need()
-        watch_beside.switches_a_dead_draft_off()
+        watch_beside.names_a_dead_draft()
         watch_beside.names_a_hang_and_a_server_that_is_stopped()
     finally:
         assert gemmaspec("down", PROFILE).code == 0

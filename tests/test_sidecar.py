@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from gemmaspec import data, records
 from gemmaspec.cli.text import verdicts as text
 from gemmaspec.deploy import verdicts
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.launcher.live_k import LiveK, parse_control
 from gemmaspec.profile.load import load_profile
 from gemmaspec.sidecar import watcher as sidecar
 from gemmaspec.sidecar.settings import Settings, settings_from
@@ -32,7 +30,7 @@ from tests.fake_server import FakeServer, fake_server
 from tests.test_render import compose_config, needs_compose
 from tests.test_watch import Receiver, closing, counters, running
 
-LIVE = ("watch.container=true", "speculative.live_k=true", "watch.on_dead_draft=off", "watch.window_seconds=1")
+LIVE = ("watch.container=true", "watch.on_dead_draft=off", "watch.window_seconds=1")
 
 
 @pytest.fixture
@@ -69,29 +67,9 @@ def whats(lines: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
 
 def test_the_settings_of_a_stack_are_the_profile_s() -> None:
     found = rendered(*LIVE, "watch.hang_seconds=7", "serve.port=8123")
-    assert (found.stack, found.address, found.live_k) == ("tiny-cpu", "http://vllm:8123", True)
+    assert (found.stack, found.address) == ("tiny-cpu", "http://vllm:8123")
     assert (found.policy.on_dead_draft, found.policy.on_hang) == ("off", "report")
     assert (found.limits.window_s, found.limits.hang_s, found.limits.hang_without_power_s) == (1, 7, 7)
-    assert not rendered("watch.container=true").live_k
-
-
-def test_a_dead_draft_is_asked_off_and_the_server_s_counters_confirm_it(fake: FakeServer, tmp_path: Path) -> None:
-    one = beside(fake, tmp_path)
-    assert whats(looked(one, fake, times=4)) == [("begins", "dead draft"), ("asked", None)]
-    assert parse_control((tmp_path / "k.json").read_bytes(), most=4)[0] == 0
-    fake.metrics = counters(4000, 0) + b"vllm:generation_tokens_total 50\n"
-    (line,) = one.look()
-    assert line["what"] == "off"
-    assert "gemmaspec k tiny-cpu auto" in line["reason"]
-    assert one.last == "dead draft: k is 0"
-
-
-def test_a_server_that_drafts_on_is_said(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "_CONFIRM_S", -1)
-    one = beside(fake, tmp_path)
-    looked(one, fake, times=4)
-    fake.metrics = counters(9000, 0)
-    assert [line["what"] for line in one.look()] == ["failed"]
 
 
 @pytest.mark.parametrize("wish", ["restart", "off"])
@@ -99,7 +77,6 @@ def test_what_needs_a_restart_is_only_reported_with_the_reason(fake: FakeServer,
     one = beside(fake, tmp_path, "watch.container=true", f"watch.on_dead_draft={wish}")
     (line,) = looked(one, fake, times=4)
     assert "not restarted: a container cannot restart its server" in line["reason"]
-    assert not (tmp_path / "k.json").exists()
 
 
 def test_a_server_that_looks_idle_is_asked_for_a_token_once_in_its_patience(fake: FakeServer, tmp_path: Path) -> None:
@@ -229,21 +206,6 @@ def test_the_python_of_an_image_may_be_3_10() -> None:
         assert "import UTC" not in file.read_text(), file
 
 
-def test_k_of_a_watch_counts_from_the_server_s_start_on(tmp_path: Path) -> None:
-    host, watch = tmp_path / "k.json", tmp_path / "w.json"
-    watch.write_text('{"k": 0, "id": "old"}')
-    k = LiveK(str(host), str(tmp_path / "used"), started=4, watch=str(watch))
-    assert k.look() is None
-    watch.write_text('{"k": 0, "id": "newer"}')
-    assert k.look() == 0
-    host.write_text('{"k": 3, "id": "person"}')
-    assert k.look() == 3
-    assert k.look() is None
-    os.utime(watch, ns=(1, 1))
-    assert k.look() == 0
-    assert json.loads((tmp_path / "used").read_text())["id"] == "newer"
-
-
 @needs_compose
 @pytest.mark.parametrize("form", ["folder", "single-file"])
 def test_compose_gives_it_nothing_that_it_does_not_need(form: Any, tmp_path: Path) -> None:
@@ -260,9 +222,7 @@ def test_compose_gives_it_nothing_that_it_does_not_need(form: Any, tmp_path: Pat
     assert "ports" not in watch
     targets = {mount["target"]: mount.get("read_only", False) for mount in watch["volumes"]}
     assert targets == ({"/watch": True} if form == "folder" else {}) | {"/run/gemmaspec-watch": False}
-    shared = next(mount for mount in server["volumes"] if mount["target"] == "/run/gemmaspec-watch")
-    assert shared["read_only"] is True
-    assert server["environment"]["GEMMASPEC_LIVE_K_WATCH"] == "/run/gemmaspec-watch/k.json"
+    assert not [mount for mount in server["volumes"] if mount["target"] == "/run/gemmaspec-watch"]
     assert "docker.sock" not in (tmp_path / "compose.yaml").read_text()
 
 

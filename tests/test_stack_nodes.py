@@ -74,7 +74,6 @@ def test_a_head_keeps_its_own_size() -> None:
         ("serve.extra_args=[--headless]", "serve.extra_args.0: nodes: 2 already sets --headless"),
         ("serve.extra_args=[--node_rank=1]", "already sets --node-rank"),
         ("serve.extra_args=['-asc', '2']", "already sets --api-server-count"),
-        ("speculative.live_k=true", "speculative.live_k: works on one machine only"),
     ],
 )
 def test_what_does_not_go_with_several_machines(override: str, key: str) -> None:

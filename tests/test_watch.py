@@ -20,14 +20,13 @@ import platformdirs
 import pytest
 
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy import hooks, live_k, memory, speedless, stacks, verdicts, watch
+from gemmaspec.deploy import hooks, memory, speedless, stacks, verdicts, watch
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Watching
 from gemmaspec.deploy.watch import Watched, WatchLine, look
 from gemmaspec.engine.server import Server, State
-from gemmaspec.errors import ProfileError, StartFailed, TimedOut, UsageError
+from gemmaspec.errors import ProfileError, StartFailed, UsageError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
-from gemmaspec.live.live_k import InUse
 from gemmaspec.live.reaction import Policy, reaction
 from gemmaspec.live.sample import Sample
 from gemmaspec.profile.load import load_profile
@@ -132,27 +131,6 @@ def test_a_dead_draft_is_switched_off_once(one: Watched, fake: FakeServer) -> No
     assert [line.what for line in again] == ["begins"]
     assert "not restarted: the limit of 1 restarts" in again[0].reason
     assert len(restart.calls) == 1
-
-
-def test_with_live_k_a_dead_draft_is_switched_off_without_a_restart(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def change(name: str, wish: str, _: object) -> live_k.Changed:
-        asked.append((name, wish))
-        if len(asked) == 3:
-            raise TimedOut("it takes no step")
-        return live_k.Changed(name=name, before=4, now=InUse(started_k=4, k=0, id="", since=0.0), seconds=0.1)
-
-    monkeypatch.setattr(live_k, "change", change)
-    one.started = dataclasses.replace(one.started, server=dataclasses.replace(one.started.server, live_k=4))
-    restart = Restarts()
-    found = [line for _ in range(3) for line in read(one, fake, restart, times=4)]
-    assert [line.what for line in found] == ["begins", "off"] * 2 + ["begins", "failed"]
-    assert "k was 4 and is 0 now" in found[1].reason
-    assert asked == [(one.started.server.name, "off")] * 3
-    assert restart.calls == []
 
 
 def test_a_draft_that_works_is_left_alone(one: Watched, fake: FakeServer) -> None:

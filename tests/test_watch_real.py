@@ -20,8 +20,8 @@ import pytest
 from gemmaspec.engine import record
 from tests.docker_support import wait_for
 from tests.real import PROFILE, STATE, gemmaspec, up
-from tests.test_live_k_real import QUESTIONS, TOKENS, URL, Streamed, stream
-from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Load, Watching, clients, k_in_use
+from tests.streamed import QUESTIONS, TOKENS, URL, Streamed, stream
+from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Load, Watching, clients
 
 pytestmark = pytest.mark.real_process
 
@@ -40,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def server(place: Path) -> Iterator[None]:
     settings = {
-        "speculative.live_k": "true", "serve.max_num_seqs": CLIENTS, "watch.on_dead_draft": "off", "watch.window_seconds": WINDOW_S,
+        "serve.max_num_seqs": CLIENTS, "watch.on_dead_draft": "off", "watch.window_seconds": WINDOW_S,
         "watch.hang_seconds": HANG_S, "env.PYTHONPATH": place, "env.GEMMASPEC_TEST_SPOIL": place / "spoil",
     }  # fmt: skip
     done = up("process", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")))
@@ -82,12 +82,14 @@ def test_a_draft_that_dies_is_switched_off_and_no_request_is_lost(place: Path, w
         spoiled = time.monotonic()
         at, line = watch.until("begins", "dead draft")
         NOTICED["dead draft"] = at - spoiled
-        off, _ = watch.until("off")
-        NOTICED["k is 0"] = off - spoiled
         assert " 0 tokens accepted of" in f" {line['reason']}"
-        assert k_in_use() == 0
-        time.sleep(2)
+    off, _ = watch.until("off")
+    NOTICED["restarted without speculation"] = off - spoiled
     whole(loaded.answers, alone)
+    assert status() == ("ready", None)
+    assert stream(QUESTIONS[0]) == alone[QUESTIONS[0]]
+    (found,) = gemmaspec("status", PROFILE, "--json").json["stacks"]
+    assert not found["speculation"], "nothing is drafted any more"
 
 
 def stop_while_it_answers(loaded: Load) -> None:

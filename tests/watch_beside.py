@@ -12,8 +12,8 @@ from typing import Any
 
 from gemmaspec.sidecar.watcher import NO_PROCESS
 from tests.real import PROFILE, PROJECT, STATE, gemmaspec
-from tests.test_live_k_real import TOKENS
-from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients, k_in_use
+from tests.streamed import TOKENS
+from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients
 
 HOOK = STATE / "hook"
 """Where the server keeps its caches: a folder of this machine, in which a test can leave a file for it."""
@@ -28,7 +28,7 @@ def settings() -> tuple[str, ...]:
     (HOOK / "sitecustomize.py").write_text(SPOILER)
     wanted = {
         "container.user": "1234:1234", "caches.compile": HOOK, "env.PYTHONPATH": "/var/tmp",
-        "env.GEMMASPEC_TEST_SPOIL": "/var/tmp/spoil", "serve.max_num_seqs": CLIENTS, "speculative.live_k": "true",
+        "env.GEMMASPEC_TEST_SPOIL": "/var/tmp/spoil", "serve.max_num_seqs": CLIENTS,
         "watch.container": "true", "watch.on_dead_draft": "off", "watch.on_hang": "restart",
         "watch.window_seconds": WINDOW_S, "watch.hang_seconds": HANG_S,
     }  # fmt: skip
@@ -85,23 +85,18 @@ def followed() -> Iterator[Watching]:
         found.end()
 
 
-def switches_a_dead_draft_off() -> None:
-    """k=0 goes through the volume that both containers have, and no request is lost."""
-    assert k_in_use() == 4
+def names_a_dead_draft() -> None:
+    """The profile wants it off, which needs a restart; the watch says that it cannot do that, and no request is lost."""
     with followed() as log, clients(CLIENTS) as load:
         log.until("watches")
         time.sleep(2 * WINDOW_S)  # the first window is not judged
         (HOOK / "spoil").touch()
         began = time.monotonic()
-        named, _ = log.until("begins", "dead draft")
-        log.until("asked")
-        off, line = log.until("off")
-        noticed(dead_draft=named - began, k_is_0=off - began)
-        assert "tokens without drafts" in line["reason"]
-        assert k_in_use() == 0
-        time.sleep(2)
+        named, line = log.until("begins", "dead draft")
+        noticed(dead_draft=named - began)
+        assert line["reason"].endswith("not restarted: a container cannot restart its server")
     assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
-    wait_until_said("dead draft: k is 0")
+    wait_until_said("dead draft since ")
 
 
 def names_a_hang_and_a_server_that_is_stopped() -> None:

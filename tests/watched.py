@@ -15,8 +15,8 @@ from typing import Any
 
 from gemmaspec.deploy.verdicts import WATCH
 from tests.docker_support import wait_for
-from tests.real import PROFILE, STATE, environment, gemmaspec
-from tests.test_live_k_real import QUESTIONS, Streamed, stream
+from tests.real import PROFILE, STATE, environment
+from tests.streamed import QUESTIONS, Streamed, stream
 
 CLIENTS = 16
 WINDOW_S, HANG_S = 8, 3
@@ -133,8 +133,3 @@ def clients(count: int, *, lost: int = 0) -> Iterator[Load]:
         finally:
             load.over.set()
     assert len(load.lost()) == lost, load.lost()
-
-
-def k_in_use() -> int:
-    found: int = gemmaspec("k", PROFILE, "--json").json["k"]
-    return found

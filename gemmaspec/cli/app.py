@@ -28,7 +28,6 @@ _MODULES: Final[Mapping[str, str]] = {
     "wait": "wait",
     "logs": "logs",
     "connect": "connect",
-    "k": "k",
     "top": "top",
     "watch": "watch",
     "smoke": "smoke",

@@ -15,7 +15,7 @@ from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "First": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "switch", "wait", "logs", "connect", "k", "top", "watch", "compare", "export", "demo"),
+    "Run": ("restart", "switch", "wait", "logs", "connect", "top", "watch", "compare", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -54,7 +54,6 @@ ABOUT: Final[Mapping[str, About]] = {
     "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
     "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
-    "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
     "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),

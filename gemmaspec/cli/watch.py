@@ -63,9 +63,8 @@ def watch(
     What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and leaves the servers running.
 
     With `watch.container: true` in its profile a stack brings a small watch of its own, without root and without
-    Docker's socket. That one reports, posts to the webhook, and sets k to 0 in the running server (with
-    `speculative.live_k`). It cannot restart the server, run a hook, see that it has exited, or judge what needs step
-    times; this command can.
+    Docker's socket. That one reports and posts to the webhook. It cannot restart the server, run a hook, see that it
+    has exited, or judge what needs step times; this command can.
     """
     from gemmaspec.deploy import watch as use_case
 

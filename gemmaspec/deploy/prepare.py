@@ -23,7 +23,7 @@ from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack.build import Form, Stack, build_stack
 from gemmaspec.stack.nodes import rank_stacks
 from gemmaspec.stack.paths import container_paths, host_paths, is_local, on_host
-from gemmaspec.stack.serve import live_k, serve_command, served_model
+from gemmaspec.stack.serve import serve_command, served_model
 
 
 def prepare(
@@ -118,7 +118,6 @@ def _server(profile: Profile, **of_engine: object) -> Server:
         bind=profile.serve.bind,
         speculates=profile.speculative is not None,
         looks_up=profile.speculative is not None and profile.speculative.method in LOOK_UPS,
-        live_k=live_k(profile),
         watched=profile.watch.container and of_engine.get("image") is not None,
         needs_api_key="VLLM_API_KEY" in profile.pass_env,
         gpus=MACHINES[profile.machine].gpus,

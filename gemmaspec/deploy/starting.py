@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
+from gemmaspec.deploy import claims, knowngood, lock, stacks
 from gemmaspec.deploy.ahead import earlier_start, remember
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
@@ -205,7 +205,6 @@ def stop_replaced(start: Start, told: Told) -> None:
 def write(start: Start, told: Told) -> None:
     """Write the stack's files and its record."""
     told.doing("writing")
-    live_k.forget(start.server)
     stack_files.write_files(start.files, start.server.folder)
     stacks.save(start.started)
 
@@ -225,7 +224,7 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
     before = earlier_start(start.server.name, start.engine)
     ready = wait_ready(
         engine,
-        live_k.expected(start.started, engine) if start.joins else start.server,
+        start.server,
         timeout_s=timeout_s,
         on_phase=lambda phase, elapsed: told.phase(phase, elapsed, before.left(phase) if before else None),
         restarts=None if start.joins else 0,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gemmaspec.deploy import live_k, owner, speedless, stacks
+from gemmaspec.deploy import owner, speedless, stacks
 from gemmaspec.deploy.died import next_after, why_ended
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Last, hang_of, last_verdicts
@@ -19,7 +19,6 @@ from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile
 from gemmaspec.fleet.agree import same_as
-from gemmaspec.live.live_k import InUse
 from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.death import Death
@@ -70,7 +69,6 @@ class Status:
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
-    k: InUse | None = None
     """The k in use, where it can be changed while the server runs."""
     changed: tuple[ChangedFile, ...] = ()
     """Files that have changed since it started."""
@@ -239,7 +237,6 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         report=report,
         speedless=speedless.why_without(started),
         counters=_counters(started) if answers else None,
-        k=live_k.in_use(started.server, engine),
         changed=changed,
         problem=problem,
     )

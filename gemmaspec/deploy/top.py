@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from gemmaspec.deploy import live_k, stacks
+from gemmaspec.deploy import stacks
 from gemmaspec.deploy.groups import each_of
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import hang_of, last_verdicts
@@ -28,7 +28,6 @@ class _Watched:
     started: Started
     history: History = field(default_factory=History)
     report: dict[str, Any] | None = None
-    k: live_k.Reader = field(default_factory=live_k.Reader)
 
 
 class Top:
@@ -95,7 +94,6 @@ def _view(watched: _Watched) -> View:
         address=server.base_url,
         vllm=_version(watched.report),
         patches=_patches(watched.report),
-        k=_k(watched),
         hang=hang_of(watched.started, last_verdicts(watched.started)),
         sample=sample,
         now=watched.history.over(NOW_S),
@@ -117,11 +115,6 @@ def _report(started: Started) -> dict[str, Any] | None:
         return stacks.engine_of(started).report(started.server)
     except GemmaspecError:
         return None
-
-
-def _k(watched: _Watched) -> str | None:
-    found = watched.k.read(watched.started)
-    return f"{found.k} of {found.started_k}" if found else None
 
 
 def _version(report: dict[str, Any] | None) -> str | None:

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from typing import Final
 
-from gemmaspec.deploy import knowngood, live_k, owner, stacks
+from gemmaspec.deploy import knowngood, owner, stacks
 from gemmaspec.deploy.decide import decide
 from gemmaspec.deploy.died import next_after, why_ended
 from gemmaspec.deploy.observe import load_request, observe
@@ -37,7 +37,7 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     if state.status not in ("running", "restarting"):
         raise _not_running(started, state)
     left = max(1.0, timeout_s - (time.monotonic() - began))
-    ready = wait_ready(engine, live_k.expected(started, engine), timeout_s=left, on_phase=progress.phase)
+    ready = wait_ready(engine, started.server, timeout_s=left, on_phase=progress.phase)
     running = Running(started=started, ready=ready, report=engine.report(started.server), was_running=True)
     return _remembered(running, progress) if started.outcome == "starting" else running
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks, suspects
+from gemmaspec.deploy import groups, hooks, measurements, stacks, suspects
 from gemmaspec.deploy.groups import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
@@ -278,8 +278,7 @@ def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[W
             one.since[event.kind] = stacks.now()
         else:
             one.since.pop(event.kind, None)
-        live = one.started.server.live_k is not None
-        done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now(), live_k=live)
+        done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now())
         speed = suspects.of(one.started, event, one.engine) if event.begins else ()
         said = [event.reason, done.note, suspects.sentence(one.started.server.name, speed)]
         reason = "; ".join(part for part in said if part)
@@ -298,9 +297,6 @@ def _act(
     if done.action == "report":
         return
     speedless_first = suspects.leave_out(one.started, speed, f"{event.kind}: {event.reason}")
-    if done.action == "off" and not speedless_first and one.started.server.live_k is not None:
-        yield _undrafted(one, event)
-        return
     name = one.started.server.name
     if drains(event.kind):
         yield _line(one, "drained", fault=event.kind, reason=_drain(one))
@@ -320,19 +316,6 @@ def _act(
     one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
     one.faults, one.question = Faults(limits=one.faults.limits, reference=one.faults.reference), Question()
     yield _line(one, "off" if off else "restarted", reason=what if speedless_first else "")
-
-
-def _undrafted(one: Watched, event: Event) -> WatchLine:
-    """Switch speculation off in the running server; no request is lost."""
-    name = one.started.server.name
-    try:
-        done = live_k.change(name, "off", lambda _: None)
-    except GemmaspecError as error:
-        one.last = f"{event.kind}: k could not be changed"
-        return _line(one, "failed", reason=error.message)
-    one.last = f"{event.kind}: k is 0"
-    one.faults, one.since = Faults(limits=one.faults.limits, reference=one.faults.reference), {}
-    return _line(one, "off", reason=f"k was {done.before} and is 0 now; to draft again: gemmaspec k {name} auto")
 
 
 def _drain(one: Watched) -> str:

@@ -10,7 +10,6 @@ from gemmaspec.launcher.launch import (
     FILE_LIMIT,
     FITS,
     LEFT_OUT,
-    LIVE_K_CONTROL,
     FileEdit,
     FileResult,
     Found,
@@ -46,7 +45,6 @@ from gemmaspec.launcher.launch import (
     tree_digest,
     vllm_version,
 )
-from gemmaspec.launcher.launch import LIVE_K as LIVE_K_FILE
 from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
 from gemmaspec.launcher.launch import ORIGINS as ORIGINS_FILE
@@ -70,8 +68,6 @@ __all__ = [
     "FILE_LIMIT",
     "FITS",
     "LEFT_OUT",
-    "LIVE_K_CONTROL",
-    "LIVE_K_FILE",
     "NOT_PYTHON",
     "ORIGINS_FILE",
     "OVERLAY_MARKER",

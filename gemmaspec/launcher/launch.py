@@ -96,9 +96,6 @@ ORIGINS = "origins.py"  # beside this file: where the server would import the pa
 # Beside this file: what answers origins.py, and what runs inside vLLM.
 ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
 RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
-LIVE_K = "live_k.py"  # beside this file: the scheduler of a plan with live_k
-LIVE_K_MODULE = "gemmaspec_live_k"
-LIVE_K_CONTROL = "k.json"  # beside this file: the k that is asked for; in the run folder: the k in use
 
 
 class LaunchError(Exception):
@@ -317,12 +314,10 @@ class Plan:
     patches: tuple[Patch, ...]
     sha256: str
     drift: str = "warn"
-    live_k: str = ""
     """sha256 of the scheduler that goes with it; "" when k stays as it was started."""
 
     def __post_init__(self) -> None:
         """Require unique ids, because they identify the patches."""
-        check(not self.live_k or DIGEST.fullmatch(self.live_k), "live_k is not a sha256")
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
         purposes = [patch.purpose for patch in self.patches]
@@ -1927,31 +1922,6 @@ def link_compiled(source: Path, target: Path, patched: set[str]) -> None:
             (target / name).symlink_to(source / name)
 
 
-def carry_live_k(plan: Plan, run_dir: Path) -> Path | None:
-    """Put the plan's scheduler into the run folder; return the folder for PYTHONPATH, None without one.
-
-    LaunchError(2) when it is not the file that was rendered, LaunchError(4) when it is missing.
-    """
-    modules, used = run_dir / "modules", run_dir / LIVE_K_CONTROL
-    remove(modules)
-    remove(used)  # what it says is always of the last start
-    if not plan.live_k:
-        return None
-    folder = Path(__file__).absolute().parent
-    try:
-        data = read_plain(folder / LIVE_K, FILE_LIMIT + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise LaunchError(4, f"cannot read {folder / LIVE_K}: {why}; render the stack again") from None
-    if sha256(data) != plan.live_k:
-        raise LaunchError(2, f"{folder / LIVE_K} was changed after it was rendered (sha256); render the stack again")
-    modules.mkdir(mode=0o755)
-    (modules / f"{LIVE_K_MODULE}.py").write_bytes(data)
-    os.environ["GEMMASPEC_LIVE_K"] = str(folder / LIVE_K_CONTROL)
-    os.environ["GEMMASPEC_LIVE_K_USED"] = str(used)
-    return modules
-
-
 # Attestation: whether what runs is what was patched
 
 
@@ -2449,10 +2419,6 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     attested = carry_attestation(options.run_dir, package, overlay, results, changed)
     if attested.folder:
         front.insert(1 if overlay else 0, str(attested.folder))
-    modules = carry_live_k(plan, options.run_dir)
-    if modules:
-        front.append(str(modules))
-        say(f"k can be changed while it runs: {LIVE_K} has the plan's sha256")
     program, environment = program_of(command), environment_of([*front, *pythonpath])
     if row := attested.ask(program, command, environment):
         report["attestation"] = row

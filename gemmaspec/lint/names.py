@@ -141,7 +141,7 @@ def given_twice(subject: Subject) -> Iterator[Issue]:
 
 def _speculative(subject: Subject) -> dict[str, object]:
     spec = subject.profile.speculative
-    return spec.model_dump(exclude_none=True, exclude={"live_k"}) if spec else {}
+    return spec.model_dump(exclude_none=True, exclude={"k_by_requests"}) if spec else {}
 
 
 def _variables(subject: Subject) -> Iterator[str]:

@@ -28,8 +28,6 @@ class View:
     vllm: str | None = None
     patches: tuple[str, ...] = ()
     """Patches that the running server reports as in place."""
-    k: str | None = None
-    """The k that the server was told to use, where it can be changed while it runs."""
     sample: Sample | None = None
     now: Window | None = None
     """The last seconds."""
@@ -68,8 +66,6 @@ def rows(views: Sequence[View]) -> Iterator[tuple[str, list[str]]]:
     yield "acceptance length", [_both(one, lambda w: _number(w.acceptance_length, "{:.2f}")) for one in views]
     yield "by position", [_both(one, lambda w: bars(w.by_position) or _UNKNOWN) for one in views]
     yield "k in use", [_both(one, lambda w: _number(w.k, "{:.1f}")) for one in views]
-    if any(one.k for one in views):
-        yield "k as set", [one.k or _UNKNOWN for one in views]
     yield (
         "drafted, accepted/s",
         [_both(one, lambda w: f"{w.drafted_per_second:.1f}, {w.accepted_per_second:.1f}") for one in views],
@@ -127,7 +123,6 @@ def _view_json(view: View) -> dict[str, Any]:
         "hang": view.hang or None,
         "vllm": view.vllm,
         "patches": list(view.patches),
-        "k": view.k,
         "gauges": gauges,
         "now": dataclasses.asdict(view.now) if view.now else None,
         "lately": dataclasses.asdict(view.lately) if view.lately else None,

@@ -31,16 +31,13 @@ class Reaction:
     note: str = ""
 
 
-def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: float, live_k: bool = False) -> Reaction:
-    """Return what to do about an event. `restarts` are the times, in seconds, of those that `watch` has done.
-
-    With `live_k` speculation is switched off without a restart, and so without their bound.
-    """
+def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: float) -> Reaction:
+    """Return what to do about an event. `restarts` are the times, in seconds, of those that `watch` has done."""
     if not event.begins:
         return Reaction(action="report")
     wished = _wish(event.kind, policy)
     lately = sum(now - one < HOUR_S for one in restarts)
-    if wished == "report" or (wished == "off" and live_k) or lately < policy.most_restarts_per_hour:
+    if wished == "report" or lately < policy.most_restarts_per_hour:
         return Reaction(action=wished)
     return Reaction(action="report", note=f"not restarted: the limit of {lately} restarts per hour is reached")
 

@@ -23,13 +23,11 @@ def compile_plan(
     *,
     speed: Mapping[str, Sequence[Measured]] | None = None,
     drift: str = "warn",
-    live_k: str = "",
 ) -> dict[str, Any]:
     """Return the plan of a profile: its patches in the order given, required ones first, and what it requires.
 
     `speed` are the patches for speed, last, each with where it was shown to pay.
 
-    `live_k` is the sha256 of the scheduler that goes with the plan; "" when k stays as it was started.
     The same input gives the same plan, byte for byte. Raise PatchError for an unknown patch (with the most similar id),
     a patch that is listed twice, and a requirement that the launcher cannot compare.
     """
@@ -51,8 +49,6 @@ def compile_plan(
         "requires": [dataclasses.asdict(need) for need in requires],
         "patches": [patch_entry(patches[name], required=name in required, where=speed.get(name, ())) for name in names],
     }
-    if live_k:
-        plan["live_k"] = live_k
     plan["sha256"] = launcher.plan_digest(plan)
     try:
         launcher.parse_plan(plan)

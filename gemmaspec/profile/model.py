@@ -194,8 +194,7 @@ class Watch(Section):
     """What `gemmaspec watch` does when a running server goes wrong. It always reports; it acts only if told to."""
 
     on_dead_draft: Literal["report", "off", "restart"] = "report"
-    """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it. With
-    `speculative.live_k` `off` needs no restart."""
+    """Drafted tokens are no longer accepted: `off` restarts without speculation, `restart` with it."""
     on_slower: Literal["report", "off"] = "report"
     """Speculation costs more than it gives, by step times that `bench --save-measured` has kept."""
     on_hang: Literal["report", "restart"] = "report"
@@ -209,8 +208,8 @@ class Watch(Section):
     hang_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
     """After how long without a token a server hangs; default: 60, and 300 where the GPU's power is unknown."""
     container: StrictBool = False
-    """Run a small watch as a second container of the stack, without root and without Docker's socket. It reports and,
-    with `speculative.live_k`, sets k to 0; it cannot restart the server. The process engine ignores it."""
+    """Run a small watch as a second container of the stack, without root and without Docker's socket. It reports and
+    cannot restart the server. The process engine ignores it."""
     hook: list[Word] = []
     """A command to run for each event, as a list of arguments; it reads the event as JSON from standard input."""
     webhook: Webhook | None = None

@@ -120,6 +120,19 @@ def _pairing(profile: Profile) -> Iterator[Mistake]:
         yield Mistake(("speculative",), "num_speculative_tokens is missing")
 
 
+def _k_by_requests(profile: Profile) -> Iterator[Mistake]:
+    spec = profile.speculative
+    table = spec.k_by_requests if spec else None
+    if not spec or table is None:
+        return
+    path = ("speculative", "k_by_requests")
+    if not table.get(1):
+        yield Mistake(path, "needs an entry for 1 request that drafts at least 1 token")
+    elif max(table.values()) != spec.num_speculative_tokens:
+        why = f"its largest value is {max(table.values())}, and num_speculative_tokens must be the same"
+        yield Mistake(path, why, ("speculative", "num_speculative_tokens"))
+
+
 def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
     spec = profile.speculative
     if not spec:
@@ -202,8 +215,6 @@ def _nodes(profile: Profile) -> Iterator[Mistake]:
             f"is {profile.nodes}, and the parallel sizes need {gpus} GPUs, which is not the same number on each machine"
         )
         yield Mistake(("nodes",), why, ("serve", "tensor_parallel_size"))
-    if profile.speculative and profile.speculative.live_k:
-        yield Mistake(("speculative", "live_k"), "works on one machine only", ("nodes",))
     for name in profile.env:
         if name in OF_EACH_MACHINE:
             yield Mistake(("env", name), "differs on each machine and follows from fleet.yaml; remove it", ("nodes",))
@@ -234,6 +245,7 @@ def _replicas(profile: Profile) -> Iterator[Mistake]:
 _RULES: Final[tuple[Callable[[Profile], Iterator[Mistake]], ...]] = (
     _machine,
     _pairing,
+    _k_by_requests,
     _fields_of_method,
     _draft_parallelism,
     _lookup,

@@ -11,7 +11,7 @@ LOOK_UPS: Final = frozenset({"ngram", "suffix"})
 
 
 class Speculative(Section):
-    """How target and draft speculate; field names, but for `live_k`, are keys of vLLM's SpeculativeConfig."""
+    """How target and draft speculate; field names, but for `k_by_requests`, are keys of vLLM's SpeculativeConfig."""
 
     method: Literal["draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]
     """draft_model: an E2B or E4B. eagle3, mtp, dflash, dspark: heads trained for the target. ngram, suffix: no draft.
@@ -21,9 +21,10 @@ class Speculative(Section):
     """
     num_speculative_tokens: Positive | None = None
     """Tokens drafted before each step of the target; more of them pay off on slower memory."""
-    live_k: StrictBool | None = None
-    """Let `gemmaspec k` change num_speculative_tokens in the running server, down to 0. Not a key of vLLM's: the
-    launcher carries a scheduler for it, and lint says where it works."""
+    k_by_requests: dict[Positive, Annotated[Int, Field(ge=0)]] | None = None
+    """Tokens to draft by the number of running requests: {1: 6, 4: 3, 8: 2} drafts 6 for up to 3 requests, 3 for 4 to 7
+    and 2 from 8 on. It begins at 1, and its largest value is num_speculative_tokens. Rendered as vLLM's
+    num_speculative_tokens_per_batch_size; lint says where that works."""
     draft_tensor_parallel_size: Positive | None = None
     """GPUs that the draft is spread over: 1, or as many as the target's."""
     max_model_len: Positive | None = None
@@ -82,3 +83,13 @@ class Speculative(Section):
     """With suffix: number of drafted tokens, as a multiple of the matched length."""
     suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
     """With suffix: minimum probability of a drafted token."""
+
+    @property
+    def k_table(self) -> list[list[int]]:
+        """The same as vLLM takes it: first and last number of requests, and k; the last row holds for all above it.
+
+        Source: vllm/v1/spec_decode/dynamic/utils.py, 0.24.0-0.33.0.
+        """
+        rows = sorted((self.k_by_requests or {}).items())
+        ends = [start - 1 for start, _ in rows[1:]] + [start for start, _ in rows[-1:]]
+        return [[start, end, k] for (start, k), end in zip(rows, ends, strict=True)]

@@ -18,8 +18,6 @@ class Settings:
     """The server on the stack's own network, such as http://vllm:8000."""
     model: str
     """The name under which it is served."""
-    live_k: bool
-    """Whether k can be changed while the server runs."""
     policy: Policy = field(default_factory=Policy)
     limits: Limits = field(default_factory=Limits)
     webhook: str | None = None
@@ -36,7 +34,6 @@ def settings_from(text: str) -> Settings:
         stack=found["stack"],
         address=found["address"],
         model=found["model"],
-        live_k=found["live_k"],
         webhook=wish.pop("webhook"),
         policy=Policy(**wish),
         limits=limits,

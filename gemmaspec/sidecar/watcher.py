@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ from typing import Any, Final
 
 from gemmaspec.live.faults import Event, Faults
 from gemmaspec.live.reaction import reaction
-from gemmaspec.live.sample import Sample
-from gemmaspec.live.window import restarted
 from gemmaspec.sidecar.asking import NoReading, ask, post, read
 from gemmaspec.sidecar.question import Question
 from gemmaspec.sidecar.settings import Settings, settings_from
@@ -29,8 +26,7 @@ from gemmaspec.webhooks import webhook
 
 SETTINGS: Final = Path("/watch/settings.json")
 SHARED: Final = Path("/run/gemmaspec-watch")
-"""A folder in memory that the server's container sees too, and cannot write."""
-CONTROL: Final = "k.json"
+"""A folder in memory."""
 VERDICT: Final = "watch.json"
 WEBHOOK: Final = "GEMMASPEC_WEBHOOK"
 INTERVAL_S: Final = 1.0
@@ -39,10 +35,6 @@ NO_PROCESS: Final = "gone (needs Docker, which gemmaspec watch on the host has)"
 _GONE_AFTER: Final = 3
 """Consecutive failed readings before the server is called unreachable."""
 _KEEP_EVERY_S: Final = 10.0
-_ENOUGH_TOKENS: Final = 5
-"""Tokens between two readings, none of them drafted: a prompt that is read gives one without a draft."""
-_CONFIRM_S: Final = 20.0
-"""After so long with tokens and drafts, the server has not taken k=0."""
 
 
 @dataclass(kw_only=True)
@@ -59,10 +51,8 @@ class Watcher:
     """When each fault that is active began, in seconds since 1970."""
     last: str = ""
     failures: int = 0
-    before: Sample | None = None
-    """The last reading; None before the first one, while the server still starts."""
-    asked: float | None = None
-    """When k=0 was asked for, by the monotonic clock; None when the server has confirmed it."""
+    has_answered: bool = False
+    """False while the server still starts."""
     kept_at: float = 0.0
 
     def look(self) -> Iterator[dict[str, Any]]:
@@ -81,18 +71,17 @@ class Watcher:
             sample = read(self.settings.address, key=self.key)
         except NoReading as error:
             self.failures += 1
-            if self.failures == _GONE_AFTER and self.before:
+            if self.failures == _GONE_AFTER and self.has_answered:
                 yield from self._begins("unreachable", str(error))
             return
         if "unreachable" in self.since:
             yield from self._ends("unreachable", "the server answers again")
         self.failures = 0
-        yield from self._confirm(sample)
         for event in self.faults.add(sample, asked=self.question.waits):
             yield from self._told(event)
         if self.faults.silent():
             self.question.ask(self._ask, every_s=self.settings.limits.patience(None))
-        self.before = sample
+        self.has_answered = True
 
     def _ask(self) -> None:
         ask(self.settings.address, self.settings.model, key=self.key)
@@ -102,41 +91,10 @@ class Watcher:
         if not event.begins:
             yield from self._ends(kind, event.reason)
             return
-        wish = reaction(event, self.settings.policy, restarts=(), now=0.0, live_k=self.settings.live_k).action
-        switches_off = wish == "off" and self.settings.live_k
-        note = "" if wish == "report" or switches_off else "; not restarted: a container cannot restart its server"
+        wish = reaction(event, self.settings.policy, restarts=(), now=0.0).action
+        note = "" if wish == "report" else "; not restarted: a container cannot restart its server"
         self.last = f"{kind}{note}" if note else self.last
         yield from self._begins(kind, f"{event.reason}{note}")
-        if switches_off:
-            yield self._off(kind)
-
-    def _off(self, kind: str) -> dict[str, Any]:
-        """Ask for k=0; the server takes it with its next step, and loses no request."""
-        try:
-            _replace(self.shared / CONTROL, {"k": 0, "id": secrets.token_hex(8)})
-        except OSError as error:
-            self.last = f"{kind}: k could not be changed"
-            return self.line("failed", reason=f"cannot ask for k=0: {error.strerror}")
-        self.asked = time.monotonic()
-        self.last = f"{kind}: k=0 was asked for"
-        self.faults, self.since = Faults(limits=self.settings.limits), {}
-        return self.line("asked", reason="k is to be 0 from the next step on")
-
-    def _confirm(self, now: Sample) -> Iterator[dict[str, Any]]:
-        """Say whether the server has taken k=0: it makes tokens, and drafts none."""
-        before, asked = self.before, self.asked
-        if asked is None or before is None:
-            return
-        if restarted(before, now):
-            self.asked = None
-        elif now.generation_tokens >= before.generation_tokens + _ENOUGH_TOKENS and now.drafts == before.drafts:
-            self.asked = None
-            self.last = self.last.replace("k=0 was asked for", "k is 0")
-            again = f"gemmaspec k {self.settings.stack} auto"
-            yield self.line("off", reason=f"tokens without drafts: k is 0; to draft again: {again}")
-        elif now.drafts > before.drafts and time.monotonic() - asked > _CONFIRM_S:
-            self.asked = None
-            yield self.line("failed", reason=f"the server still drafts {_CONFIRM_S:.0f} s after k=0 was asked for")
 
     def _begins(self, kind: str, reason: str) -> Iterator[dict[str, Any]]:
         self.since[kind] = time.time()
@@ -198,8 +156,8 @@ def watcher(settings: Settings, environment: Mapping[str, str]) -> Watcher:
 def _said(one: Watcher) -> str:
     """Return what it may do, for the first line of its log."""
     wishes = ", ".join(f"{key} {value}" for key, value in dataclasses.asdict(one.settings.policy).items())
-    can = "can set k to 0" if one.settings.live_k else "can only report"
-    return f"{one.settings.address}; {can}; not judged: {NO_REFERENCE}, {NO_PROCESS}; the profile wants {wishes}"
+    unjudged = f"{NO_REFERENCE}, {NO_PROCESS}"
+    return f"{one.settings.address}; can only report; not judged: {unjudged}; the profile wants {wishes}"
 
 
 def main(arguments: Sequence[str] = ()) -> int:

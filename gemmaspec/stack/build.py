@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.launcher import ATTEST_FILES, LIVE_K_FILE, ORIGINS_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
+from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -20,7 +19,7 @@ from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
-from gemmaspec.stack.serve import live_k, speculative_config
+from gemmaspec.stack.serve import speculative_config
 from gemmaspec.stack.speed import speed_choice
 from gemmaspec.stack.watching import WATCH_FILES, watch_files
 
@@ -34,7 +33,7 @@ OWN_TEMPLATE: Final = "gemma4"
 
 STACK_FILES: Final = (
     *("compose.yaml", "plan.json", "launch.py", ORIGINS_FILE, *ATTEST_FILES),
-    *(RANKS_FILE, RANK_FACTS_FILE, PROBE_FILE, LIVE_K_FILE),
+    *(RANKS_FILE, RANK_FACTS_FILE, PROBE_FILE),
     *(SPECULATIVE_FILE, TEMPLATE_FILE),
     *WATCH_FILES,
 )
@@ -75,7 +74,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     if profile.watch.container:
         _refuse_watch_elsewhere(loaded, form)
-        files |= watch_files(profile, live_k=bool(live_k(profile)))
+        files |= watch_files(profile)
     compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
     return Stack(
         profile=profile,
@@ -95,8 +94,6 @@ def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]
         files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")
     if form != "process":
         files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
-    if live_k(profile):
-        files[LIVE_K_FILE] = data.LIVE_K.read_text(encoding="utf-8")
     config = speculative_config(profile, paths or container_paths(profile))
     if config:
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
@@ -133,7 +130,6 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
         patches,
         speed=speed_choice(profile, patches).taken,
         drift=profile.patches.drift,
-        live_k=hashlib.sha256(data.LIVE_K.read_bytes()).hexdigest() if live_k(profile) else "",
     )
 
 

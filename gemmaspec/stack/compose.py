@@ -16,7 +16,7 @@ from gemmaspec.profile.replica import bound_environment
 from gemmaspec.stack import watching
 from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
 from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
-from gemmaspec.stack.serve import live_k, serve_command, served_model
+from gemmaspec.stack.serve import serve_command, served_model
 
 if TYPE_CHECKING:
     import jinja2
@@ -111,7 +111,6 @@ def compose_yaml(
             **CACHE_ENVIRONMENT,
             **profile.env,
             **bound_environment(profile),
-            **_watched(profile),
             **(seat.environment if seat else {}),
         },
         pass_env=[name for name in passed if name not in _settled(profile)],
@@ -224,11 +223,6 @@ def _inline(file: str, text: str) -> InlineFile:
         target=f"/{file}" if own else f"{IN_CONTAINER}/{file}",
         text=text,
     )
-
-
-def _watched(profile: Profile) -> dict[str, str]:
-    """Return what tells the server where the watch of its stack asks for a k."""
-    return {watching.CONTROL_VARIABLE: watching.CONTROL} if profile.watch.container and live_k(profile) else {}
 
 
 def _watch(profile: Profile) -> dict[str, Any] | None:

@@ -12,8 +12,6 @@ from gemmaspec.profile.model import Profile, Serve
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.stack.paths import Paths, is_local
 
-LIVE_K_SCHEDULER: Final = "gemmaspec_live_k.scheduler"
-"""What `--scheduler-cls` names for a profile with live_k: launcher/live_k.py, as the launcher carries it."""
 _UNLOGGED: Final = "--disable-access-log-for-endpoints"
 _UNLOGGED_IN: Final = ">=0.19.0"
 """vLLM 0.19.0 has the flag, and it changes nothing else (get_uvicorn_log_config in vllm/entrypoints, to 0.33.0)."""
@@ -27,7 +25,6 @@ def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
         *_model_flags(profile),
         *_serve_flags(profile.serve),
         *_chat_flags(profile, paths),
-        *(("--scheduler-cls", LIVE_K_SCHEDULER) if live_k(profile) else ()),
         *_log_flags(profile),
         *profile.serve.extra_args,
     )
@@ -42,18 +39,10 @@ def speculative_config(profile: Profile, paths: Paths) -> dict[str, Any] | None:
     if profile.draft:
         config["model"] = paths.draft
         config |= {"revision": profile.draft.revision, "quantization": profile.draft.quantization}
-    config |= spec.model_dump(exclude={"method", "live_k"})
-    if started := live_k(profile):
-        # Every k once, as on the H200 where this was measured: vLLM captures decode graphs for these and no others.
-        rows = range(started + 1)
-        config["num_speculative_tokens_per_batch_size"] = [[row + 1, row + 1, started - row] for row in rows]
+    config |= spec.model_dump(exclude={"method", "k_by_requests"})
+    if spec.k_by_requests:
+        config["num_speculative_tokens_per_batch_size"] = spec.k_table
     return {key: value for key, value in config.items() if value is not None}
-
-
-def live_k(profile: Profile) -> int | None:
-    """Return the k that a server starts with whose k can be changed while it runs; None for any other server."""
-    spec = profile.speculative
-    return spec.num_speculative_tokens if spec and spec.live_k else None
 
 
 def served_model(profile: Profile, paths: Paths) -> str:

@@ -16,10 +16,8 @@ FOLDER: Final = "watch"
 IN_CONTAINER: Final = "/watch"
 SERVICE: Final = "watch"
 SHARED: Final = "/run/gemmaspec-watch"
-"""What the watch writes, in memory: the k that it asks for, and what it knows. The server can only read it."""
-CONTROL: Final = f"{SHARED}/k.json"
+"""What the watch writes, in memory: what it knows."""
 VERDICT: Final = f"{SHARED}/watch.json"
-CONTROL_VARIABLE: Final = "GEMMASPEC_LIVE_K_WATCH"
 WEBHOOK: Final = "GEMMASPEC_WEBHOOK"
 USER: Final = 65534
 """uid and gid of the watch: nobody, whoever the server is."""
@@ -28,14 +26,13 @@ MODULES: Final = {f"{FOLDER}/{name}": file for name, file in data.SIDECAR.items(
 WATCH_FILES: Final = (SETTINGS, *MODULES)
 
 
-def watch_files(profile: Profile, *, live_k: bool) -> Mapping[str, str]:
+def watch_files(profile: Profile) -> Mapping[str, str]:
     """Return the files of the watch of a profile, by name."""
     settings = {
         "schema": 1,
         "stack": profile.name,
         "address": f"http://vllm:{profile.serve.port}",
         "model": served_model(profile, container_paths(profile)),
-        "live_k": live_k,
         "watch": profile.watch.model_dump(exclude={"container", "hook"}),
     }
     modules = {name: file.read_text(encoding="utf-8") for name, file in MODULES.items()}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import replicas, table, verdicts
-from gemmaspec.cli.text.k import sentence
 from gemmaspec.cli.text.stack import report_lines
 from gemmaspec.cli.text.verdicts import ago
 
@@ -65,7 +64,7 @@ def _row(one: Status) -> tuple[str, ...]:
 
 
 def _drafts(one: Status) -> str:
-    if not one.started.server.speculates or (one.k and one.k.k == 0):
+    if not one.started.server.speculates:
         return "off"
     length = one.counters.acceptance_length if one.counters and one.counters.drafts else None
     return f"{length:.2f}" if length is not None else "-"
@@ -112,8 +111,6 @@ def _node(node: NodeStatus) -> str:
 
 def _drafting(one: Status) -> None:
     counters = one.counters
-    if one.k:
-        output.told(f"  k         {sentence(one.k)}")
     if counters and counters.drafts:
         accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
         output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
@@ -142,7 +139,6 @@ def _document(one: Status) -> dict[str, Any]:
         "model": server.model or None,
         "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
-        "live_k": dataclasses.asdict(one.k) if one.k else None,
         "report": one.report,
         "without_speed_patches": one.speedless or None,
         "nodes": [
