@@ -42,21 +42,21 @@ def doctor(
     hosts: Annotated[
         bool,
         typer.Option(
-            "--hosts", help="Check the machines of fleet.yaml, and print the file as they describe themselves."
+            "--fleet", help="Check the machines of fleet.yaml, and print the file as they describe themselves."
         ),
     ] = False,
     json: options.Json = False,
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
 
-    Exit code 4 if it cannot start. With --hosts and a PROFILE, a container of its image runs on each machine for a
+    Exit code 4 if it cannot start. With --fleet and a PROFILE, a container of its image runs on each machine for a
     moment, because only it can see the machine's network, RDMA devices, models and disk.
     """
     if hosts:
         if engine or speed:
             raise UsageError(
-                "--engine and --speed cannot be used with --hosts, because they check this machine only",
-                hint="gemmaspec doctor --hosts",
+                "--engine and --speed cannot be used with --fleet, because they check this machine only",
+                hint="gemmaspec doctor --fleet",
             )
         _hosts(profile, set_ or (), as_json=json)
         return

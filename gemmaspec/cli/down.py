@@ -17,12 +17,12 @@ def add_to(app: typer.Typer) -> None:
 
 def down(
     name: options.OptionalStack = None,
-    every: Annotated[bool, typer.Option("--all", help="Stop every started profile.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Stop a started profile, or the router and all replicas of one. Keeps its files, caches and models."""
+    """Stop a server, or the router and all replicas of one. Keeps its files, caches and models."""
     if bool(name) == every:
-        raise UsageError("name a started profile, or use --all", hint="gemmaspec status")
+        raise UsageError("name a server, or use --all", hint="gemmaspec status")
     if name:
         was_running = _down(name)
         if json:

@@ -37,7 +37,7 @@ def lint(
     release: Annotated[
         str | None,
         typer.Option(
-            "--for",
+            "--release",
             metavar="RELEASE",
             help="Check against another vLLM release, for example before an upgrade.",
             autocompletion=complete_release,
@@ -45,7 +45,7 @@ def lint(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Include the shipped profiles and findings inherited from them.")
+        bool, typer.Option("--shipped", help="Include the shipped profiles and findings inherited from them.")
     ] = False,
     models: Annotated[
         bool,
@@ -115,7 +115,7 @@ def _tell(found: Sequence[Linted]) -> None:
     left_out = sum(one.inherited for one in found)
     if left_out:
         output.progress(
-            f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --all"
+            f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --shipped"
         )
     output.progress(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {summary}")
 

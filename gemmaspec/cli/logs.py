@@ -28,7 +28,7 @@ def logs(
         int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines.")
     ] = None,
 ) -> None:
-    """Print the log of a started profile since its last start; with replicas, of each after its name."""
+    """Print the log of a server since its last start; with replicas, of each after its name."""
     from gemmaspec.deploy import logs as use_case
     from gemmaspec.deploy.groups import is_group
 

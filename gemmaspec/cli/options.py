@@ -127,14 +127,14 @@ Prompts = Annotated[
 Stack = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="Name of a started profile.", autocompletion=complete_stack, show_default=False
+        metavar="NAME", help="Name of a server: its profile's.", autocompletion=complete_stack, show_default=False
     ),
 ]
 OptionalStack = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help="Name of a started profile.",
+        help="Name of a server: its profile's.",
         autocompletion=complete_stack,
         show_default=False,
     ),
@@ -143,7 +143,7 @@ Stacks = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME]...",
-        help="Names of started profiles. [default: all]",
+        help="Names of servers. [default: all]",
         autocompletion=complete_stack,
         show_default=False,
     ),

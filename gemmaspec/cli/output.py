@@ -20,6 +20,9 @@ _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 _COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
 """A line's first column, and the two blanks or more that end it."""
 
+_COMMAND: Final = re.compile(r"(.*\b(?:try|next|run): +|\s*ask +)(\S.*)")
+"""A line that ends in a command to copy."""
+
 
 def data(text: str) -> None:
     """Print the command's result on standard output, unwrapped."""
@@ -46,13 +49,20 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Return `text` with long lines broken at blanks, never inside a word or a path.
+    """Return `text` with long lines broken at blanks, never inside a word, a path or a command to copy.
 
     Continuation lines are indented to the line's second column if it has one (after two blanks), else by two more.
     """
-    if width is None:
-        return text
-    return "\n".join(_fitted(line, width) for line in text.split("\n"))
+    return "\n".join(_copied(line) or (_fitted(line, width) if width else line) for line in text.split("\n"))
+
+
+def _copied(line: str) -> str | None:
+    """Return a line with a command to copy: never wrapped, and its comment on a line of its own; None for others."""
+    found = _COMMAND.match(line)
+    if not found:
+        return None
+    command, _, comment = found[2].partition("    # ")
+    return f"{found[1]}{command}\n{' ' * len(found[1])}# {comment}" if comment else line
 
 
 def _fitted(line: str, width: int) -> str:

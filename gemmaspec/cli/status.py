@@ -22,7 +22,7 @@ def status(
     ] = False,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
+        typer.Option("--namespace", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -48,7 +48,7 @@ def status(
         return
     if namespace:
         raise UsageError(
-            "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes -n {namespace}"
+            "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes --namespace {namespace}"
         )
     groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
     found = replicas_status(name) if name and groups else use_case(name)

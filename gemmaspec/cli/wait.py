@@ -14,7 +14,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:
-    """Wait until a started profile has drafted, verified and answered, whoever started it.
+    """Wait until a server has drafted, verified and answered, whoever started it.
 
     With the NAME of a profile that has replicas, waits for each of them; the router must run too.
     Exit code 0 if it has, 6 if it does not run or its start failed, 7 if it takes too long. Stops nothing.

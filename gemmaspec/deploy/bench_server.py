@@ -166,8 +166,11 @@ class Servers:
         """Stop what this run has started."""
         self._arm = self._server = None
         if self._started:
+            name = self._loaded.profile.name
             with contextlib.suppress(GemmaspecError):
-                down(self._loaded.profile.name)
+                if stacks.look(stacks.find(name)).status == "running":
+                    self._progress.note(f"stopping {name}")
+                down(name)
             if self._before:
                 stacks.save(dataclasses.replace(self._before, outcome="stopped"))
             self._started = False

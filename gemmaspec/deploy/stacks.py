@@ -22,8 +22,8 @@ RECORD: Final = "record.json"
 FAILED_LOG: Final = "failed.log"
 """The log of a start that failed, in the stack's folder."""
 
-Outcome = Literal["starting", "ready", "failed", "stopped"]
-"""The outcome of the last start, as its command recorded it."""
+Outcome = Literal["starting", "ready", "failed", "interrupted", "stopped"]
+"""The outcome of the last start, as its command recorded it; interrupted: by Ctrl-C, SIGTERM or `down`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,14 @@ class Started(Options):
         return Options.of(self, hosts=tuple(node.host for node in self.server.nodes))
 
     @property
+    def was_undone(self) -> bool:
+        """Whether its start failed or was interrupted, and was stopped."""
+        return self.outcome in ("failed", "interrupted")
+
+    @property
     def last_good_options(self) -> Options:
-        """The options for the next restart; after a failed start, those of the start before it."""
-        return self.before if self.outcome == "failed" and self.before else self.options
+        """The options for the next restart; after a start that was undone, those of the start before it."""
+        return self.before if self.was_undone and self.before else self.options
 
 
 def stack_folder(name: str) -> Path:
@@ -164,7 +169,7 @@ def look(started: Started, engine: Engine | None = None) -> State:
     try:
         return (engine or engine_of(started)).state(started.server)
     except GemmaspecError as error:
-        if started.outcome in ("stopped", "failed") and not started.server.nodes:
+        if (started.was_undone or started.outcome == "stopped") and not started.server.nodes:
             return State(status="absent", detail=f"{started.outcome} by gemmaspec; {error.message}")
         return State(status="unknown", detail=error.message, hint=error.hint)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gemmaspec.deploy import speedless, stacks, tuned
+from gemmaspec.deploy.ahead import ahead
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.observe import as_written, load_request, observe
@@ -43,7 +44,7 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
         told = Told(progress=progress, owner=owner)
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
-        told.note(f"engine {start.why}")
+        _say_ahead(start, told)
         started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
         _say_tuned(loaded, start, told)
         return started
@@ -83,7 +84,7 @@ def _start(
 ) -> Running:
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
-    told.note(f"engine {start.why}")
+    _say_ahead(start, told)
     _say_speedless(request, loaded, told)
     timeout_s = request.timeout_s
     way_back = _way_back(told, timeout_s=timeout_s)
@@ -96,6 +97,17 @@ def _start(
     if not request.to_measure:
         _say_tuned(loaded, start, told)
     return running
+
+
+def _say_ahead(start: Start, told: Told) -> None:
+    """Say what runs it, what is downloaded and built first, and about how long it takes."""
+    told.note(f"engine {start.why}")
+    if start.joins or start.to_measure:
+        return
+    before = ahead(start)
+    for part in before.parts:
+        told.note(f"{part.verb} {part}")
+    told.note(f"time  {before.time()}")
 
 
 def _say_speedless(request: UpRequest, loaded: Loaded, told: Told) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,11 +12,15 @@ from gemmaspec import records
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.live.faults import FaultKind
 from gemmaspec.smoke.row import Verdict
 from gemmaspec.stack.watching import SERVICE, VERDICT
 
 SMOKE: Final = "smoke.json"
 WATCH: Final = "watch.json"
+_SILENT_S: Final = 30.0
+"""After so many seconds, and five of its intervals, without a look `watch` is taken to have ended."""
+_DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,16 @@ class Watching:
     """Seconds between two looks."""
     attested: str = ""
     """Whether the processes run the patched functions, such as "attested in 3 processes"; empty without patches."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether `watch` still looks."""
+        return time.time() - self.at <= max(_SILENT_S, 5 * self.interval)
+
+    @property
+    def hangs_since(self) -> float | None:
+        """When the server began to hang, in seconds since 1970; None if it does not, or `watch` has ended."""
+        return self.active.get(str(FaultKind.HANGS)) if self.looks else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +79,16 @@ def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
         beside=beside,
         beside_log=("docker", "compose", "-p", started.server.project, "logs", SERVICE) if asks and not beside else (),
     )
+
+
+def hang_of(started: Started, last: Last) -> str:
+    """Return since when this start of the server hangs, as a `watch` that still looks has found; '' if none has."""
+    found = [one.hangs_since for one in (last.watch, last.beside) if one]
+    since = min((at for at in found if at is not None and at >= (started.since or 0)), default=None)
+    if since is None:
+        return ""
+    form = "%H:%M:%S" if time.time() - since < _DAY_S else "%Y-%m-%d %H:%M:%S"
+    return f"hangs since {time.strftime(form, time.localtime(since))}, as watch has found"
 
 
 def _beside(started: Started, engine: Engine) -> Watching | None:

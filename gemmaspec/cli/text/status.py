@@ -48,7 +48,9 @@ def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool,
 def _row(one: Status) -> tuple[str, ...]:
     started = one.started
     own = "" if started.profile == started.server.name else started.profile
-    changed = "files have changed since the start" if one.changed else one.why or one.problem
+    cause = one.cause.why if one.cause else ""
+    said = "; ".join(part for part in (one.why, cause) if part) or one.problem
+    changed = "files have changed since the start" if one.changed else said
     port = str(started.server.port or "-")
     return (
         started.server.name,
@@ -76,6 +78,10 @@ def _whole(one: Status) -> None:
     detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
     word = output.coloured(one.word, _COLOURS[one.word])
     output.told(f"{server.name} is {word}{why}  ({one.started.engine}{detail}{since})")
+    if one.cause and one.cause.why:
+        output.told(f"  cause     {one.cause.why}")
+    if one.cause and one.cause.fix:
+        output.told(f"  fix       {one.cause.fix}")
     if one.running:
         output.told(f"  address   {server.base_url}/v1   model {server.model}")
         if one.problem:
@@ -90,6 +96,8 @@ def _whole(one: Status) -> None:
         output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
     for line in verdicts.lines(one.last):
         output.told(line)
+    if one.cause:
+        output.told(f"  log       gemmaspec logs {server.name}")
     if one.next:
         output.told(f"  next      {one.next}")
 
@@ -122,6 +130,8 @@ def _document(one: Status) -> dict[str, Any]:
         "status": one.state.status,
         "state": one.word,
         "why": one.why or None,
+        "cause": one.cause.why if one.cause and one.cause.why else None,
+        "fix": one.cause.fix if one.cause else None,
         "since": one.since,
         "next": one.next,
         "exit_code": one.state.exit_code,
