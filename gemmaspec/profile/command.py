@@ -89,7 +89,7 @@ def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Comma
 
 def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
     """Return what the words of a command line give; `flags` are those of the vLLM that it is for."""
-    return Command(tuple(_extra(words, flags)))
+    return _extra(words, flags)
 
 
 def compile_of(profile: Profile) -> str:
