@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -171,6 +172,17 @@ def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
 def test_the_launcher_exports_what_the_host_uses_and_no_more() -> None:
     text = "\n".join(file.read_text() for file in FILES if file.parent.name != "launcher")
     assert [name for name in launcher.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for types alone and imports inside functions count too."""
+    names = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in FILES}
+    graph: dict[str, set[str]] = {}
+    for name, file in names.items():
+        taken = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+        graph[name] = {f"{node.module}.{alias.name}" for node in taken for alias in node.names} & set(names)
+        graph[name] |= {node.module or "" for node in taken} & set(names)
+    assert tuple(graphlib.TopologicalSorter(graph).static_order())
 
 
 MOST_LINES = 50
