@@ -12,7 +12,7 @@ from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.nodes import Rank, rank_stacks
+from gemmaspec.stack.nodes import rank_stacks
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
 _COPIES: Final = (
@@ -22,18 +22,15 @@ _COPIES: Final = (
 """Files of a stack that are copies of the project's own."""
 
 
-def ranks_of(nodes: int) -> list[Rank]:
+def hosts_of(nodes: int) -> list[Host]:
     """Return hosts for a profile with `nodes` machines: DGX Sparks with one cable, as NVIDIA's playbook names them."""
     return [
-        Rank(
-            rank=rank,
-            machine=Host(
-                name=f"spark-{rank + 1}",
-                docker=f"spark-{rank + 1}",
-                address=f"192.168.100.{10 + rank}",
-                interface="enp1s0f1np1",
-                hca=("rocep1s0f1", "roceP2p1s0f1"),
-            ),
+        Host(
+            name=f"spark-{rank + 1}",
+            docker=f"spark-{rank + 1}",
+            address=f"192.168.100.{10 + rank}",
+            interface="enp1s0f1np1",
+            hca=("rocep1s0f1", "roceP2p1s0f1"),
         )
         for rank in range(nodes)
     ]
@@ -45,7 +42,7 @@ def golden_files(loaded: Loaded) -> Mapping[str, str]:
     if nodes == 1:
         found = dict(build_stack(loaded, form="folder").files)
     else:
-        stacks = rank_stacks(loaded, ranks_of(nodes))
+        stacks = rank_stacks(loaded, hosts_of(nodes))
         found = {f"{host}/{name}": text for host, stack in stacks.items() for name, text in stack.files.items()}
     return {name: text for name, text in found.items() if name.rpartition("/")[2] not in _COPIES}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -166,3 +167,31 @@ def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
 def test_the_launcher_exports_what_the_host_uses_and_no_more() -> None:
     text = "\n".join(file.read_text() for file in FILES if file.parent.name != "launcher")
     assert [name for name in launcher.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for types alone and imports inside functions count too."""
+    names = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in FILES}
+    graph: dict[str, set[str]] = {}
+    for name, file in names.items():
+        taken = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+        graph[name] = {f"{node.module}.{alias.name}" for node in taken for alias in node.names} & set(names)
+        graph[name] |= {node.module or "" for node in taken} & set(names)
+    assert tuple(graphlib.TopologicalSorter(graph).static_order())
+
+
+MOST_LINES = 50
+MOST_PARAMETERS = 12
+
+
+def test_a_function_is_short_and_takes_few_parameters() -> None:
+    """Signatures and docstrings do not count as lines; the parameters of a command are its options."""
+    for file in FILES:
+        for node in ast.walk(tree_of(file)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            body = node.body[1:] if ast.get_docstring(node) and node.body[1:] else node.body
+            assert (node.end_lineno or 0) - body[0].lineno < MOST_LINES, f"{file}: {node.name}"
+            if file.parent != PACKAGE / "cli":
+                parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                assert len(parameters) <= MOST_PARAMETERS, f"{file}: {node.name}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gemmaspec.carry.verify import PatchOnTree
+from gemmaspec.carry.patchset import PatchOnTree
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text import matrix
 from gemmaspec.launcher import launch

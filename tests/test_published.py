@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
+from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import NOT_RECORDED, checkpoint_of, shipped, shipped_for
+from gemmaspec.checkpoint.sizes import SIZES, UNIFIED, size_called
 from gemmaspec.checkpoint.stored import parameters
 from gemmaspec.cli.app import run
 from gemmaspec.fit.machine import GIB
@@ -165,3 +167,20 @@ def test_lint_with_models_answers_without_a_network_and_says_so(capsys: pytest.C
 def test_inspect_answers_without_a_network_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", "spark-31b-e2b", "--offline"]) == 0
     assert "that ship with gemmaspec (revision not recorded)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_the_name_of_a_size_says_is_what_its_config_says(size: str) -> None:
+    own, text, whole = SIZES[size], configs.text_of(size), configs.config(size)
+    assert own.context == text["max_position_embeddings"]
+    assert own.window == text["sliding_window"]
+    assert own.shares_kv == bool(text["num_kv_shared_layers"])
+    assert own.experts == text["enable_moe_block"]
+    assert own.unified == (whole["architectures"] == [UNIFIED])
+    assert size_called(f"someone/gemma-4-{size}-it-NVFP4") is own
+
+
+def test_a_size_that_nobody_published_is_not_known() -> None:
+    assert set(SIZES) == set(json.loads((configs.DATA / "configs.json").read_text())["texts"])
+    assert size_called("google/gemma-4-62B-it") is None
+    assert size_called("google/gemma-3-12b-it") is None

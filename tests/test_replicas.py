@@ -24,8 +24,8 @@ from gemmaspec.deploy.replicas import _ensure_cores
 from gemmaspec.errors import EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.replica import bound_environment, devices_of, replica_of, router_of
+from gemmaspec.profile.load import Loaded, load_profile, replica_of
+from gemmaspec.profile.replica import bound_environment, devices_of, router_of
 from gemmaspec.profile.router import RouterKind
 from gemmaspec.runtime.router import _MARKER, router_program, vllm_router_dir
 from gemmaspec.stack.build import build_stack, profile_plan

@@ -18,19 +18,19 @@ from gemmaspec.launcher.rank_facts import arguments_of
 from gemmaspec.launcher.ranks import place_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.nodes import Rank, rank_paths, rank_stacks
+from gemmaspec.stack.nodes import rank_paths, rank_stacks
 from gemmaspec.stack.serve import serve_command
-from tests.golden_stacks import ranks_of
+from tests.golden_stacks import hosts_of
 from tests.test_render import compose_config, needs_compose
 
 NAME = "spark-31b-e2b"
 PER_HOST = {"VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"}
 
 
-def services(*sets: str, ranks: list[Rank] | None = None, name: str = NAME) -> list[dict[str, Any]]:
+def services(*sets: str, ranks: list[Host] | None = None, name: str = NAME) -> list[dict[str, Any]]:
     """The service of each host, in the order of the ranks."""
     loaded = load_profile(name, overrides=("nodes=2", *sets))
-    stacks = rank_stacks(loaded, ranks or ranks_of(2))
+    stacks = rank_stacks(loaded, ranks or hosts_of(2))
     return [yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"] for stack in stacks.values()]
 
 
@@ -102,7 +102,7 @@ def test_the_launcher_finds_its_place_in_the_command() -> None:
 
 
 def test_every_host_expects_the_plan_that_was_rendered() -> None:
-    stacks = rank_stacks(load_profile(NAME, overrides=["nodes=2"]), ranks_of(2))
+    stacks = rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2))
     plans = {stack.files["plan.json"] for stack in stacks.values()}
     plan = json.loads(plans.pop())["sha256"]
     assert not plans
@@ -133,7 +133,7 @@ def test_the_machines_network_devices_and_memory() -> None:
 
 
 def test_without_rdma_devices_a_container_has_no_more_rights() -> None:
-    ranks = [rank(rank=n, name=f"h{n}", address=f"10.0.0.{n + 1}") for n in range(2)]
+    ranks = [host_with(name=f"h{n}", address=f"10.0.0.{n + 1}") for n in range(2)]
     for one in services(ranks=ranks):
         assert not {"cap_add", "devices", "ulimits"} & set(one)
         assert "NCCL_IB_HCA" not in one["environment"]
@@ -160,7 +160,7 @@ def test_a_profile_may_choose_the_bounds() -> None:
 
 def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
     loaded = load_profile("tiny-cpu")
-    alone = rank(name="far")
+    alone = host_with(name="far")
     (stack,) = rank_stacks(loaded, [alone]).values()
     usual = yaml.safe_load(build_stack(loaded, form="folder").files["compose.yaml"])["services"]["vllm"]
     one = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]
@@ -171,7 +171,7 @@ def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
 @needs_compose
 @pytest.mark.parametrize("hca", [(), ("rocep1s0f1",)])
 def test_docker_compose_accepts_every_host(hca: tuple[str, ...], tmp_path: Path) -> None:
-    ranks = [rank(rank=n, name=f"h{n}", address=f"fd00::{n + 1}", hca=hca) for n in range(2)]
+    ranks = [host_with(name=f"h{n}", address=f"fd00::{n + 1}", hca=hca) for n in range(2)]
     loaded = load_profile(NAME, overrides=["nodes=2"])
     for host, stack in rank_stacks(loaded, ranks).items():
         (tmp_path / host).mkdir()
@@ -185,14 +185,13 @@ def test_docker_compose_accepts_every_host(hca: tuple[str, ...], tmp_path: Path)
 GOOD: dict[str, Any] = {"name": "spark-1", "docker": "spark-1", "address": "10.0.0.1", "interface": "eth0", "hca": ()}
 
 
-def rank(*, rank: int = 0, **more: Any) -> Rank:
-    return Rank(rank=rank, machine=Host(**{**GOOD, **more}))
+def host_with(**more: Any) -> Host:
+    return Host(**{**GOOD, **more})
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"rank": -1},
         *({"name": host} for host in ("", "../up", "a/b", "-x", "a b", "x" * 64, "a..b", "ü", "a\n", "$(id)", "Spark")),
         *({"address": one} for one in ("", "spark-1", "0.0.0.0", "::", "224.0.0.1", "10.0.0.1/24", "fe80::1%eth0")),
         *(
@@ -202,10 +201,11 @@ def rank(*, rank: int = 0, **more: Any) -> Rank:
         *({"hca": (one,)} for one in ("", "a,b", "=x", "^x", "mlx5_0:x", "a b", "mlx5_0\n")),
     ],
 )
-def test_a_hostile_rank_is_refused(wrong: dict[str, Any]) -> None:
-    rank()
+def test_a_hostile_host_is_refused(wrong: dict[str, Any]) -> None:
+    loaded = load_profile("tiny-cpu")
+    rank_stacks(loaded, [host_with()])
     with pytest.raises(UsageError):
-        rank(**wrong)
+        rank_stacks(loaded, [host_with(**wrong)])
 
 
 @pytest.mark.parametrize(("key", "value"), [("interface", "_x"), ("interface", "eth0@if2"), ("address", "127.0.0.1")])
@@ -214,7 +214,7 @@ def test_a_rank_takes_what_fleet_yaml_takes_and_nothing_else(key: str, value: st
     answers = []
     makers: tuple[Callable[[], object], ...] = (
         lambda: parse_fleet(json.dumps({"hosts": {"spark-1": host}}), file="fleet.yaml"),
-        lambda: rank(**host),
+        lambda: rank_stacks(load_profile("tiny-cpu"), [host_with(**host)]),
     )
     for make in makers:
         try:
@@ -226,8 +226,8 @@ def test_a_rank_takes_what_fleet_yaml_takes_and_nothing_else(key: str, value: st
     assert answers[0] == answers[1]
 
 
-def other(**more: Any) -> Rank:
-    return rank(**{"rank": 1, "name": "spark-2", "address": "10.0.0.2", **more})
+def other(**more: Any) -> Host:
+    return host_with(**{"name": "spark-2", "address": "10.0.0.2", **more})
 
 
 @pytest.mark.parametrize(
@@ -235,13 +235,12 @@ def other(**more: Any) -> Rank:
     [
         (other(name="spark-1"), "the host spark-1 is given twice"),
         (other(address="10.0.0.1"), "the address 10.0.0.1 is given twice"),
-        (other(rank=2), "the ranks of the hosts are [0, 2]"),
         (other(hca=("mlx5_0",)), "only some hosts have RDMA devices"),
         (None, "has nodes: 2, and 1 hosts are given"),
     ],
 )
-def test_ranks_that_do_not_fit_each_other_are_refused(second: Rank | None, says: str) -> None:
-    ranks = [rank(), *([second] if second else [])]
+def test_ranks_that_do_not_fit_each_other_are_refused(second: Host | None, says: str) -> None:
+    ranks = [host_with(), *([second] if second else [])]
     with pytest.raises(UsageError) as caught:
         rank_stacks(load_profile(NAME, overrides=["nodes=2"]), ranks)
     assert says in caught.value.message
@@ -250,9 +249,9 @@ def test_ranks_that_do_not_fit_each_other_are_refused(second: Rank | None, says:
 @pytest.mark.parametrize("port", [29501, 29502])
 def test_a_port_that_the_ranks_use_is_refused(port: int) -> None:
     with pytest.raises(ProfileError, match=f"serve.port: is {port}"):
-        rank_stacks(load_profile(NAME, overrides=["nodes=2", f"serve.port={port}"]), ranks_of(2))
+        rank_stacks(load_profile(NAME, overrides=["nodes=2", f"serve.port={port}"]), hosts_of(2))
     with pytest.raises(UsageError):
-        rank_stacks(load_profile(NAME, overrides=["nodes=2"]), ranks_of(2), master_port=65535)
+        rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2), master_port=65535)
 
 
 def test_without_hosts_a_server_on_several_machines_is_not_rendered(capsys: pytest.CaptureFixture[str]) -> None:

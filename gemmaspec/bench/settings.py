@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.errors import UsageError
+from gemmaspec.profile.engines import EngineName
 from gemmaspec.profile.model import Profile
 
 
@@ -20,7 +21,7 @@ class Settings:
 
     profile: str
     overrides: tuple[str, ...]
-    engine: Literal["docker", "process"] | None
+    engine: EngineName | None
     running: bool
     """Whether to measure a server that already runs, and start none."""
     url: str | None

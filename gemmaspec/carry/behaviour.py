@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gemmaspec import launcher
-from gemmaspec.carry.patchset import PatchSet
-from gemmaspec.carry.verify import PatchOnTree
+from gemmaspec.carry.patchset import PatchOnTree, PatchSet
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.behaviour import Behaviour

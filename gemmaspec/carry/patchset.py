@@ -1,4 +1,4 @@
-"""The patches of a command: loaded ones, and invalid ones with the reason."""
+"""The patches of a command: loaded ones, and invalid ones with the reason; and one of them on one tree."""
 
 from __future__ import annotations
 
@@ -8,9 +8,31 @@ from pathlib import Path
 
 from gemmaspec import data, launcher
 from gemmaspec.errors import PatchError, UsageError
+from gemmaspec.patching.decide import Verdict
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import unknown_patch
+from gemmaspec.trees.tree import TreeSource
 from gemmaspec.trees.verdicts import Judge, judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchOnTree:
+    """One patch on one tree."""
+
+    place: TreeSource
+    vllm: str
+    verdict: Verdict
+    required: bool
+
+    @property
+    def breaks(self) -> bool:
+        """Whether a server that requires the patch would not start."""
+        return self.required and not self.verdict.fits
+
+    @property
+    def drifts(self) -> bool:
+        """Whether a required patch would be applied to a function that no known release has."""
+        return self.required and self.verdict.state == "drifted"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Literal
 from gemmaspec import launcher
 from gemmaspec.carry.merging import find_base, merges
 from gemmaspec.carry.newvariant import diffs_of
-from gemmaspec.carry.patchset import PatchSet, load_set
+from gemmaspec.carry.patchset import PatchOnTree, PatchSet, load_set
 from gemmaspec.carry.releasenames import Names, compare
 from gemmaspec.carry.shipped import shipped
-from gemmaspec.carry.verify import PatchOnTree, decide_tree
+from gemmaspec.carry.verify import decide_tree
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.finding import Finding
 from gemmaspec.patching.patch import Patch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmaspec import data, launcher
-from gemmaspec.carry.patchset import PatchSet, load_set
+from gemmaspec.carry.patchset import PatchOnTree, PatchSet, load_set
 from gemmaspec.carry.shipped import is_required, shipped_images
 from gemmaspec.deploy import stacks
 from gemmaspec.engine.choose import seats
@@ -44,26 +44,6 @@ class VerifyRequest:
     def names_no_tree(self) -> bool:
         """Whether the request leaves the choice of trees to gemmaspec."""
         return not (self.releases or self.all_releases or self.images or self.trees or self.running)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatchOnTree:
-    """One patch on one tree."""
-
-    place: TreeSource
-    vllm: str
-    verdict: Verdict
-    required: bool
-
-    @property
-    def breaks(self) -> bool:
-        """Whether a server that requires the patch would not start."""
-        return self.required and not self.verdict.fits
-
-    @property
-    def drifts(self) -> bool:
-        """Whether a required patch would be applied to a function that no known release has."""
-        return self.required and self.verdict.state == "drifted"
 
 
 @dataclass(kw_only=True)

@@ -51,7 +51,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "config": "config",
     "gc": "gc",
 }
-"""Command → module of gemmaspec.cli that registers it, in the order of the help text."""
+"""Command → module of gemmaspec.cli with the function of its name, or with the group; in the order of the help text."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -78,7 +78,13 @@ class _OnDemand(help_.CommandGroup):
 @functools.cache
 def _built(module: str) -> Mapping[str, Any]:
     part = help_.Commands()
-    importlib.import_module(f"gemmaspec.cli.{module}").add_to(part)
+    loaded = importlib.import_module(f"gemmaspec.cli.{module}")
+    if hasattr(loaded, "add_to"):  # a group
+        loaded.add_to(part)
+    else:
+        for name, own in _MODULES.items():
+            if own == module:
+                part.command(name)(getattr(loaded, name))
     return typer.main.get_group(part).commands
 
 

@@ -16,11 +16,6 @@ from gemmaspec.errors import StartFailed, UsageError
 FORMATS = ("table", "llama-bench")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("bench")(bench)
-
-
 def bench(
     context_: typer.Context,
     profile: options.OptionalProfile = None,

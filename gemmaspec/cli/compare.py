@@ -12,11 +12,6 @@ from gemmaspec.cli import options, output
 from gemmaspec.errors import UsageError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("compare")(compare)
-
-
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Result of bench: its folder or its result.json.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Result to compare with A.")],

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import typer
-
 from gemmaspec.cli import options, output
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("config")(config)
 
 
 def config(json: options.Json = False) -> None:

@@ -10,11 +10,6 @@ import typer
 from gemmaspec.cli import options, output
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("connect")(connect)
-
-
 def complete_client(incomplete: str) -> list[str]:
     """Return the clients that begin with what was typed."""
     from gemmaspec.deploy.connect import CLIENTS

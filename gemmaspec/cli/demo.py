@@ -9,11 +9,6 @@ import typer
 from gemmaspec.cli import options
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("demo")(demo)
-
-
 def demo(
     engine: options.Engine = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the server running.")] = False,

@@ -9,11 +9,6 @@ import typer
 from gemmaspec.cli import options, output
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("diff")(diff)
-
-
 def diff(profile: options.Profile, set_: options.Set = None, json: options.Json = False) -> None:
     """Show what a restart would change in the files, command and image of the running server.
 

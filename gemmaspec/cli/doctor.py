@@ -27,11 +27,6 @@ OptionalProfile = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     profile: OptionalProfile = None,
     engine: options.Engine = None,

@@ -10,11 +10,6 @@ from gemmaspec.cli import options, output
 from gemmaspec.errors import GemmaspecError, UsageError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("down")(down)
-
-
 def down(
     name: options.OptionalStack = None,
     every: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,

@@ -10,11 +10,6 @@ import typer
 from gemmaspec.cli import options, output
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("explain")(explain)
-
-
 def explain(
     words: Annotated[
         list[str] | None,

@@ -11,11 +11,6 @@ from gemmaspec.cli import options, output
 from gemmaspec.errors import UsageError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("fit")(fit)
-
-
 def complete_machine(incomplete: str) -> list[str]:
     """Return the names of machines, and `here`."""
     from gemmaspec.profile.machines import MACHINES

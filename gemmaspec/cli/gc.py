@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.gc import Garbage
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("gc")(gc)
-
-
 def gc(
     runtimes: Annotated[bool, typer.Option("--runtimes", help="Unused runtimes.")] = False,
     known_good: Annotated[

@@ -9,11 +9,6 @@ import typer
 from gemmaspec.cli import options
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("inspect")(inspect)
-
-
 def inspect(
     target: Annotated[
         str,

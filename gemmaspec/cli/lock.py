@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import typer
-
 from gemmaspec.cli import options, output
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("lock")(lock)
 
 
 def lock(profile: options.Profile, engine: options.Engine = None, json: options.Json = False) -> None:

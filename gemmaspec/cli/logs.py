@@ -11,11 +11,6 @@ from gemmaspec.cli.interrupt import told_of_replicas, told_on_interrupt
 from gemmaspec.errors import UsageError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("logs")(logs)
-
-
 def logs(
     name: options.Stack,
     follow: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,6 +98,14 @@ def complete_good(incomplete: str) -> list[str]:
     return sorted((id_ for id_ in ids if id_.startswith(incomplete)), reverse=True)
 
 
+def complete_patch(incomplete: str) -> list[str]:
+    """Return the ids of patches that begin with what was typed."""
+    from gemmaspec import data
+
+    names = {file.parent.name for folder in data.patch_folders() for file in folder.glob("*/patch.yaml")}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
 Profile = Annotated[
     str,
     typer.Argument(
@@ -177,6 +186,18 @@ Engine = Annotated[
         help="Use this engine instead of choosing one.",
         autocompletion=lambda: ["docker", "process"],
     ),
+]
+
+# of commands about patches
+PatchIds = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATCH", help="Ids of patches. [default: all]", autocompletion=complete_patch, show_default=False
+    ),
+]
+PatchFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones. Repeatable."),
 ]
 
 # of commands that measure

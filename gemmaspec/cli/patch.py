@@ -10,27 +10,9 @@ import typer
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import options, output, patch_carry
 
-
-def _complete(incomplete: str) -> list[str]:
-    from gemmaspec import data
-
-    names = {file.parent.name for folder in data.patch_folders() for file in folder.glob("*/patch.yaml")}
-    return sorted(name for name in names if name.startswith(incomplete))
-
-
 PatchId = Annotated[
     str,
-    typer.Argument(metavar="PATCH", help="Id of a patch.", autocompletion=_complete, show_default=False),
-]
-PatchIds = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PATCH", help="Ids of patches. [default: all]", autocompletion=_complete, show_default=False
-    ),
-]
-Folders = Annotated[
-    list[Path] | None,
-    typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones. Repeatable."),
+    typer.Argument(metavar="PATCH", help="Id of a patch.", autocompletion=options.complete_patch, show_default=False),
 ]
 Refresh = Annotated[
     bool, typer.Option("--refresh", help="Fetch the list of releases again even if it was fetched today.")
@@ -51,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="patch")
 
 
-def list_(folders: Folders = None, json: options.Json = False) -> None:
+def list_(folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """List the patches with their releases and the shipped profiles that need them."""
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
@@ -60,7 +42,7 @@ def list_(folders: Folders = None, json: options.Json = False) -> None:
     text.listing(patches, as_json=json)
 
 
-def show(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
+def show(patch: PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """Print a patch: its metadata and its diffs."""
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
@@ -68,7 +50,7 @@ def show(patch: PatchId, folders: Folders = None, json: options.Json = False) ->
     text.show(load_set((patch,), folders or ()), patch, as_json=json)
 
 
-def explain(patch: PatchId, folders: Folders = None, json: options.Json = False) -> None:
+def explain(patch: PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """Explain a patch: the bug, the error without it, where it is, what upstream says, who needs it."""
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
@@ -77,7 +59,7 @@ def explain(patch: PatchId, folders: Folders = None, json: options.Json = False)
 
 
 def verify(
-    patches: PatchIds = None,
+    patches: options.PatchIds = None,
     release: Annotated[
         list[str] | None,
         typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
@@ -97,7 +79,7 @@ def verify(
             "--server", metavar="NAME", help="A server, by name. Repeatable.", autocompletion=options.complete_stack
         ),
     ] = None,
-    folders: Folders = None,
+    folders: options.PatchFolders = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 if a required patch applies to a function that has changed.")
     ] = False,
@@ -139,7 +121,7 @@ def verify(
 def apply(
     tree: Annotated[Path, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Overlay folder to write.")],
-    patches: PatchIds = None,
+    patches: options.PatchIds = None,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -149,7 +131,7 @@ def apply(
             autocompletion=options.complete_profile,
         ),
     ] = None,
-    folders: Folders = None,
+    folders: options.PatchFolders = None,
     json: options.Json = False,
 ) -> None:
     """Build the overlay that a start would build, without starting. Applies all patches, or none with exit code 5."""
@@ -168,7 +150,7 @@ def release_day(
         ),
     ] = None,
     tree: Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")] = None,
-    folders: Folders = None,
+    folders: options.PatchFolders = None,
     json: options.Json = False,
 ) -> None:
     """Check the patches and the shipped profiles against a new vLLM release.
@@ -185,7 +167,7 @@ def release_day(
 
 
 def known(
-    patches: PatchIds = None,
+    patches: options.PatchIds = None,
     folder: Annotated[
         Path | None,
         typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones."),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.patch import Folders, PatchIds
 
 if TYPE_CHECKING:
     from gemmaspec.patching.patch import Patch
@@ -22,7 +21,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 def prove(
-    patches: PatchIds = None,
+    patches: options.PatchIds = None,
     release: Annotated[
         list[str] | None,
         typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
@@ -40,7 +39,7 @@ def prove(
     table: Annotated[
         Path | None, typer.Option("--table", metavar="FILE", help="Write the results as a Markdown table.")
     ] = None,
-    folders: Folders = None,
+    folders: options.PatchFolders = None,
     json: options.Json = False,
 ) -> None:
     """Prove that patches work: a probe finds the bug in vLLM as released, and no longer finds it once patched.

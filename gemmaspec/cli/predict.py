@@ -11,11 +11,6 @@ import typer
 from gemmaspec.cli import options, output
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("predict")(predict)
-
-
 def predict(
     profile: options.Profile,
     measured: Annotated[

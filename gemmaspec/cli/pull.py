@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.pull import PullPart, PullProgress
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("pull")(pull)
-
-
 def pull(
     profile: options.Profile,
     engine: options.Engine = None,

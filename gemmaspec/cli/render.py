@@ -24,11 +24,6 @@ _TARGETS = (_COMPOSE, _KUBERNETES)
 _DEFAULTS = Settings()
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("render")(render)
-
-
 def render(
     profile: options.Profile,
     out: Annotated[

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.knowngood import KnownGood
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("rollback")(rollback)
-
-
 def rollback(
     name: options.OptionalStack = None,
     to: Annotated[

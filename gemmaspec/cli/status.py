@@ -10,11 +10,6 @@ from gemmaspec.cli import options
 from gemmaspec.errors import UsageError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("status")(status)
-
-
 def status(
     name: options.OptionalStack = None,
     kubernetes: Annotated[

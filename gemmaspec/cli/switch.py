@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
 from gemmaspec.cli import options
 from gemmaspec.cli.interrupt import told_on_interrupt
 from gemmaspec.errors import UsageError
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("switch")(switch)
 
 
 def switch(

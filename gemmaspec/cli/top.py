@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.top import Top
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("top")(top)
-
-
 def top(
     names: options.Stacks = None,
     once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,

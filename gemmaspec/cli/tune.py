@@ -14,11 +14,6 @@ from gemmaspec.cli import options
 from gemmaspec.errors import Interrupted
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("tune")(tune)
-
-
 def tune(
     profile: options.Profile,
     concurrency: options.Concurrency = None,

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.decide import UpRequest
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    for command in (up, restart):
-        app.command(command.__name__)(command)
-
-
 def up(
     profile: Annotated[
         str | None,

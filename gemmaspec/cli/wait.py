@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
 from gemmaspec.cli import options
 from gemmaspec.cli.interrupt import told_of_replicas, told_on_interrupt
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("wait")(wait)
 
 
 def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.watch import WatchLine
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("watch")(watch)
-
-
 def watch(
     names: options.Stacks = None,
     interval: Annotated[

@@ -13,7 +13,6 @@ from gemmaspec.files import read_regular
 from gemmaspec.fleet.hosts import EXAMPLE, Fleet, Host, choose, parse_fleet
 from gemmaspec.profile.find import FLEET, own_folder, profile_folders
 from gemmaspec.profile.load import Loaded
-from gemmaspec.stack.nodes import Rank
 from gemmaspec.strict_yaml import read_text
 
 
@@ -48,11 +47,6 @@ def load_fleet(beside: Path | None = None) -> Fleet:
         f"there is no {FLEET}, which lists the machines that a server can span",
         hint=f"write {own_folder() / FLEET}:\nhosts:\n  NAME: {EXAMPLE}",
     )
-
-
-def ranks_of(hosts: Sequence[Host]) -> tuple[Rank, ...]:
-    """Return the ranks of these hosts, in their order."""
-    return tuple(Rank(rank=rank, machine=host) for rank, host in enumerate(hosts))
 
 
 def nodes_of(hosts: Sequence[Host]) -> tuple[Node, ...]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gemmaspec import records
 from gemmaspec.deploy import lock, stacks
@@ -29,9 +29,6 @@ from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import STACK_FILES, Stack
 from gemmaspec.stack.folder import read_file
-
-if TYPE_CHECKING:
-    from gemmaspec.deploy.starting import Running
 
 KEPT: Final = 5
 """Known good stacks of one profile; a stack takes some 100 kB."""
@@ -58,9 +55,8 @@ class KnownGood:
         return {name: read_file(self.folder / name) for name in STACK_FILES if (self.folder / name).is_file()}
 
 
-def keep(loaded: Loaded, running: Running, engine: Engine, stack: Stack, *, note: Callable[[str], None]) -> None:
+def keep(loaded: Loaded, started: Started, engine: Engine, stack: Stack, *, note: Callable[[str], None]) -> None:
     """Save a stack that has just become ready, and note what differs from its lock. A failure to save is only noted."""
-    started = running.started
     try:
         facts = resolve(loaded, engine.name, cached(loaded.profile, engine.name))
         if not started.locked:

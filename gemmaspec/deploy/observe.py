@@ -24,7 +24,6 @@ from gemmaspec.models.hub_cache import is_commit
 from gemmaspec.profile.engines import ENGINES, uses_image
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.replica import replica_of
 from gemmaspec.runtime.managed import describe
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack import folder as stack_files
@@ -51,31 +50,15 @@ def load_request(request: UpRequest) -> Loaded:
     One that failed to start with its patches for speed comes without them, unless it is to be measured or locked.
     Raises UsageError for a profile with replicas whose replica is not named, or one that it has no longer.
     """
-    loaded = as_written(request)
+    loaded = speedless.as_written(request)
     if loaded.profile.patches.speed == "off" or request.to_measure or request.locked:
         return loaded
-    return as_written(without_speed(request)) if speedless.remembered(loaded) else loaded
+    return speedless.as_written(without_speed(request)) if speedless.remembered(loaded) else loaded
 
 
 def without_speed(request: UpRequest) -> UpRequest:
     """Return the same request without patches for speed."""
     return dataclasses.replace(request, overrides=(*request.overrides, speedless.OFF))
-
-
-def as_written(request: UpRequest) -> Loaded:
-    """Return the requested profile or replica, whatever happened at earlier starts. Raises as load_request."""
-    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    name, count = loaded.profile.name, loaded.profile.replicas
-    if request.replica is None and count == 1:
-        return loaded
-    if request.replica is None:
-        raise UsageError(
-            f"{name} has {count} replicas, and this command works on one server",
-            hint="add --set replicas=1 --set router=    # one server of this profile, on serve.port",
-        )
-    if count == 1 or request.replica > count:
-        raise UsageError(f"{name} has no replica {request.replica} any more", hint=f"gemmaspec up {loaded.typed}")
-    return replica_of(loaded, request.replica)
 
 
 def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemmaspec.deploy.fleet import nodes_of, ranks_of, reached_at
+from gemmaspec.deploy.fleet import nodes_of, reached_at
 from gemmaspec.deploy.stacks import stack_folder
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import ProfileError, UsageError
@@ -50,7 +50,7 @@ def prepare(
 
 def _for_hosts(loaded: Loaded, hosts: Sequence[Host]) -> tuple[Server, Stack]:
     profile, nodes = loaded.profile, nodes_of(hosts)
-    rendered = rank_stacks(loaded, ranks_of(hosts))
+    rendered = rank_stacks(loaded, hosts)
     files: dict[str, str] = {}
     for node in nodes:
         of_host = rendered[node.host].files

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from gemmaspec import records
 from gemmaspec.deploy import stacks
+from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.lockfile import lock_file
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.engine.server import Engine, Server
-from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.errors import GemmaspecError, StartFailed, UsageError
 from gemmaspec.files import UnreadableFile, read_regular
-from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.profile.runs import settings_digest
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.known_row import ENVIRONMENT
@@ -80,16 +81,33 @@ def remembered(loaded: Loaded) -> Fallback | None:
     return kept if kept and kept.of == digest_of(loaded) else None
 
 
+def as_written(request: UpRequest) -> Loaded:
+    """Return the requested profile or replica, whatever happened at earlier starts.
+
+    Raises what load_profile raises, and UsageError for a profile with replicas or a replica that it does not have.
+    """
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    name, count = loaded.profile.name, loaded.profile.replicas
+    if request.replica is None and count == 1:
+        return loaded
+    if request.replica is None:
+        raise UsageError(
+            f"{name} has {count} replicas, and this command works on one server",
+            hint="add --set replicas=1 --set router=    # one server of this profile, on serve.port",
+        )
+    if count == 1 or request.replica > count:
+        raise UsageError(f"{name} has no replica {request.replica} any more", hint=f"gemmaspec up {loaded.typed}")
+    return replica_of(loaded, request.replica)
+
+
 def why_without(started: Started) -> str:
     """Return why a stack runs without its patches for speed; "" where it has them, or was never meant to."""
     kept = kept_for(started.server.name)
     if kept is None:
         return ""
-    from gemmaspec.deploy import observe, up  # only for a stack that has failed with them
-
     with contextlib.suppress(GemmaspecError, UnreadableFile):
         plan = (read_regular(started.server.folder / "plan.json") or b"").decode(errors="replace")
-        loaded = observe.as_written(up.again(started.server.name, timeout_s=0))
+        loaded = as_written(UpRequest.of(started.last_good_options))
         if not speed_files(plan) and loaded.profile.patches.speed != "off" and remembered(loaded):
             return str(kept)
     return ""

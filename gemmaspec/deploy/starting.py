@@ -242,7 +242,7 @@ def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
     if start.good:
         knowngood.renew(start.good)
     elif start.loaded and start.stack:
-        knowngood.keep(start.loaded, running, engine, start.stack, note=told.note)
+        knowngood.keep(start.loaded, running.started, engine, start.stack, note=told.note)
     return running
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from gemmaspec.deploy import observe, speedless, stacks, up
+from gemmaspec.deploy import speedless, stacks, up
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError, StartFailed
@@ -41,7 +41,7 @@ def leave_out(started: Started, patches: Sequence[str], why: str) -> bool:
         return False
     with contextlib.suppress(GemmaspecError):
         request = up.again(started.server.name, timeout_s=0)
-        loaded = observe.as_written(request)
+        loaded = speedless.as_written(request)
         if not request.locked and loaded.profile.patches.speed != "off":
             speedless.remember(loaded, patches, why)
             return True

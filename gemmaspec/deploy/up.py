@@ -10,7 +10,7 @@ from gemmaspec.deploy import speedless, stacks, tuned
 from gemmaspec.deploy.ahead import ahead
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.knowngood import KnownGood
-from gemmaspec.deploy.observe import as_written, load_request, observe
+from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.rollback import restore
 from gemmaspec.deploy.stacks import Started
@@ -113,7 +113,7 @@ def _say_ahead(start: Start, told: Told) -> None:
 def _say_speedless(request: UpRequest, loaded: Loaded, told: Told) -> None:
     """Say loudly that a stack starts without its patches for speed, because it failed with them."""
     kept = speedless.kept_for(loaded.profile.name)
-    if kept and loaded.profile.patches.speed == "off" and as_written(request).profile.patches.speed != "off":
+    if kept and loaded.profile.patches.speed == "off" and speedless.as_written(request).profile.patches.speed != "off":
         name = loaded.profile.name
         told.note(f"WARNING: {name} starts {kept}")
         told.note(f"  they are tried again once its profile or lock changes, or after: rm {speedless.file_of(name)}")

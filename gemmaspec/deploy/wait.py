@@ -76,5 +76,5 @@ def _remembered(running: Running, progress: StartProgress) -> Running:
         observed, engine = observe(request, load_request(request), lambda _: None)
         start = decide(request, observed)
         if start.joins and start.loaded and start.stack and not start.server.nodes:
-            knowngood.keep(start.loaded, running, engine, start.stack, note=progress.note)
+            knowngood.keep(start.loaded, running.started, engine, start.stack, note=progress.note)
     return running

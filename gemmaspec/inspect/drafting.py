@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.checkpoint.parts import Checkpoint, Layer, Speculator
+from gemmaspec.checkpoint.sizes import UNIFIED
 from gemmaspec.checkpoint.stored import parts
 from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text
@@ -18,7 +19,6 @@ from gemmaspec.releases.facts import first_with, releases
 from gemmaspec.releases.gemma4 import since
 from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
-_UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
 """The architecture of the 12B, which reads text, images and sound in one stack."""
 _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 
@@ -63,7 +63,7 @@ def _path(ref: str) -> Iterator[Finding]:
 
 def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Finding]:
     unified = "unified" in target.model_type or "unified" in draft.model_type
-    first = first_with(_UNIFIED) if unified else since(method)
+    first = first_with(UNIFIED) if unified else since(method)
     if first and first != releases()[0]:
         yield Finding(
             code="releases",

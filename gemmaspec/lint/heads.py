@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from gemmaspec.checkpoint.sizes import SIZES
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.releases.drafting import HEAD_FORMATS
@@ -14,8 +15,6 @@ from gemmaspec.releases.drafting import HEAD_FORMATS
 HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head trained for one target."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(e?[0-9]{1,3}b)(?:[-_]?(a[0-9]{1,2}b))?(?![a-z0-9])", re.IGNORECASE)
-_SIZES: Final = ("E2B", "E4B", "12B", "26B-A4B", "31B")
-"""The sizes of Gemma 4 that rules know by name."""
 _ROLES: Final[tuple[Role, ...]] = ("target", "draft")
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
@@ -59,10 +58,10 @@ def unknown_size(subject: Subject) -> Iterator[Issue]:
     """A Gemma 4 whose size no rule knows by name: rules about sizes, windows and experts then check nothing."""
     for role in _ROLES:
         name, size = subject.called(role), _size(subject, role)
-        if subject.checkpoint(role) or not _GOOGLE.search(name) or size in _SIZES:
+        if subject.checkpoint(role) or not _GOOGLE.search(name) or size in SIZES:
             continue
         what = f"names {size}, which is not a size of Gemma 4 known here" if size else "names no size of Gemma 4"
-        message = f"{name} {what} ({', '.join(_SIZES)}): rules about its size, windows and experts were not checked"
+        message = f"{name} {what} ({', '.join(SIZES)}): rules about its size, windows and experts were not checked"
         yield Issue(path=(role, "model"), message=message, fix="add --models, which reads its config.json")
 
 

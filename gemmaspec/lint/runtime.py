@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from gemmaspec.checkpoint.sizes import UNIFIED
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.runs import vllm_of
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _SUFFIX: Final = "arctic-inference"
-_UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
 """The architecture of the 12B."""
 
 
@@ -85,7 +85,7 @@ def package_of_suffix(subject: Subject) -> Iterator[Issue]:
 def architecture(subject: Subject) -> Iterator[Issue]:
     """A target that only a later vLLM supports."""
     latest = facts_for(newest())
-    found = subject.target.architecture if subject.target else _UNIFIED if subject.is_unified else None
+    found = subject.target.architecture if subject.target else UNIFIED if subject.is_unified else None
     if latest and found in latest.architectures - subject.facts.architectures:
         message = f"vLLM {subject.vllm} has no native model for {found}; available {spans('architecture', found)}"
         yield Issue(path=("target", "model"), message=message, fix="use a release that has it")

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec import launcher
+from gemmaspec.checkpoint.sizes import size_called
 from gemmaspec.profile.command import Argument, Command, command_of
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from gemmaspec.patching.patch import Patch
 
 Role = Literal["target", "draft"]
-_SMALL: Final = re.compile(r"(?<![a-z0-9])e[24]b(?![a-z0-9])", re.IGNORECASE)
-_BIG: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
-_UNIFIED: Final = re.compile(r"gemma-?4-12b(?![a-z0-9])", re.IGNORECASE)
-_MIXTURE: Final = re.compile(r"26b[-_]?a4b", re.IGNORECASE)
 _HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
 _UNITS: Final = {"": 1} | {
@@ -82,15 +79,15 @@ class Subject:
         called = self.called("draft")
         if _HEAD.search(called):
             return True
-        return False if _SMALL.search(called) or _BIG.search(called) else None
+        return False if size_called(called) else None
 
     @property
     def has_experts(self) -> bool | None:
         """Whether the target is a mixture of experts; None if unknown."""
-        if self.target or self.is_mixture:
-            return self.is_mixture
-        known = _SMALL.search(self.called("target")) or _BIG.search(self.called("target"))
-        return False if known or self.is_unified else None
+        if self.target:
+            return self.target.text.experts > 0
+        size = size_called(self.called("target"))
+        return size.experts if size else None
 
     @property
     def tokens(self) -> int:
@@ -171,15 +168,14 @@ class Subject:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether the target is the 26B-A4B, a mixture of experts."""
-        if self.target:
-            return self.target.text.experts > 0
-        return bool(_MIXTURE.search(self.called("target")))
+        """Whether the target is known to be a mixture of experts."""
+        return bool(self.has_experts)
 
     @property
     def is_unified(self) -> bool:
-        """Whether the target is the 12B, by its name."""
-        return bool(_UNIFIED.search(self.called("target")))
+        """Whether the target has the unified architecture, by its name."""
+        size = size_called(self.called("target"))
+        return bool(size and size.unified)
 
     @property
     def caches_fp8(self) -> bool | None:
@@ -256,8 +252,8 @@ class Subject:
             return self.number("--max-model-len")
         if self.target:
             return self.target.text.max_position_embeddings
-        called = self.called("target")
-        return 131_072 if _SMALL.search(called) else 262_144 if _BIG.search(called) else None
+        size = size_called(self.called("target"))
+        return size.context if size else None
 
     @property
     def wants_whole_items(self) -> bool | None:
@@ -268,7 +264,8 @@ class Subject:
             return False
         if self.target:
             return self.target.attends_both_ways
-        return None if _BIG.search(self.called("target")) else False
+        size = size_called(self.called("target"))
+        return None if size and size.large_towers else False
 
     def shares_kv(self, role: Role) -> bool | None:
         """Return whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
@@ -277,9 +274,8 @@ class Subject:
             return any(layer.shares_with is not None for layer in checkpoint.text.layers)
         if self._is_called_a_head(role):
             return None
-        if _SMALL.search(self.called(role)):
-            return True
-        return False if _BIG.search(self.called(role)) else None
+        size = size_called(self.called(role))
+        return size.shares_kv if size else None
 
     def windows(self, role: Role) -> frozenset[int] | None:
         """Return the sliding windows of a model, in tokens; None: not known."""
@@ -288,9 +284,8 @@ class Subject:
             return frozenset(layer.window for layer in checkpoint.text.layers if layer.window)
         if self._is_called_a_head(role):
             return None
-        if _SMALL.search(self.called(role)):
-            return frozenset({512})
-        return frozenset({1024}) if _BIG.search(self.called(role)) else None
+        size = size_called(self.called(role))
+        return frozenset({size.window}) if size else None
 
     def _is_called_a_head(self, role: Role) -> bool:
         """Return whether the name is a head's: the size in it is then the target's, and says nothing of the head."""

@@ -9,7 +9,8 @@ from typing import Final
 
 from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.patch import Claim, Patch
+from gemmaspec.patching.evidence import Claim
+from gemmaspec.patching.patch import Patch
 
 Speed = str | Sequence[str]
 """`auto`, `off`, or the ids of patches."""

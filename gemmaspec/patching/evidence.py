@@ -10,16 +10,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, ValidationError
 
 from gemmaspec import launcher
 from gemmaspec.errors import PatchError
 from gemmaspec.sentences import sentence
-
-if TYPE_CHECKING:
-    from gemmaspec.patching.patch import Claim
 
 EVIDENCE_FILE: Final = "evidence.json"
 MAX_BYTES: Final = 8 * 1024 * 1024
@@ -37,6 +34,23 @@ LEAST_GAIN: Final = 1.03
 
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 Seconds = Annotated[FiniteFloat, Field(gt=0)]
+
+
+class Written(BaseModel):
+    """Base of what a person wrote: unknown keys are errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, defer_build=True, str_strip_whitespace=True, str_min_length=1
+    )
+
+
+class Claim(Written):
+    """Where a speed patch was shown to pay: releases, GPUs, methods (`none`: no draft) and backends that ran."""
+
+    versions: str
+    gpus: tuple[Literal[tuple(FAMILIES)], ...] = Field(min_length=1)  # type: ignore[valid-type]
+    methods: tuple[str, ...] = Field(min_length=1)
+    backends: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9_]+$")], ...] = Field(min_length=1)
 
 
 class Row(BaseModel):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from gemmaspec import data, launcher, strict_yaml
 from gemmaspec.errors import PatchError
@@ -30,22 +30,14 @@ Scope = Annotated[str, Field(min_length=0)]
 """The qualified name of a function or class; "" is the whole file."""
 
 
-class _Written(BaseModel):
-    """Base of what a person wrote: unknown keys are errors."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, defer_build=True, str_strip_whitespace=True, str_min_length=1
-    )
-
-
-class RequiredBy(_Written):
+class RequiredBy(evidence.Written):
     """Which speculative methods need the patch, and under which conditions, in prose."""
 
     methods: tuple[str, ...] = Field(min_length=1)
     when: str
 
 
-class SupersededRule(_Written):
+class SupersededRule(evidence.Written):
     """A sign that vLLM fixed the bug itself, compared as syntax trees.
 
     Either one of the statements in `fixed` stands where `was` stood, and the rest of the function is that of a known
@@ -60,7 +52,7 @@ class SupersededRule(_Written):
     tree: Annotated[str, Field(min_length=0)] = ""
 
 
-class Upstream(_Written):
+class Upstream(evidence.Written):
     """A thread about the bug, and its state on the day of the last check (YYYY-MM-DD)."""
 
     url: str = Field(pattern=r"^https://")
@@ -68,16 +60,7 @@ class Upstream(_Written):
     seen: str = Field(pattern=_DAY)
 
 
-class Claim(_Written):
-    """Where a speed patch was shown to pay: releases, GPUs, methods (`none`: no draft) and backends that ran."""
-
-    versions: str
-    gpus: tuple[Literal[tuple(evidence.FAMILIES)], ...] = Field(min_length=1)  # type: ignore[valid-type]
-    methods: tuple[str, ...] = Field(min_length=1)
-    backends: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9_]+$")], ...] = Field(min_length=1)
-
-
-class VariantText(_Written):
+class VariantText(evidence.Written):
     """One diff, its range of releases, and the function or class of each hunk, in order, by file."""
 
     diff: str = Field(pattern=r"^[0-9A-Za-z._-]+\.diff$")
@@ -85,7 +68,7 @@ class VariantText(_Written):
     scopes: dict[str, tuple[Scope, ...]]
 
 
-class Imported(_Written):
+class Imported(evidence.Written):
     """The source of a diff: its address or file name, the sha256 of the whole diff, and the day if given."""
 
     source: str
@@ -93,7 +76,7 @@ class Imported(_Written):
     date: str | None = Field(default=None, pattern=_DAY)
 
 
-class PatchText(_Written):
+class PatchText(evidence.Written):
     """The content of patch.yaml.
 
     `symptom` describes in one sentence what goes wrong without the patch. `errors` are the exact error texts, in which
@@ -118,7 +101,7 @@ class PatchText(_Written):
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()
     needs: tuple[Annotated[str, Field(pattern=_ID)], ...] = ()
-    pays: tuple[Claim, ...] = ()
+    pays: tuple[evidence.Claim, ...] = ()
     until: str | None = None
     dropped_in: str | None = Field(default=None, pattern=rf"^{launcher.VERSION_NUMBER}$")
     drop_when: str
@@ -239,7 +222,7 @@ def _validated(values: Any, file: Path) -> PatchText:
 
 def _sentences(error: ValidationError) -> Iterator[str]:
     """Yield one sentence per error; for an unknown key it names the most similar known one."""
-    models: list[type[_Written]] = _Written.__subclasses__()
+    models: list[type[evidence.Written]] = evidence.Written.__subclasses__()
     known = [name for model in models for name in model.model_fields]
     for fault in error.errors():
         where = ".".join(str(part) for part in fault["loc"]) or "the file"

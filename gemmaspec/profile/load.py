@@ -5,6 +5,7 @@ All problems of a profile are reported together, each as file:line: key: problem
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import shlex
@@ -23,6 +24,7 @@ from gemmaspec.profile.invalid import invalid
 from gemmaspec.profile.meant import foreign_file
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import spread
+from gemmaspec.profile.replica import LOOPBACK, cpus_of, devices_of, replica_name, replica_port
 from gemmaspec.strict_yaml import Document, Place
 
 MAX_EXTENDS: Final = 5
@@ -224,3 +226,19 @@ def _nearest_place(path: Sequence[str | int], places: Mapping[strict_yaml.Path, 
         if place:
             return place
     return Place("profile", 0)
+
+
+def replica_of(loaded: Loaded, index: int) -> Loaded:
+    """Return one replica of a profile: its stack's name, its port on the loopback interface, its own GPUs."""
+    profile = loaded.profile
+    assert 1 <= index <= profile.replicas, index
+    serve = profile.serve.model_copy(update={"port": replica_port(profile, index), "bind": LOOPBACK})
+    made = profile.as_replica(
+        name=replica_name(profile.name, index),
+        serve=serve,
+        replicas=1,
+        router=None,
+        devices=devices_of(profile, index),
+        cpus=cpus_of(profile, index),
+    )
+    return dataclasses.replace(loaded, profile=made)

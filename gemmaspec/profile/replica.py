@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,6 @@ from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.router import POLICIES, Policy, Router
 
 if TYPE_CHECKING:
-    from gemmaspec.profile.load import Loaded
     from gemmaspec.profile.model import Profile
 
 LOOPBACK: Final = "127.0.0.1"
@@ -83,22 +81,6 @@ def cores_in(entry: str) -> set[int]:
 def bound_environment(profile: Profile) -> dict[str, str]:
     """Return the variable that binds one server to its cores; nothing if vLLM chooses them."""
     return {BIND: profile.cpus[0]} if profile.cpus else {}
-
-
-def replica_of(loaded: Loaded, index: int) -> Loaded:
-    """Return one replica of a profile: its stack's name, its port on the loopback interface, its own GPUs."""
-    profile = loaded.profile
-    assert 1 <= index <= profile.replicas, index
-    serve = profile.serve.model_copy(update={"port": replica_port(profile, index), "bind": LOOPBACK})
-    made = profile.as_replica(
-        name=replica_name(profile.name, index),
-        serve=serve,
-        replicas=1,
-        router=None,
-        devices=devices_of(profile, index),
-        cpus=cpus_of(profile, index),
-    )
-    return dataclasses.replace(loaded, profile=made)
 
 
 def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:

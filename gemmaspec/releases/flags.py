@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gemmaspec.releases.hints import Hint, hints_of
+from gemmaspec.releases.hints import hints_of
 from gemmaspec.releases.read_values import Configs, bounds_of, configs_of, word_of
-from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant, method_of
+from gemmaspec.releases.sources import Hint, Sources, Unexpected, assigned, constant, method_of
 
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
 UTILITIES: Final = "vllm/utils/argparse_utils.py"

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.releases.sources import Sources, Unexpected, assigned
+from gemmaspec.releases.sources import Hint, Sources, Unexpected, assigned
 
 _COLLECTIONS: Final = ("list", "tuple", "set", "List", "Tuple", "Set")
 _WRAPPERS: Final = ("Annotated", "SkipValidation", "Optional", "ClassVar", "Final")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hint:
-    """One type of a union."""
-
-    kind: str
-    """`literal`, `config` (a dataclass), `list` (any collection), or the type's own name."""
-    values: tuple[str, ...] = ()
-    """The values of a literal, or of a list of literals."""
-    inner: tuple[Hint, ...] = ()
-    """The types in a list."""
-    defined: tuple[str, str] | None = None
-    """File and name of a class of vLLM."""
-    whole: bool = False
-    """Whether the values of a literal are numbers."""
 
 
 def hints_of(sources: Sources, path: str, node: ast.expr) -> tuple[Hint, ...]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from gemmaspec.releases.hints import Hint
+from dataclasses import dataclass
+from typing import Final
 
 Read = Callable[[str], bytes | None]
 """From a path such as vllm/….py to its content; None if the file is missing."""
@@ -19,6 +17,22 @@ _DEEPEST: Final = 12
 
 class Unexpected(Exception):
     """An error for code of vLLM in an unknown form; the message says where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """One type of a union."""
+
+    kind: str
+    """`literal`, `config` (a dataclass), `list` (any collection), or the type's own name."""
+    values: tuple[str, ...] = ()
+    """The values of a literal, or of a list of literals."""
+    inner: tuple[Hint, ...] = ()
+    """The types in a list."""
+    defined: tuple[str, str] | None = None
+    """File and name of a class of vLLM."""
+    whole: bool = False
+    """Whether the values of a literal are numbers."""
 
 
 class Sources:

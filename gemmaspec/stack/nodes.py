@@ -1,6 +1,6 @@
-"""One stack for each machine of a server that spans several: `rank_stacks(loaded, ranks)` gives them by host.
+"""One stack for each machine of a server that spans several: `rank_stacks(loaded, hosts)` gives them by host.
 
-A caller names the machines as `Rank`s, in the order of their ranks, and gets a `Stack` for each host. Its compose.yaml
+A caller names the hosts in the order of their ranks, and gets a `Stack` for each. Its compose.yaml
 is the host's own; the other files (plan.json, launch.py, ranks.py, rank_facts.py, speculative-config.json, chat
 template) are the same on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of
 those other files, then `docker compose start` brings them into the container's volume `stack`, on a local or remote
@@ -8,7 +8,7 @@ daemon.
 
 With one host that is all: its container has its own network and a published port, as any other. With more, each uses
 the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
-Before vLLM is imported, rank 0's launcher listens on `Rank.address` at `master_port + 1` and compares itself with the
+Before vLLM is imported, rank 0's launcher listens on its address at `master_port + 1` and compares itself with the
 others (launcher/ranks.py); after that, vLLM listens at `master_port`, and on ports that the kernel chooses. Nothing of
 that is encrypted or authenticated: the addresses must be those of a private link.
 """
@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
@@ -46,48 +45,14 @@ LABEL: Final = "dev.gemmaspec"
 """What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rank:
-    """One machine of a server: a host of fleet.yaml, and its place in the order."""
+def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MASTER_PORT) -> dict[str, Stack]:
+    """Return the stack of each host, in the order of the ranks, which is that of `hosts`.
 
-    rank: int
-    machine: Host
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for what fleet.yaml may not say of a host either."""
-        _need(self.rank >= 0, f"{self.rank} is not a rank: ranks count from 0")
-        if why := wrong_host(self.machine):
-            raise UsageError(why)
-
-    @property
-    def host(self) -> str:
-        """The machine's name; it also names a folder."""
-        return self.machine.name
-
-    @property
-    def address(self) -> str:
-        """The address of `interface`, as a number: names may resolve to another interface."""
-        return self.machine.address
-
-    @property
-    def interface(self) -> str:
-        """The network interface to the other machines, such as enp1s0f1np1."""
-        return self.machine.interface
-
-    @property
-    def hca(self) -> tuple[str, ...]:
-        """RDMA devices, such as rocep1s0f1; without any, NCCL uses sockets."""
-        return self.machine.hca
-
-
-def rank_stacks(loaded: Loaded, ranks: Sequence[Rank], *, master_port: int = MASTER_PORT) -> dict[str, Stack]:
-    """Return the stack of each host, in the order of the ranks.
-
-    Raise UsageError for ranks that do not fit the profile or each other, ProfileError for a port that is used twice,
+    Raise UsageError for hosts that do not fit the profile or each other, ProfileError for a port that is used twice,
     and what build_stack raises.
     """
     profile = loaded.profile
-    check_ranks(profile, ranks)
+    check_hosts(profile, hosts)
     _need(1024 <= master_port <= 65534, f"{master_port} is not a master port: use one from 1024 to 65534")
     if profile.serve.port in (master_port, master_port + 1):
         raise ProfileError(
@@ -98,7 +63,9 @@ def rank_stacks(loaded: Loaded, ranks: Sequence[Rank], *, master_port: int = MAS
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     files = build_stack(loaded, form="rank", paths=rank_paths(profile)).files
     plan = str(json.loads(files["plan.json"])["sha256"])
-    seats = {one.host: _seat(profile, one, ranks, plan=plan, master_port=master_port) for one in ranks}
+    seats = {
+        host.name: _seat(profile, rank, hosts, plan=plan, master_port=master_port) for rank, host in enumerate(hosts)
+    }
     return {
         host: Stack(
             profile=profile,
@@ -108,18 +75,19 @@ def rank_stacks(loaded: Loaded, ranks: Sequence[Rank], *, master_port: int = MAS
     }
 
 
-def check_ranks(profile: Profile, ranks: Sequence[Rank]) -> None:
-    """Raise UsageError unless the ranks are those of the profile: as many, in order, each machine once."""
-    found = [one.rank for one in ranks]
-    _need(len(ranks) == profile.nodes, f"{profile.name} has nodes: {profile.nodes}, and {len(ranks)} hosts are given")
-    _need(found == list(range(len(ranks))), f"the ranks of the hosts are {found}, not 0 to {len(ranks) - 1} in order")
-    for what, values in (("host", [one.host for one in ranks]), ("address", [_same(one.address) for one in ranks])):
+def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
+    """Raise UsageError unless the hosts fit the profile: as many, each once, and as fleet.yaml may describe them."""
+    for host in hosts:
+        why = wrong_host(host)
+        _need(not why, why or "")
+    _need(len(hosts) == profile.nodes, f"{profile.name} has nodes: {profile.nodes}, and {len(hosts)} hosts are given")
+    for what, values in (("host", [one.name for one in hosts]), ("address", [_same(one.address) for one in hosts])):
         twice = sorted({value for value in values if values.count(value) > 1})
         _need(not twice, f"the {what} {', '.join(twice)} is given twice")
     _need(
-        len({bool(one.hca) for one in ranks}) == 1,
+        len({bool(one.hca) for one in hosts}) == 1,
         "only some hosts have RDMA devices (hca), and NCCL needs them on all or none: "
-        + ", ".join(f"{one.host} has {' '.join(one.hca) or 'none'}" for one in ranks),
+        + ", ".join(f"{one.name} has {' '.join(one.hca) or 'none'}" for one in hosts),
     )
 
 
@@ -145,21 +113,21 @@ def rank_flags(
     ]
 
 
-def rank_environment(profile: Profile, rank: Rank) -> dict[str, str]:
+def rank_environment(profile: Profile, host: Host) -> dict[str, str]:
     """Return the variables of one machine.
 
     NCCL's index of the RoCE address (NCCL_IB_GID_INDEX) is never set: NCCL 2.21 and later find it for each device, and
     it changes while a machine runs. Without VLLM_HOST_IP, vLLM takes the address of the default route.
     """
     found = {
-        "VLLM_HOST_IP": rank.address,
-        "GLOO_SOCKET_IFNAME": rank.interface,
-        "TP_SOCKET_IFNAME": rank.interface,
+        "VLLM_HOST_IP": host.address,
+        "GLOO_SOCKET_IFNAME": host.interface,
+        "TP_SOCKET_IFNAME": host.interface,
         # NCCL reads a name as the beginning of names unless it follows a "=".
-        "NCCL_SOCKET_IFNAME": f"={rank.interface}",
+        "NCCL_SOCKET_IFNAME": f"={host.interface}",
     }
-    if rank.hca:
-        found["NCCL_IB_HCA"] = "=" + ",".join(rank.hca)
+    if host.hca:
+        found["NCCL_IB_HCA"] = "=" + ",".join(host.hca)
     return {**found, **hang_environment(profile)}
 
 
@@ -181,27 +149,27 @@ def worker_health(profile: Profile, *, master: str, master_port: int) -> list[st
     return ["CMD", profile.container.python, "-c", code]
 
 
-def _seat(profile: Profile, rank: Rank, ranks: Sequence[Rank], *, plan: str, master_port: int) -> Seat:
-    paths = rank_paths(profile)
-    labels = {"node": rank.host, "rank": str(rank.rank), "nodes": str(profile.nodes), "plan-sha256": plan}
-    entrypoint = rank_launcher(profile, plan=plan, node=rank.host)
+def _seat(profile: Profile, rank: int, hosts: Sequence[Host], *, plan: str, master_port: int) -> Seat:
+    paths, host = rank_paths(profile), hosts[rank]
+    labels = {"node": host.name, "rank": str(rank), "nodes": str(profile.nodes), "plan-sha256": plan}
+    entrypoint = rank_launcher(profile, plan=plan, node=host.name)
     named = {f"{LABEL}.{name}": text for name, text in labels.items()}
     if profile.nodes == 1:
         command = list(serve_command(profile, paths))
         return Seat(entrypoint=entrypoint, command=command, labels=named, health=health_check(profile))
-    master, head, of_rank = ranks[0].address, rank.rank == 0, str(rank.rank)
+    master, head = hosts[0].address, rank == 0
     return Seat(
         entrypoint=entrypoint,
         command=[
             *serve_command(profile, paths),
-            *rank_flags(profile, rank=of_rank, master=master, headless=not head, master_port=master_port),
+            *rank_flags(profile, rank=str(rank), master=master, headless=not head, master_port=master_port),
         ],
         labels=named,
         health=_health(profile) if head else worker_health(profile, master=master, master_port=master_port),
-        environment=rank_environment(profile, rank),
+        environment=rank_environment(profile, host),
         host_network=True,
         serves=head,
-        rdma=bool(rank.hca),
+        rdma=bool(host.hca),
     )
 
 

@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from gemmaspec.checkpoint.sizes import SIZES, UNIFIED
+
 DATA: Final = Path(__file__).parent / "data"
-_LARGE: Final = ("31B", "26B-A4B")
-_UNIFIED: Final = "12B"
-"""The size without encoders: one linear layer each for images and audio (transformers models/gemma4_unified)."""
 _SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
 
 
@@ -30,7 +29,7 @@ def text_of(size: str) -> dict[str, Any]:
 
 def config(size: str, *, towers: bool = True) -> dict[str, Any]:
     """Return config.json of a Gemma 4 of this size, in the form of the published files."""
-    large, facts = size in _LARGE, copy.deepcopy(_facts())
+    large, facts = SIZES[size].large_towers, copy.deepcopy(_facts())
     found = {
         "architectures": ["Gemma4ForConditionalGeneration"],
         "model_type": "gemma4",
@@ -43,9 +42,9 @@ def config(size: str, *, towers: bool = True) -> dict[str, Any]:
         "image_token_id": 258880,
         "eos_token_id": [1, 106],
     }
-    if size == _UNIFIED:
+    if SIZES[size].unified:
         parts = {"vision_config": facts["unified"]["vision"], "audio_config": facts["unified"]["audio"]}
-        found |= {"architectures": ["Gemma4UnifiedForConditionalGeneration"], "model_type": "gemma4_unified", **parts}
+        found |= {"architectures": [UNIFIED], "model_type": "gemma4_unified", **parts}
     return found if towers else {**found, "vision_config": None, "audio_config": None}
 
 
@@ -65,7 +64,7 @@ def assistant_config(size: str) -> dict[str, Any]:
         "text_config": {**facts["common"], **own, **layers, **widths, "vocab_size_per_layer_input": 0},
         "tie_word_embeddings": True,
     }
-    if size == _UNIFIED:
+    if SIZES[size].unified:
         found |= {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant"}
         found["text_config"]["model_type"] = target["model_type"]
     if ordered:

@@ -10,7 +10,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from gemmaspec.carry.verify import Outcome, PatchOnTree
+from gemmaspec.carry.patchset import PatchOnTree
+from gemmaspec.carry.verify import Outcome
 from gemmaspec.cli import output
 from gemmaspec.engine.lines import clean
 from gemmaspec.trees.tree import TreeSource

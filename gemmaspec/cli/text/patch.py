@@ -16,10 +16,10 @@ from gemmaspec.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmaspec.carry.apply import Applied
-    from gemmaspec.carry.patchset import PatchSet
+    from gemmaspec.carry.patchset import PatchOnTree, PatchSet
     from gemmaspec.carry.releaseday import Day, ProfileDay
     from gemmaspec.carry.releasenames import Names
-    from gemmaspec.carry.verify import Outcome, PatchOnTree
+    from gemmaspec.carry.verify import Outcome
     from gemmaspec.patching.decide import FileVerdict
     from gemmaspec.patching.patch import Patch
     from gemmaspec.trees.tree import TreeSource

@@ -1,0 +1,47 @@
+"""The sizes of Gemma 4, and what a model's name alone says of it. A new size is a row here. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+UNIFIED: Final = "Gemma4UnifiedForConditionalGeneration"
+"""Without encoders: one linear layer each for images and audio (transformers models/gemma4_unified)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Facts of all models of one size, from their config.json."""
+
+    called: str
+    """A regular expression for it in names, without what stands before and after."""
+    context: int
+    """max_position_embeddings."""
+    window: int
+    """Tokens of the sliding window."""
+    shares_kv: bool = False
+    """Whether layers read the KV cache of others."""
+    experts: bool = False
+    large_towers: bool = False
+    """Whether it has the large vision encoder, and no audio."""
+    unified: bool = False
+    """Whether its architecture is UNIFIED."""
+
+
+SIZES: Final[Mapping[str, Size]] = {
+    "E2B": Size(called="e2b", context=131_072, window=512, shares_kv=True),
+    "E4B": Size(called="e4b", context=131_072, window=512, shares_kv=True),
+    "12B": Size(called="gemma-?4-12b", context=262_144, window=1024, unified=True),
+    "26B-A4B": Size(called="26b[-_]?a4b", context=262_144, window=1024, experts=True, large_towers=True),
+    "31B": Size(called="31b", context=262_144, window=1024, large_towers=True),
+}
+_CALLED: Final = {
+    size: re.compile(rf"(?<![a-z0-9])(?:{one.called})(?![a-z0-9])", re.IGNORECASE) for size, one in SIZES.items()
+}
+
+
+def size_called(name: str) -> Size | None:
+    """Return the size that a model's name says; None if it names none that is known."""
+    return next((SIZES[size] for size, called in _CALLED.items() if called.search(name)), None)
