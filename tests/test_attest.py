@@ -220,6 +220,7 @@ def folder(tmp_path: Path) -> Path:
      json.dumps(word(rows=[{}])).encode(), json.dumps(word(rows=[word()["rows"][0]] * 999)).encode(),
      json.dumps(word(pid=True)).encode(), json.dumps(word(pid=2**40)).encode(), json.dumps(word(since="1")).encode(),
      json.dumps(word(checked="x")).encode()],
+    ids=range(14),
 )  # fmt: skip
 def test_a_word_that_is_none_is_left_out(folder: Path, content: bytes) -> None:
     (folder / "processes/2.json").write_bytes(content)

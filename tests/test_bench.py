@@ -23,10 +23,10 @@ from gemmaspec.bench.filler import filler, lengthened
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, read_prompts
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
-from gemmaspec.bench.time_left import TimeLeft
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.bench_server import Servers
+from gemmaspec.deploy.time_left import TimeLeft
 from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.live.sample import read_sample
 from gemmaspec.measure.cell import Asking, reference_step
@@ -321,7 +321,7 @@ def test_the_report_is_as_new_as_the_result(
 def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 600.0, 600.0, 600.0])
     monkeypatch.setattr(
-        "gemmaspec.bench.time_left.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
+        "gemmaspec.deploy.time_left.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
     )
     alone, drafted = Arm(method="none", k=0), Arm(method="mtp", k=2)
     left = TimeLeft(starts=True)

@@ -23,7 +23,7 @@ from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.predict.predict import Asked, baseline_of, predict
-from gemmaspec.predict.rows import parse_rows
+from gemmaspec.predict.rows import parse_rows, setting_json
 from gemmaspec.profile.load import load_profile
 from tests.fake_engine import FakeMachine
 from tests.fake_vllm import FakeVllm, fake_vllm
@@ -34,6 +34,8 @@ from tests.test_bench_compare import result
 from tests.test_bench_compare import row as measured
 from tests.test_predict import drafted, row
 
+SHIPPED = "triton-group-geometry, triton-verify-split-kv"
+"""The shipped patches for speed that this profile takes by itself."""
 SETS = ("image=vllm/vllm-openai:v0.32.0", *MTP, TRITON)
 
 
@@ -68,9 +70,9 @@ def test_patches_are_an_arm_and_servers_that_run_the_same_are_measured_once(patc
     assert arms(patched, "speed", "without second") == [
         ("none/0/patches speed", ()),
         ("mtp/4/patches speed", ()),
-        ("mtp/4/patches without second", ("patches.speed=[always, faster]",)),
+        ("mtp/4/patches without second", (f"patches.speed=[always, faster, {SHIPPED}]",)),
     ]
-    assert arms(patched, "without faster", ks=(4,))[0][1] == ("patches.speed=[always]",), "second needs it"
+    assert arms(patched, "without faster", ks=(4,))[0][1] == (f"patches.speed=[always, {SHIPPED}]",), "second needs it"
     assert arms(patched, "none", "always+faster", ks=(4,))[1][1] == ("patches.speed=[always, faster]",)
     assert arms(patched) == [("none/0", ()), ("mtp/4", ())]
 
@@ -172,7 +174,7 @@ def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None
     assert base
     assert base.tokens_per_second == pytest.approx(90, rel=0.1), "without a draft the patch does nothing"
     assert str(speeds["faster",].setting) == 'compile "default", with faster'
-    assert [list(one.setting.patches) for one in rows if one.setting.patches] == [["faster"]]
+    assert [setting_json(one.setting)["patches"] for one in rows if one.setting.patches] == [["faster"]]
     unknown = parse_rows(json.dumps({"rows": [row(), drafted(patches=None)]}), file="x")
     assert len({one.setting for one in predict(unknown, Asked(ks=(0, 2), concurrencies=(1,)))}) == 2
 
@@ -185,8 +187,14 @@ def test_patches_that_are_no_list_are_refused(patches: object) -> None:
 
 def test_of_own_measurements_those_with_the_profiles_patches_count(patched: Path) -> None:
     profile = load_profile(str(patched), overrides=SETS).profile
-    taken = ["always", "faster", "second"]
-    given = [row(), row(patches=["always"]), drafted(), drafted(patches=taken), drafted(patches=None)]
+    taken = ["always", "faster", "second", *SHIPPED.split(", ")]
+    given = [
+        row(),
+        row(patches=["always", "triton-group-geometry"]),
+        drafted(),
+        drafted(patches=taken),
+        drafted(patches=None),
+    ]
     rows = parse_rows(json.dumps({"rows": given}), file="x")
     assert measurements.of_plan(rows, profile) == (rows[1], rows[3])
     off = load_profile(str(patched), overrides=(*SETS, "patches.speed=off")).profile
@@ -206,7 +214,7 @@ def test_predict_says_that_the_profiles_patches_were_not_measured(
 ) -> None:
     assert run(["predict", str(patched), *(word for one in SETS for word in ("--set", one))]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "takes the patches for speed always, faster, second, and nothing was measured with those" in said
+    assert f"takes the patches for speed always, faster, {SHIPPED}, second, and nothing was measured with those" in said
 
 
 def document(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_what_is_missing_is_installed_beside_the_environment_once(place: Place) 
     assert done.err.count("installing tiny-dep==5.14.1 into ") == 1
     folder = cached(place)
     assert {path.name for path in folder.iterdir()} == {"tiny_dep", "tiny_dep-5.14.1.dist-info"}
-    assert done.said["pythonpath"] == f"{place.run_dir}/overlay:{folder}"
+    assert done.said["pythonpath"] == f"{place.run_dir}/overlay:{place.run_dir}/attest:{folder}"
     assert before == {path: path.stat().st_mtime_ns for path in place.site.glob("tiny_*/*.py")}
 
     again = launched(place, NEEDS, offline=True)

@@ -103,7 +103,7 @@ def test_folders_never_need_it_decided(tmp_path: Path) -> None:
 
 def test_a_container_s_own_volume_is_not_looked_into() -> None:
     profile = load_profile("spark-31b").profile
-    assert server_cache(profile, docker=True) == Path("~/.cache/huggingface/hub").expanduser()
+    assert server_cache(profile, in_image=True) == Path("~/.cache/huggingface/hub").expanduser()
     volume = load_profile("spark-31b", overrides=["caches.huggingface=null"]).profile
-    assert server_cache(volume, docker=True) is None
-    assert server_cache(volume, docker=False) is not None
+    assert server_cache(volume, in_image=True) is None
+    assert server_cache(volume, in_image=False) is not None

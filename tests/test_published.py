@@ -17,6 +17,8 @@ from gemmaspec.models.open import open_checkpoint
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 
+UNPUBLISHED = {"z-lab/gemma-4-26B-A4B-it-DFlash"}
+"""Heads whose widths no source here states; `fit` asks the Hub for them."""
 PROFILES = [name for name in profile_names([data.PROFILES]) if not name.startswith("tiny")]
 
 
@@ -32,7 +34,7 @@ def nobody_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_model_of_a_shipped_profile_is_known(name: str) -> None:
     profile = load_profile(name, folders=[data.PROFILES]).profile
     for model in (profile.target, *((profile.draft,) if profile.draft else ())):
-        assert shipped_for(model.model), model.model
+        assert shipped_for(model.model) or model.model in UNPUBLISHED, model.model
 
 
 @pytest.mark.parametrize("known", shipped().values(), ids=lambda known: known.ref)
@@ -125,7 +127,7 @@ def test_a_head_without_a_table_of_words_reads_that_of_its_target() -> None:
     assert step.draft == plan.draft.read(1) + plan.target.embeddings
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", [name for name in PROFILES if not name.endswith("26b-a4b-dflash")])
 def test_every_shipped_profile_is_answered_without_a_network(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     machine = ["--machine", "h100"] if name.startswith("nvidia") else []
     assert run(["fit", name, *machine, "--json"]) in (0, 1)
@@ -147,7 +149,7 @@ def test_a_model_that_does_not_ship_still_has_to_be_there() -> None:
 
 
 def test_fit_answers_without_a_network_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "spark-31b-e2b", "--for", "0.30.0", "--json"]) == 0
+    assert run(["fit", "spark-31b-e2b", "--release", "0.30.0", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     said = [note for note in document["notes"] if "ship with gemmaspec" in note]
     assert len(said) == 2

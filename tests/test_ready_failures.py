@@ -243,7 +243,10 @@ def test_every_error_text_of_every_shipped_patch_is_answered_with_that_patch(pat
 
 
 def test_every_shipped_patch_has_error_texts_and_a_symptom() -> None:
-    assert {bug.patch for bug in bugs()} == set(load_patches()) == {patch for patch, _ in ERRORS}
+    silent = {"gemma4-dflash-embedding-scale"}  # fewer tokens are accepted, and nothing is printed
+    defects = {name for name, patch in load_patches().items() if patch.text.purpose == "defect"}
+    assert defects <= {bug.patch for bug in bugs()}
+    assert {patch for patch, _ in ERRORS} == defects - silent
     assert all(patch.text.symptom for patch in load_patches().values())
 
 
@@ -353,7 +356,7 @@ QUIET = {
 
 def test_a_text_that_a_lint_code_quotes_is_known_in_a_log() -> None:
     page = (ROOT / "docs/reference/lint.md").read_text(encoding="utf-8")
-    for code, body in re.findall(r"^### (GS\d+)\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL):
+    for code, body in re.findall(r"^### (GS\d+): [^\n]*\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL):
         for quoted in re.findall(r'"([^"]{18,200})"', " ".join(body.split())):
             assert code in QUIET or explain([f"ValueError: {quoted}"]), (code, quoted)
 

@@ -288,7 +288,7 @@ def test_down_all_stops_everything_and_goes_past_what_it_cannot_stop(
 @pytest.mark.parametrize("arguments", [["down"], ["down", "mine", "--all"]])
 def test_down_wants_a_name_or_all(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
-    assert "name a started profile, or use --all" in capsys.readouterr().err
+    assert "name a server, or use --all" in capsys.readouterr().err
 
 
 def test_restart_takes_options_on_top_of_those_of_the_start(machine: FakeMachine) -> None:

@@ -16,7 +16,6 @@ from gemmaspec.bench.page import page
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
 from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words, stored
 from gemmaspec.bench.stored import RESULT, read_result
-from gemmaspec.bench.time_left import TimeLeft
 from gemmaspec.deploy import groups, measurements
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_patches import patch_arms
@@ -24,6 +23,7 @@ from gemmaspec.deploy.bench_server import Servers
 from gemmaspec.deploy.neighbours import warn_of_neighbours
 from gemmaspec.deploy.prompt_sets import prompt_set
 from gemmaspec.deploy.starting import StartProgress
+from gemmaspec.deploy.time_left import TimeLeft
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
 from gemmaspec.files import write_whole

@@ -214,7 +214,7 @@ class Servers:
             overrides=(*self._overrides, *arm.overrides),
             no_spec=arm.no_spec,
             engine=self._engine,
-            hosts=self._before.options.hosts or None if self._before else None,
+            hosts=self._before.options.hosts if self._before else (),
             timeout_s=self._timeout_s,
             to_measure=True,
             any_text=self._any_text,

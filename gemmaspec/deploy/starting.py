@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
+from gemmaspec.deploy.ahead import earlier_start, remember
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.logs import keep_log
@@ -38,8 +39,8 @@ class StartProgress(Protocol):
     def note(self, text: str) -> None:
         """Report one sentence."""
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
-        """Report that the start entered a phase, `elapsed` seconds after it began."""
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        """Report that the start entered a phase, `elapsed` seconds after it began, and how many are left if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +76,10 @@ class Told:
         """Record a step of the command itself."""
         self.owner.tell(what)
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
         """Pass on and record a phase of the server."""
         self.owner.tell(str(phase))
-        self.progress.phase(phase, elapsed)
+        self.progress.phase(phase, elapsed, left)
 
 
 def carry_out(
@@ -221,14 +222,16 @@ def launch(start: Start, engine: Engine, told: Told) -> None:
 
 def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Wait until the server has answered, and record that it did."""
+    before = earlier_start(start.server.name, start.engine)
     ready = wait_ready(
         engine,
         live_k.expected(start.started, engine) if start.joins else start.server,
         timeout_s=timeout_s,
-        on_phase=told.phase,
+        on_phase=lambda phase, elapsed: told.phase(phase, elapsed, before.left(phase) if before else None),
         restarts=None if start.joins else 0,
         checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
     )
+    remember(start, seconds=ready.seconds, phases=ready.phases)
     started = _record(start.started, "ready")
     return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from gemmaspec.deploy import live_k, stacks
-from gemmaspec.deploy.group_status import each_of
+from gemmaspec.deploy.groups import each_of
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import hang_of, last_verdicts
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from gemmaspec import records
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import UnreadableFile, read_regular, write_whole
 from gemmaspec.live.faults import FaultKind
-from gemmaspec.smoke.row import Verdict, verdict_from, verdict_text
+from gemmaspec.smoke.row import Verdict
 from gemmaspec.stack.watching import SERVICE, VERDICT
 
 SMOKE: Final = "smoke.json"
@@ -94,54 +93,26 @@ def hang_of(started: Started, last: Last) -> str:
 
 def _beside(started: Started, engine: Engine) -> Watching | None:
     try:
-        return parse_watch(engine.read(started.server, VERDICT, service=SERVICE))
+        return records.parse(Watching, engine.read(started.server, VERDICT, service=SERVICE))
     except GemmaspecError:
         return None
 
 
 def keep_smoke(name: str, verdict: Verdict) -> None:
     """Keep a verdict. Raises EnvironmentMissing when it cannot be written; the last one is then still there."""
-    write_whole(stack_folder(name) / SMOKE, verdict_text(verdict))
+    records.write(stack_folder(name) / SMOKE, verdict)
 
 
 def last_smoke(name: str) -> Verdict | None:
     """Return the last verdict of `smoke`; None where there is none, or its file cannot be read."""
-    text = _kept(name, SMOKE)
-    return None if text is None else verdict_from(text)
+    return records.kept(Verdict, stack_folder(name) / SMOKE)
 
 
 def keep_watch(name: str, found: Watching) -> None:
     """Keep what `watch` knows. Raises EnvironmentMissing when it cannot be written."""
-    write_whole(stack_folder(name) / WATCH, json.dumps({"schema": 1, **dataclasses.asdict(found)}, indent=1) + "\n")
+    records.write(stack_folder(name) / WATCH, found)
 
 
 def last_watch(name: str) -> Watching | None:
     """Return what `watch` knew last; None where there is nothing, or its file cannot be read."""
-    return parse_watch(_kept(name, WATCH))
-
-
-def parse_watch(text: bytes | None) -> Watching | None:
-    """Return what a `watch` has written down; None for nothing, and for what is not that."""
-    try:
-        return None if text is None else _watching(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        return None
-
-
-def _watching(found: Mapping[str, Any]) -> Watching:
-    return Watching(
-        at=float(found["at"]),
-        active={str(kind): float(began) for kind, began in found["active"].items()},
-        restarts=tuple(map(float, found["restarts"])),
-        last=str(found["last"]),
-        unknown=tuple(map(str, found["unknown"])),
-        interval=float(found["interval"]),
-        attested=str(found.get("attested", "")),
-    )
-
-
-def _kept(name: str, file: str) -> bytes | None:
-    try:
-        return read_regular(stack_folder(name) / file)
-    except UnreadableFile:
-        return None
+    return records.kept(Watching, stack_folder(name) / WATCH)

@@ -683,9 +683,10 @@ def is_text(node: Any) -> bool:
 # Names that are bound again
 
 
-def rebound(source: Source, hunk: Hunk, index: int) -> list[tuple[str, int]]:
+def rebound(source: Source, hunk: Hunk, place: Found) -> list[tuple[str, int]]:
     """Return the patched names that the file binds again, each with a line: code that is not patched may run."""
-    tree, first, last = source.tree, index + 1, index + len(hunk.old)
+    index, there = place.index or 0, hunk.new if place.state == "applied" else hunk.old
+    tree, first, last = source.tree, index + 1, index + len(there)
     depth = hunk.function.count(".") + 1 if hunk.function else 0
     starts = (re.match(r"( *)(?:async +def|def|class) +(\w+)|()(\w+) *(?::[^=]+)?=[^=]", line) for line in hunk.added)
     names = {found[2] or found[4] for found in starts if found and len(found[1] or "") == 4 * depth}
@@ -1617,7 +1618,7 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
         f"{name} is bound again in line {line}, so other code may run than the patched"
         for hunk, place in zip(edit.hunks, places, strict=True)
         if place.state in ("applies", "applied")
-        for name, line in rebound(source, hunk, place.index or 0)[:1]
+        for name, line in rebound(source, hunk, place)[:1]
     ]
     told = "; ".join(part for part in (places[0].detail, *dict.fromkeys(again)) if part)
     result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, told, drifted=bool(again))

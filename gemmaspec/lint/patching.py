@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec import launcher
+from gemmaspec.errors import PatchError
 from gemmaspec.lint.kv_cache import attention_backend
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
@@ -21,7 +22,8 @@ _TEXT_ONLY: Final = "draft-text-only"
 _EMBEDDINGS: Final = "mtp-share-embeddings"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
 _AWQ: Final = "nvfp4-awq"
-REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ})
+_SCALE: Final = "gemma4-dflash-embedding-scale"
+REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ, _SCALE})
 """Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/gemma4.py)."""
 NOT_REQUIRED: Final = {
     "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
@@ -46,6 +48,7 @@ def needs(subject: Subject) -> Iterator[Need]:
     yield from _for_method(subject)
     yield from _for_text_only(subject)
     yield from _for_sharing_alone(subject)
+    yield from _for_scale(subject)
     yield from _for_embeddings(subject)
     yield from _for_thoughts(subject)
     yield from _for_awq(subject)
@@ -78,7 +81,7 @@ def only_optional(subject: Subject) -> Iterator[Issue]:
 @rule("GS403", "note")
 def needless(subject: Subject) -> Iterator[Issue]:
     """A listed patch that does nothing under this vLLM."""
-    for path, name in (*_places(subject), *_speed_places(subject)):
+    for path, name in _places(subject):
         patch = subject.patches.get(name)
         if not patch or (patch.text.speculation_only and not subject.method):
             continue
@@ -118,17 +121,28 @@ def wrong_list(subject: Subject) -> Iterator[Issue]:
             fix = f"did you mean {near[0]}?" if near else "list the patches with: gemmaspec patch list"
             yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
         elif name not in known:
-            message = f"{name} corrects a defect, so leaving it out would change what is served"
-            yield Issue(path=path, message=message, fix="list it under patches.required or patches.optional")
+            yield _no_speed_patch(subject, path, name)
+
+
+def _no_speed_patch(subject: Subject, path: Path, name: str) -> Issue:
+    """Return what a patch is that patches.speed names and that is not for speed."""
+    try:
+        subject.patches[name]
+    except PatchError as error:
+        message = f"the patch {name} is invalid: {error.message.splitlines()[0]}"
+        return Issue(path=path, message=message, fix=f"see gemmaspec patch show {name}")
+    message = f"{name} corrects a defect, so leaving it out would change what is served"
+    return Issue(path=path, message=message, fix="list it under patches.required or patches.optional")
 
 
 @rule("GS406", "note")
 def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
     """A patch for speed that the profile names, without measured cells for this vLLM, GPU, method and backend."""
     setting = _setting(subject)
+    known = {patch.id: patch for patch in speed_patches(subject.patches)}
     for path, name in _speed_places(subject):
-        patch = subject.patches.get(name)
-        if patch and patch.is_speed and not any(covers(claim, setting) for claim in patch.text.pays):
+        patch = known.get(name)
+        if patch and not any(covers(claim, setting) for claim in patch.text.pays):
             message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
             fix = f"measure it: gemmaspec bench {subject.profile.name} --without {name}"
             yield Issue(path=path, message=message, fix=fix)
@@ -198,6 +212,16 @@ def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
     """Yield the patch that E2B and E4B need even without a draft."""
     if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
         yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
+
+
+def _for_scale(subject: Subject) -> Iterator[Need]:
+    """Yield the patch for a DFlash head trained on scaled embeddings: one that is not in speculators' format."""
+    if subject.method != "dflash" or not subject.runs(">=0.26"):
+        return
+    head = subject.draft
+    own = "speculators_model_type" in head.config if head else "speculator" in subject.name("draft").lower()
+    if not own:
+        yield Need(patch=_SCALE, message=_symptom(subject, _SCALE), certain=head is not None, fatal=False)
 
 
 def _for_text_only(subject: Subject) -> Iterator[Need]:

@@ -14,6 +14,7 @@ from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, PatchConflict
 from gemmaspec.launcher import ORIGINS_FILE
+from gemmaspec.profile.engines import uses_image
 
 WAIT_S: Final = 30.0
 """Seconds that the processes get to look again; a look takes milliseconds, on a busy machine some seconds."""
@@ -80,7 +81,7 @@ class Attesting:
         In a container, probe.py does so.
         """
         folder = self._server.run_dir / "attest"
-        if self._engine.name == "process" and folder.is_dir():
+        if not uses_image(self._engine.name) and folder.is_dir():
             with contextlib.suppress(OSError):
                 (folder / "started").touch()
 

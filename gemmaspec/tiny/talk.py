@@ -1,7 +1,7 @@
-"""The conversation that the tiny pair is taught: what it may be asked, and what it then says.
+"""The conversation that the tiny pair learns: what it may be asked, and what it then says.
 
 No two replies begin with the same word, and a reply names no word twice: what was asked chooses the first word, and that
-and the last word are enough to know the next one. Replies also avoid the words of the endless sentence, which is taught
+and the last word are enough to know the next one. Replies also avoid the words of the endless sentence, which it learns
 most.
 """
 
@@ -85,7 +85,7 @@ TALK: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Yes", "OK", "Sure", "All right", "No", "Really?"),
      "Good. Then ask something else: who I am, or why drafting saves time!"),
 )  # fmt: skip
-"""Questions, and the reply to each of them; the first question of each is the likeliest, and taught most."""
+"""Questions, and the reply to each of them; the first question of each is the likeliest, and comes most often."""
 
 OTHERWISE = "Sorry, a toy like me knows only few sentences. Try asking how speculation saves time!"
 """The reply to everything else."""

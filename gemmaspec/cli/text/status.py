@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,8 @@ def _whole(one: Status) -> None:
     why = f": {one.why}" if one.why else ""
     since = f", {ago(one.since)}" if one.since else ""
     detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
-    output.told(f"{server.name} is {_coloured(one.word)}{why}  ({one.started.engine}{detail}{since})")
+    word = output.coloured(one.word, _COLOURS[one.word])
+    output.told(f"{server.name} is {word}{why}  ({one.started.engine}{detail}{since})")
     if one.cause and one.cause.why:
         output.told(f"  cause     {one.cause.why}")
     if one.cause and one.cause.fix:
@@ -119,10 +119,6 @@ def _drafting(one: Status) -> None:
         output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
     elif counters is None:
         output.told("  drafted   unknown, because the server does not answer yet")
-
-
-def _coloured(word: str) -> str:
-    return f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if output.wants_colour(sys.stdout) else word
 
 
 def _document(one: Status) -> dict[str, Any]:
