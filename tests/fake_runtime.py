@@ -2,7 +2,8 @@
 slow for, or cannot be made to show.
 
 The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or until the file FAKE_VLLM_GO is there;
-FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print. A streamed answer names its port, 20 times a
+FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print, FAKE_VLLM_LARGE to be as slow to end as a real one:
+with 60 threads and 300 MB, and on SIGTERM only once its streams have ended. A streamed answer names its port, 20 times a
 second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
 
@@ -22,7 +23,7 @@ from tests.real import Done
 from tests.warm import Harness, warm_harness
 
 PROGRAM = """\
-import json, os, sys, time
+import json, os, signal, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 args = sys.argv[1:]
@@ -83,7 +84,21 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-Server((host, int(port)), Handler).serve_forever()
+server = Server((host, int(port)), Handler)
+
+
+def drained():
+    while server.running:
+        time.sleep(0.01)
+    os._exit(0)
+
+
+if "FAKE_VLLM_LARGE" in os.environ:
+    held = bytearray(b"x") * 300_000_000
+    for _ in range(60):
+        threading.Thread(target=time.sleep, args=(999,), daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=drained).start())
+server.serve_forever()
 """
 
 

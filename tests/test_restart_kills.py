@@ -1,0 +1,113 @@
+"""A restart under load whose server is killed at a random moment always ends with a server.
+
+The suite kills a few times; `GEMMASPEC_TEST_KILLS=60 pytest -s tests/test_restart_kills.py` kills more often and prints what
+became of each restart. GEMMASPEC_TEST_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gemmaspec.deploy.stacks import stack_folder
+from gemmaspec.engine import record
+from tests import fake_runtime
+from tests.docker_support import free_port, wait_for
+from tests.fake_runtime import Fake
+from tests.real import Done
+from tests.stream_load import load
+
+KILLS = int(os.environ.get("GEMMASPEC_TEST_KILLS", "6"))
+SEED = int(os.environ.get("GEMMASPEC_TEST_SEED", str(random.randrange(10**6))))
+LONGEST_S = 4.0
+"""About how long a restart of the fake takes here with 3 streams; a longer one is killed early, a shorter one late."""
+SLOW = {"FAKE_VLLM_LARGE": "1", "FAKE_VLLM_SECONDS": "0.5"}
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
+    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
+        yield made
+
+
+@dataclass
+class Killer:
+    """Kills, at a moment, whichever server of a stack runs then."""
+
+    name: str
+    after_s: float
+    hit: list[int] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Killer:
+        self.thread = threading.Thread(target=self._kill)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def _kill(self) -> None:
+        if self.over.wait(self.after_s):
+            return
+        with contextlib.suppress(Exception):  # between two servers there is none to kill
+            pid = _pid(self.name)
+            os.kill(pid, signal.SIGKILL)
+            self.hit.append(pid)
+
+
+def _pid(name: str) -> int:
+    found = record.read(Path(stack_folder(name)) / "run")
+    assert found
+    assert found.pid
+    return found.pid
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=10).status_code == 200
+    return False
+
+
+def _end(done: Done, killer: Killer, port: int) -> str:
+    """What a restart ended with. Fails if that is nothing, or if it is not what the command says."""
+    serves = _answers(port)
+    said = done.err[-3000:]
+    if done.code == 0 and killer.hit and killer.hit[0] == _pid("killed"):
+        return "the new server, killed after it had answered"
+    assert serves, f"nothing runs after a kill at {killer.after_s:.2f} s, exit code {done.code}: {said}"
+    if done.code == 0:
+        return "the new server"
+    assert "killed runs again as before" in said, said
+    return "the earlier server, started again"
+
+
+def test_a_restart_under_load_that_is_killed_at_any_moment_ends_with_a_server(fake: Fake) -> None:
+    fake_runtime.make_models()
+    port, chosen, ends = free_port(), random.Random(SEED), Counter[str]()
+    fake.profile("killed", port)
+    assert fake.run("up", "killed", "--engine", "process", env=SLOW).code == 0
+    try:
+        for _ in range(KILLS):
+            with load(f"http://127.0.0.1:{port}/v1", "model-killed", clients=3, tokens=40, pause_s=0.1) as streams:
+                wait_for(lambda streams=streams: streams.fates.total() or _answers(port))
+                with Killer("killed", chosen.uniform(0, LONGEST_S)) as killer:
+                    done = fake.run("restart", "killed", env=SLOW)
+            ends[_end(done, killer, port)] += 1
+            if not _answers(port):
+                assert fake.run("up", "killed", env=SLOW).code == 0
+    finally:
+        fake.run("down", "killed")
+    print(f"\nseed {SEED}: {KILLS} restarts, {dict(ends)}")
+    assert ends.total() == KILLS
