@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ from gemmaspec.profile.model import Measured, Profile
 from gemmaspec.profile.schema import profile_schema
 from gemmaspec.ready.known_failures import KILLED, known_failures
 from gemmaspec.ready.phases import MARKS
+from gemmaspec.releases.facts import releases
 from gemmaspec.smoke.catalogue import CHECKS
 from gemmaspec.smoke.known_issues import KNOWN
 
@@ -214,9 +216,6 @@ def shipped_profiles() -> str:
     return table(("profile", "machine", "target", "draft", "tokens/s", "source"), rows)
 
 
-"""The recommended profile: the fastest published one for the 31B on a DGX Spark."""
-
-
 def profiles_in_short() -> str:
     """Return the shipped profiles that have published figures, one line each, for README.md.
 
@@ -369,6 +368,40 @@ def exit_codes() -> str:
 
 _ERROR: Final = re.compile(r"^(?:[├└]─ )?(\w+) +(\d+)  (.+)$", re.MULTILINE)
 
+_FRESH: Final = 2
+"""How many releases a measurement may be behind before it is stale."""
+
+
+def measured_machines() -> str:
+    """Return what was measured, a row for each file, method and number of drafts, for one request at once."""
+    known = releases()
+    rows = []
+    for file in sorted(data.MEASUREMENTS.glob("*.json"), reverse=True):
+        found = json.loads(file.read_text())
+        alone = [row for row in found["rows"] if row["concurrency"] == 1 and row["context"] == 256]
+        for row in alone:
+            behind = len(known) - 1 - known.index(row["vllm"]) if row.get("vllm") in known else None
+            state = "author" if behind is not None and behind <= _FRESH else "author, stale"
+            patches = ", ".join(row.get("patches") or ()) or "none"
+            by = "synthetic" if row.get("acceptance_by") == "synthetic" else "measured"
+            drafts = (row["method"], row["k"], by if row["k"] else "")
+            facts = (code(row.get("compile", "")), patches, found["date"], state)
+            rows.append((found["machine"], row.get("vllm", ""), *drafts, f"{row['tokens_per_second']:.1f}", *facts))
+    head = (
+        "machine",
+        "vLLM",
+        "method",
+        "k",
+        "acceptance",
+        "tokens/s",
+        "compiled",
+        "patches for speed",
+        "date",
+        "state",
+    )
+    return table(head, dict.fromkeys(rows))
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
     "profile-keys": profile_keys,
@@ -383,6 +416,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "smoke-issues": smoke_issues,
     "phases": phases,
     "exit-codes": exit_codes,
+    "measured-machines": measured_machines,
     **accuracy.PARTS,
 }
 

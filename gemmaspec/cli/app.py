@@ -44,6 +44,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "predict": "predict",
     "bench": "bench",
     "compare": "compare",
+    "share": "share",
     "tune": "tune",
     "profile": "profile",
     "patch": "patch",

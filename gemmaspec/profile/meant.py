@@ -92,7 +92,7 @@ _SAID: Final[Mapping[str, str]] = {
 """Word → a sentence, where no single key says it."""
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "apply": "gemmaspec up NAME", "attach": "gemmaspec logs -f NAME",
+    "apply": "gemmaspec up NAME", "arena": "gemmaspec share RESULT", "attach": "gemmaspec logs -f NAME",
     "benchmark": "gemmaspec bench NAME", "chat": "gemmaspec connect, or the curl command that `up` prints",
     "check": "gemmaspec profile lint NAME", "clean": "gemmaspec gc",
     "compose": "gemmaspec render NAME, or gemmaspec profile new NAME --from-compose FILE",
