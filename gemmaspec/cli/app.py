@@ -32,6 +32,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "top": "top",
     "watch": "watch",
     "smoke": "smoke",
+    "soak": "soak",
     "export": "export",
     "demo": "demo",
     "doctor": "doctor",

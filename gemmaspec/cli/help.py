@@ -26,6 +26,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "top",
         "watch",
         "smoke",
+        "soak",
         "bench",
         "compare",
         "share",
@@ -98,6 +99,7 @@ ABOUT: Final[Mapping[str, About]] = {
         "Check what a running profile answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
+    "soak": About("Find what decays in long conversations", ("soak spark-31b-mtp", "soak tiny-cpu --for 5m --json")),
     "export": About("Write files for other programs", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
     "export prometheus": About(
