@@ -70,6 +70,7 @@ def turns_of(number: int, *, context: int, tokens: int, tools: bool) -> Iterator
             kind,
             {
                 "messages": messages,
+                "stream": False,
                 "max_tokens": tokens,
                 "temperature": 0.8 if kind == "sampled" else 0,
                 "chat_template_kwargs": {"enable_thinking": False},

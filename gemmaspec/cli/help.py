@@ -10,30 +10,13 @@ from typing import Any, Final
 import typer
 import typer.core
 
+from gemmaspec.cli.renamed import with_new_names
 from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": (
-        "up",
-        "down",
-        "restart",
-        "switch",
-        "status",
-        "wait",
-        "logs",
-        "connect",
-        "k",
-        "top",
-        "watch",
-        "smoke",
-        "soak",
-        "bench",
-        "compare",
-        "share",
-        "tune",
-        "export",
-        "demo",
-    ),
+    "First": ("up", "status", "down", "bench", "tune", "smoke"),
+    "Run": ("restart", "switch", "wait", "logs", "connect", "k", "top", "watch", "soak", "export", "demo"),
+    "Measure": ("compare", "share"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -41,7 +24,13 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Help": ("explain",),
     "This machine": ("config", "gc"),
 }
-"""The groups of commands in the help; commands in no group come last."""
+"""The groups of commands in the help, the six that carry the product first; commands in no group come last."""
+PATCH_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Look and check": ("list", "show", "explain", "verify"),
+    "For maintainers of patches": (
+        "release-day", "rebase", "continue", "new", "commit", "import", "export", "apply", "known", "prove",
+    ),
+}  # fmt: skip
 OTHER: Final = "More"
 
 
@@ -56,20 +45,18 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About(
-        "Start a profile and wait until it answers", ("up", "up spark-31b-mtp", "up tiny-cpu --set serve.port=8001")
-    ),
-    "down": About("Stop a started profile", ("down spark-31b-e2b", "down --all")),
+    "up": About("Start a server and wait until it answers", ("up spark-31b-mtp", "up tiny-cpu --set serve.port=8001")),
+    "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
     "restart": About(
-        "Render a started profile again and restart it", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
+        "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
     ),
     "switch": About("Stop one profile and start another", ("switch spark-31b-mtp spark-26b-a4b-mtp",)),
     "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
-    "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
-    "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
+    "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
     "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
     "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
-    "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
+    "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
@@ -86,17 +73,17 @@ ABOUT: Final[Mapping[str, About]] = {
     "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
-    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
+    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --release 0.33.0")),
     "render": About(
         "Write a stack for Compose or Kubernetes",
         ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
     ),
     "watch": About(
-        "Watch running profiles for faults",
+        "Watch servers for faults",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
     ),
     "smoke": About(
-        "Check what a running profile answers",
+        "Check what a server answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
     "soak": About("Find what decays in long conversations", ("soak spark-31b-mtp", "soak tiny-cpu --for 5m --json")),
@@ -120,11 +107,11 @@ ABOUT: Final[Mapping[str, About]] = {
         ("profile new mine --from spark-31b-e2b", "profile new mine --from-compose compose.yaml"),
     ),
     "profile lint": About(
-        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --for 0.33.0")
+        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --release 0.33.0")
     ),
     "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
     "patch list": About("List patches, their releases and users", ("patch list",)),
-    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.34.0",)),
+    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.33.0",)),
     "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
     "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
     "patch verify": About(
@@ -136,7 +123,7 @@ ABOUT: Final[Mapping[str, About]] = {
         "Write a patch as an ordinary diff", ("patch export draft-text-only --release 0.33.0 > draft.diff",)
     ),
     "patch known": About("Record the file hashes of every release", ("patch known --check",)),
-    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --to 0.34.0",)),
+    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --release 0.33.0",)),
     "patch continue": About("Continue a rebase", ("patch continue draft-text-only",)),
     "patch new": About(
         "Open vLLM's files to write a new patch", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
@@ -153,7 +140,8 @@ class Command(typer.core.TyperCommand):
     """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; an unknown option is answered by what it means."""
+        """Parse the words, old names of options included; an unknown option is answered by what it means."""
+        args = with_new_names(ctx.command_path.partition(" ")[2], args)
         given = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -203,11 +191,12 @@ class CommandGroup(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with its summary."""
-        named = {name for names in self.sections.values() for name in names}
+        sections = PATCH_SECTIONS if self.name == "patch" else self.sections
+        named = {name for names in sections.values() for name in names}
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         prefix = f"{ctx.command_path} ".partition(" ")[2]
         width = max(len(name) for name in self.commands)
-        for title, names in {**self.sections, (OTHER if named else "Commands"): rest}.items():
+        for title, names in {**sections, (OTHER if named else "Commands"): rest}.items():
             rows = [(f"{name:<{width}}", summary(f"{prefix}{name}")) for name in names if name in self.commands]
             if rows:
                 with formatter.section(title):

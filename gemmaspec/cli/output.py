@@ -105,7 +105,7 @@ def failure(error: GemmaspecError, *, as_json: bool) -> int:
         kind = type(error).__name__
         with contextlib.suppress(GemmaspecError, BrokenPipeError):
             json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
-    progress(_red("error: ") + error.message)
+    progress(coloured("error: ", 31, sys.stderr) + error.message)
     if error.hint:
         progress(f"  try: {error.hint}")
     return error.exit_code
@@ -138,13 +138,9 @@ def _let_go(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _red(text: str) -> str:
-    return f"\x1b[31m{text}\x1b[0m" if colours() else text
-
-
-def colours() -> bool:
-    """Return whether stderr is a terminal that wants colours."""
-    return wants_colour(sys.stderr)
+def coloured(text: str, colour: int, stream: TextIO | None = None) -> str:
+    """Return text in one of ANSI's colours, for a terminal that wants them; by default of standard output."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if wants_colour(stream or sys.stdout) else text
 
 
 def wants_colour(stream: TextIO) -> bool:

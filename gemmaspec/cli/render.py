@@ -76,7 +76,7 @@ def render(
         typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="For a cluster: namespace of the objects.")
+        str | None, typer.Option("--namespace", metavar="NAME", help="For a cluster: namespace of the objects.")
     ] = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,

@@ -134,7 +134,7 @@ def restart(
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
-    """Render a started profile again and start it, with the options that it was started with.
+    """Render a profile again and restart its server, with the options that it was started with.
 
     Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
     """
@@ -142,7 +142,7 @@ def restart(
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import replicas
     from gemmaspec.deploy import up as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
 
     if is_group(name):
         with told_of_replicas(name), stack.start_progress() as progress:

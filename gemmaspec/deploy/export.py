@@ -12,7 +12,7 @@ import yaml
 
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.connect import endpoint
-from gemmaspec.deploy.group_status import each_of
+from gemmaspec.deploy.groups import each_of
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules

@@ -16,6 +16,7 @@ from gemmaspec.errors import EnvironmentMissing, StartFailed
 from gemmaspec.machine import nvidia
 from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.ready.first_request import api_key_for
+from gemmaspec.smoke.answer import Fault
 from gemmaspec.smoke.check import Ask
 
 _TOKENS: Final = 128
@@ -56,6 +57,8 @@ def _conversation(server: Server, number: int, context: int, tokens: int, tools:
     for place, (kind, body) in enumerate(turns_of(number, context=context, tokens=tokens, tools=tools)):
         began = time.monotonic()
         (answer,) = ask_all(asking, [Ask(key="turn", body=body, alone=True)], on_answer=lambda _: None)
+        if answer.fault is Fault.REFUSED and place:
+            return  # the context is full: the server counts tokens, and the conversation characters
         fault = f"{answer.fault}: {answer.said}" if answer.fault else ""
         yield Turn(
             place=place,

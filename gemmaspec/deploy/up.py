@@ -76,17 +76,7 @@ def restart(
 
 def again(name: str, *, timeout_s: float) -> UpRequest:
     """Return the request of the last successful start."""
-    options = stacks.find(name).last_good_options
-    return UpRequest(
-        profile=options.profile,
-        overrides=options.overrides,
-        no_spec=options.no_spec,
-        engine=options.engine,
-        locked=options.locked,
-        replica=options.replica,
-        timeout_s=timeout_s,
-        hosts=options.hosts or None,
-    )
+    return UpRequest.of(stacks.find(name).last_good_options, timeout_s=timeout_s)
 
 
 def _start(
