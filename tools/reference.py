@@ -475,6 +475,40 @@ def exit_codes() -> str:
 
 _ERROR: Final = re.compile(r"^(?:[├└]─ )?(\w+) +(\d+)  (.+)$", re.MULTILINE)
 
+_FRESH: Final = 2
+"""How many releases a measurement may be behind before it is stale."""
+
+
+def measured_machines() -> str:
+    """Return what was measured, a row for each file, method and number of drafts, for one request at once."""
+    known = releases()
+    rows = []
+    for file in sorted(data.MEASUREMENTS.glob("*.json"), reverse=True):
+        found = json.loads(file.read_text())
+        alone = [row for row in found["rows"] if row["concurrency"] == 1 and row["context"] == 256]
+        for row in alone:
+            behind = len(known) - 1 - known.index(row["vllm"]) if row.get("vllm") in known else None
+            state = "author" if behind is not None and behind <= _FRESH else "author, stale"
+            patches = ", ".join(row.get("patches") or ()) or "none"
+            by = "synthetic" if row.get("acceptance_by") == "synthetic" else "measured"
+            drafts = (row["method"], row["k"], by if row["k"] else "")
+            facts = (code(row.get("compile", "")), patches, found["date"], state)
+            rows.append((found["machine"], row.get("vllm", ""), *drafts, f"{row['tokens_per_second']:.1f}", *facts))
+    head = (
+        "machine",
+        "vLLM",
+        "method",
+        "k",
+        "acceptance",
+        "tokens/s",
+        "compiled",
+        "patches for speed",
+        "date",
+        "state",
+    )
+    return table(head, dict.fromkeys(rows))
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
     "profile-keys": profile_keys,
@@ -486,6 +520,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "smoke-checks": smoke_checks,
     "smoke-issues": smoke_issues,
     "exit-codes": exit_codes,
+    "measured-machines": measured_machines,
     **accuracy.PARTS,
 }
 
