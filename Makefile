@@ -39,7 +39,7 @@ docker: ## install and start Docker with Compose v2 if they are missing (Debian,
 image: setup ## build the image gemmaspec/vllm-cpu:$(VLLM) (Debian, root)
 	$(BIN)/python tools/cpu_image.py $(VLLM)
 
-runtime: setup ## build the Python environment with vLLM for the tiny pair
+runtime: setup ## build the Python environment with vLLM for the tiny pair, and the pair
 	$(BIN)/python tools/runtime.py
 
 test: setup ## run the whole suite, with real servers

@@ -78,6 +78,7 @@ def by_vllm(runtime: Path, extras: Path, prompts: Path, *, url: str, model: str,
         *("--tokenizer", str(real.STATE / "tiny" / "tiny-target"), "--dataset-name", "custom"),
         *("--dataset-path", str(prompts / "plain.jsonl"), "--custom-output-len", str(TOKENS)),
         *("--skip-chat-template", "--disable-shuffle", "--no-oversample", "--temperature", "0", "--ignore-eos"),
+        *("--extra-body", json.dumps({"min_tokens": TOKENS})),  # as gemmaspec asks, so that both get the same text
         *("--num-prompts", str(len(PROMPTS)), "--max-concurrency", str(CONCURRENCY), "--num-warmups", "2"),
         *("--save-result", "--result-dir", str(out), "--result-filename", "vllm.json", "--disable-tqdm"),
     ]

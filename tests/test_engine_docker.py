@@ -663,6 +663,6 @@ def test_a_command_runs_once_as_this_user_and_is_gone(client: docker.DockerClien
     assert (code, said[0], "Read-only" in said[-1]) == (7, "said", True)
     assert (out / "file").read_text() == "made\n"
     assert (out / "file").stat().st_uid == os.getuid()
-    assert not client.containers.list(all=True, filters={"name": "gemmaspec-once-"})
+    assert not client.containers.list(all=True, filters={"name": "gemmaspec-once-", "ancestor": IMAGE})
     with pytest.raises(EnvironmentMissing, match="docker cannot run gemmaspec/none:1"):
         run_once("gemmaspec/none:1", "sh", (), ())

@@ -21,7 +21,6 @@ PATCHES = {id_: launcher_patch(patch) for id_, patch in load_patches().items()}
 PATHS = sorted(needed_paths(PATCHES.values()))
 
 
-
 def is_alone(patch: launch.Patch, release: str) -> bool:
     """Whether a patch belongs into the released files as they are, and not into what another patch made of them."""
     edits = [edit for variant in launch.candidates(patch, release) for edit in variant.files]

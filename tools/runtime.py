@@ -1,18 +1,24 @@
-"""Build the managed runtime of the profile tiny-cpu in advance, so that it does not count towards a test's time limit.
+"""Build the runtime of the profile tiny-cpu and make its models, once for all tests and outside their time limits.
 
     .venv/bin/python tools/runtime.py
 
-The last line of stdout is its interpreter. A complete runtime is not built again.
+The last line of stdout is its interpreter. What is complete is not made again.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from typing import Final
 
+from gemmaspec.data import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import state_dir
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
+
+PAIR: Final = ("tiny-target", "tiny-draft")
 
 
 def main() -> int:
@@ -24,6 +30,10 @@ def main() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    missing = [name for name in PAIR if not (state_dir() / "tiny" / name / "config.json").is_file()]
+    if missing:
+        say(f"making {' and '.join(missing)}")
+        subprocess.run([str(interpreter), str(MAKER), str(state_dir() / "tiny"), *missing], check=True)
     sys.stdout.write(f"{interpreter}\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""Check a profile. Pure; the vLLM release comes from `--for`, the profile or an assumption."""
+"""Check a profile. Pure; the vLLM release comes from `--release`, the profile or an assumption."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _assumed(subject: Subject) -> Iterator[Issue]:
     """The vLLM release is not named."""
     message = f"the profile does not name a vLLM release; checked against {subject.vllm}, the newest known one"
     pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "set runtime.vllm"
-    fix = f"{pin}, run gemmaspec lock, or use --for RELEASE"
+    fix = f"{pin}, run gemmaspec lock, or use --release RELEASE"
     yield Issue(path=_says_so(subject), message=message, fix=fix)
 
 
