@@ -69,6 +69,12 @@ EXPECTED: Final = (
     ),
     Known(
         side="lint",
+        says=r"^GS320 ",
+        given=r"kv[-_]cache[-_]dtype=|block[-_]size=|NVFP4|\|",
+        why=f"{_LATER}where a layer asks for its attention backend",
+    ),
+    Known(
+        side="lint",
         says=r"^GS202 \S+ is made for (mtp|eagle3|dflash|dspark)$",
         given=r"speculative\.method=(eagle|eagle3|dflash|dspark|draft_model|mtp)\b",
         why=f"{_LATER}where it builds or first runs the head",
