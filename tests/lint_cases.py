@@ -297,6 +297,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", *DFLASH, "serve.enable_prefix_caching=true"),
         case("0.33.0", *MTP, "serve.enable_prefix_caching=true"),
     ),
+    "GS320": (case("0.33.0", "serve.block_size=24"), case("0.33.0", "serve.block_size=32")),
     "GS508": (
         case("0.33.0", "serve.load_format=fastsafetensors", "machine=dgx-spark"),
         case("0.33.0", "serve.load_format=fastsafetensors"),

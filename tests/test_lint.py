@@ -514,3 +514,22 @@ def test_an_fp8_cache_on_two_machines_is_an_error_where_it_was_seen_to_fail(tmp_
     assert severities == ["error", "warning", "warning"]
     assert "GS317" in findings(tmp_path, case("0.33.0", "nodes=2", target=FP8_CACHE))
     assert "GS317" not in findings(tmp_path, case("0.33.0", "nodes=2", target=BIG))
+
+
+@pytest.mark.parametrize(
+    ("release", "sets", "said"),
+    [
+        ("0.33.0", ("machine=a100", "serve.kv_cache_dtype=fp8"), "not supported by the Triton attention backend"),
+        ("0.23.0", ("machine=a100", "serve.kv_cache_dtype=fp8"), None),
+        ("0.33.0", ("machine=h100", "serve.kv_cache_dtype=fp8"), None),
+        ("0.33.0", ("serve.kv_cache_dtype=nvfp4",), "takes a KV cache of nvfp4"),
+        ("0.33.0", ("serve.kv_cache_dtype=int4_per_token_head",), None),
+        ("0.33.0", ("serve.kv_cache_dtype=float16", "serve.dtype=bfloat16"), "is incompatible with dtype"),
+        ("0.32.0", ("serve.kv_cache_dtype=float16", "serve.dtype=bfloat16"), None),
+    ],
+)
+def test_a_cache_that_no_backend_takes_is_refused(
+    release: str, sets: tuple[str, ...], said: str | None, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, case(release, *sets, target=LOOKS_BOTH_WAYS)).get("GS320")
+    assert said in found.message if found and said else said is None and found is None

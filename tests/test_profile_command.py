@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import gemmaspec
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.deploy.smoke import _lacks
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.fit.flags import Flags, flags_of
-from gemmaspec.fit.machine import named
+from gemmaspec.fit.machine import Device, named
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import load_profile
@@ -63,6 +65,66 @@ def test_a_memory_plan_does_not_depend_on_the_form_of_a_flag(form: str) -> None:
     assert by_lint(given, "0.32.0").switched("--disable-chunked-mm-input")
     assert by_fit(given, "0.32.0", size="E2B").whole_items
     assert not by_fit(profile("spark-31b"), "0.32.0", size="E2B").whole_items
+
+
+CPU = "machine=cpu"
+PROCESSOR = Device(name="cpu", memory=64 * 2**30, cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "vllm", "size", "sets", "batch"),
+    [
+        ("spark-31b", "0.33.0", "31B", (), 2496),
+        ("spark-31b", "0.33.0", "12B", ("target.model=google/gemma-4-12B-it",), 2048),
+        ("spark-31b", "0.33.0", "31B", ("serve.enable_chunked_prefill=false", "serve.max_model_len=8192"), 8192),
+        ("spark-31b", "0.26.0", "31B", ("serve.language_model_only=true",), 2496),
+        ("spark-31b", "0.33.0", "31B", ("serve.language_model_only=true",), 2048),
+        ("spark-31b", "0.33.0", "31B", (CPU, "serve.max_num_seqs=16"), 2496),
+        ("spark-31b", "0.33.0", "E2B", (CPU, "target.model=google/gemma-4-E2B-it", "serve.max_num_seqs=16"), 2048),
+        ("spark-31b", "0.33.0", "31B", ("serve.max_num_seqs=1", "serve.max_model_len=1024"), 1024),
+    ],
+)
+def test_lint_and_fit_name_the_batch_that_the_engine_resolved(
+    name: str, vllm: str, size: str, sets: tuple[str, ...], batch: int
+) -> None:
+    given = profile(name, sets=("serve.max_num_batched_tokens=", "patches=", *sets))
+    facts = facts_for(vllm)
+    assert facts
+    target = unified() if size == "12B" else checkpoint(size)
+    subject = Subject(profile=given, facts=facts, vllm=vllm, patches={}, target=target)
+    by_name = replace(subject, target=None)
+    assert (subject.batch, by_name.batch) == (batch, batch)
+    device = named(MACHINES[given.machine]) if given.machine != "cpu" else PROCESSOR
+    assert device
+    assert flags_of(given, target, None, vllm=vllm, device=device).max_num_batched_tokens == batch
+
+
+def unified() -> Checkpoint:
+    """A 12B, whose config asks for attention both ways, which vLLM gives its images no mask for."""
+    both = {"text_config": {"use_bidirectional_attention": "vision"}}
+    return replace(checkpoint("31B"), model_type="gemma4_unified", config=both)
+
+
+def test_lmcache_turns_the_hybrid_manager_off() -> None:
+    transfer = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
+    assert by_lint(profile("spark-31b", "--kv-transfer-config", transfer), "0.33.0").hybrid_manager == "off"
+    assert by_lint(profile("spark-31b"), "0.33.0").hybrid_manager == "on"
+
+
+def test_a_shorter_draft_shortens_the_server() -> None:
+    given = profile(
+        "spark-31b-e2b",
+        sets=(
+            "patches=",
+            "serve.disable_hybrid_kv_cache_manager=",
+            "speculative.max_model_len=2048",
+        ),
+    )
+    device = named(MACHINES["dgx-spark"])
+    assert device
+    for vllm, length in (("0.33.0", 2048), ("0.32.0", given.serve.max_model_len)):
+        found = flags_of(given, checkpoint("31B"), checkpoint("E2B"), vllm=vllm, device=device)
+        assert found.max_model_len == length
 
 
 def test_fit_reads_what_lint_reads_of_other_flags() -> None:

@@ -189,6 +189,7 @@ def model_folders() -> Path:
         known = shipped_for(name)
         assert known
         wanted[name.rpartition("/")[2]] = dict(checkpoint_of(known).config)
+    wanted["gemma-4-12B-it"] = configs.config("12B")
     for name, declared in QUANTIZED.items():
         wanted[f"gemma-4-31B-it-{name}"] = {**configs.config("31B"), "quantization_config": declared}
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()

@@ -17,10 +17,10 @@ from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.command import Command, command_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases import model_runner
-from gemmaspec.releases.batch import BatchDefaults, batch_defaults
-from gemmaspec.releases.drafting import method_run
+from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images
+from gemmaspec.releases.drafting import method_run, shortens
 from gemmaspec.releases.facts import facts_for, nearest
-from gemmaspec.releases.media import ITEMS, Modality, wants_whole_items
+from gemmaspec.releases.media import Modality, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName, runner_for
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -119,11 +119,23 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
     length = serve.max_model_len or target.text.max_position_embeddings
     defaults = _batch_defaults(profile, vllm, device)
     sequences = serve.max_num_seqs or defaults.sequences
-    batch = serve.max_num_batched_tokens or _batch(defaults.tokens, target, vllm, sequences, length)
+    towers = not (serve.language_model_only or _no_media(profile))
+    batch = serve.max_num_batched_tokens or default_batch(
+        defaults.tokens,
+        vllm=vllm,
+        length=length,
+        sequences=sequences,
+        masks=raised_for_images(vllm, masks=target.masks_images, serves_images=towers),
+        chunked=serve.enable_chunked_prefill is not False,
+    )
+    assert batch, "the length is known"
     cache_dtype = _cache_dtype(serve.kv_cache_dtype, serve.dtype, target)
     draft_dtype = cache_dtype
     if draft and spec and spec.kv_cache_dtype:
         draft_dtype = _cache_dtype(spec.kv_cache_dtype, serve.dtype, draft)
+    runner = model_runner.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device))
+    if draft and spec and shortens(spec.method, vllm, runner):
+        length = min(length, spec.max_model_len or draft.text.max_position_embeddings)
     return Flags(
         vllm=vllm,
         block_size=serve.block_size or kv_rules(vllm, cpu=device.cpu).default_block,
@@ -142,10 +154,10 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),
         cpu_cache=_cpu_cache(profile.env) if device.cpu else None,
         eager=bool(serve.enforce_eager),
-        towers=not (serve.language_model_only or _no_media(profile)),
+        towers=towers,
         media=dict(serve.limit_mm_per_prompt or {}),
         moe_backend=command.value("--moe-backend"),
-        runner=model_runner.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device)),
+        runner=runner,
         whole_items=_whole_items(command, target, vllm, device),
         defaults=tuple(_defaults(profile)),
     )
@@ -183,8 +195,6 @@ def _refuse(profile: Profile, command: Command) -> None:
     unknown = sorted(given & set(_NOT_MODELLED))
     if (profile.serve.pipeline_parallel_size or 1) > 1:
         unknown.append("serve.pipeline_parallel_size")
-    if profile.serve.enable_chunked_prefill is False and profile.serve.max_num_batched_tokens is None:
-        unknown.append("serve.enable_chunked_prefill: false without serve.max_num_batched_tokens")
     if profile.env.get("VLLM_KV_CACHE_LAYOUT", "NHD") not in ("NHD", "HND", "LBNHC", "LBHNC"):
         unknown.append("env.VLLM_KV_CACHE_LAYOUT")
     if unknown:
@@ -210,20 +220,9 @@ def _batch_defaults(profile: Profile, vllm: str, device: Device) -> BatchDefault
     )
 
 
-def _batch(batch: int, target: Checkpoint, vllm: str, sequences: int, length: int) -> int:
-    """Return the default, which since 0.22 holds the largest image or video of a model with bidirectional attention."""
-    if Version(vllm) >= Version("0.22.0") and _sees_both_ways(target):
-        batch = max(batch, ITEMS[0].tokens)
-    return min(batch, sequences * length)
-
-
-def _sees_both_ways(target: Checkpoint) -> bool:
-    return target.attends_both_ways and "image" in target.modalities
-
-
 def _whole_items(command: Command, target: Checkpoint, vllm: str, device: Device) -> bool:
     asked = bool(command.switched("--disable-chunked-mm-input"))
-    return asked or (_sees_both_ways(target) and wants_whole_items(vllm, cpu=device.cpu))
+    return asked or (target.masks_images and wants_whole_items(vllm, cpu=device.cpu))
 
 
 def _asynchronous(profile: Profile, command: Command, vllm: str, device: Device) -> bool:

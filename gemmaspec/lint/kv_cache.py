@@ -14,6 +14,12 @@ _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
 _WIDE: Final = 512
 """Head size of Gemma 4's full attention layers; that of the sliding ones is 256."""
 
+_BLOCK: Final = 16
+_ADA: Final = 8.9
+_HALVES: Final = ("float16", "bfloat16")
+_NARROW: Final = ("nvfp4", "turboquant", "octave", "ultraquant")
+"""Formats whose backends have no mask for images, and Triton does not take them."""
+
 _UNUSED_UNDER_V2: Final = (
     ("attention_backend", ("draft_model",), ">=0.31"),
     ("attention_backend", ("eagle", "eagle3"), ">=0.25,<0.31"),
@@ -158,6 +164,39 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix=fix, severity="error" if subject.wants_whole_items else "warning")
 
 
+@rule("GS320", "error")
+def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
+    """A KV cache that no attention backend takes: asked of the layers of 0.26.0 and 0.33.0, which have four formats."""
+    yield from _fp8_before_ada(subject)
+    if not subject.machine.gpus or subject.runs("<0.26"):
+        return
+    dtype, block = subject.argument("--kv-cache-dtype"), subject.argument("--block-size")
+    tokens = subject.number("--block-size")
+    if dtype and dtype.value and dtype.value.startswith(_NARROW) and subject.masks:
+        message = f"no attention backend of vLLM {subject.vllm} takes a KV cache of {dtype.value} with masked images"
+        yield Issue(path=dtype.path, message=message, fix="use fp8, or auto")
+    if block and tokens and tokens % _BLOCK:
+        message = f"is {tokens}, and every attention backend wants a multiple of {_BLOCK}: block_size not supported"
+        yield Issue(path=block.path, message=message, fix=f"use {_BLOCK}, or leave it out")
+    own = subject.value("--dtype") or "auto"
+    model = own if own != "auto" else subject.target.dtype if subject.target else None
+    if subject.runs(">=0.33") and dtype and dtype.value in _HALVES and model in _HALVES and dtype.value != model:
+        message = f'kv_cache_dtype="{dtype.value}" is incompatible with dtype="{model}"'
+        yield Issue(path=dtype.path, message=message, fix=f"use auto or {model}")
+
+
+def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
+    """Yield an FP8 cache on a GPU that Triton does not read it on (vllm/v1/attention/backends/triton_attn.py)."""
+    capability, asked = subject.machine.compute_capability, _asked(subject, "target")
+    if not capability or float(capability) >= _ADA or not subject.caches_fp8 or subject.runs("<0.24"):
+        return
+    if asked is None or asked.upper() in ("AUTO", "TRITON_ATTN"):
+        message = f"FP8 KV cache is not supported by the Triton attention backend on compute capability {capability}"
+        given = subject.argument("--kv-cache-dtype")
+        path = given.path if given else ("serve", "kv_cache_dtype")
+        yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16, or int8_per_token_head")
+
+
 def attention_backend(subject: Subject, role: Role) -> str | None:
     """Return the backend: the requested one, else the one that vLLM chooses; None if only the machine decides."""
     return backend_of(subject.profile, subject.facts.vllm, role=role, fp8=subject.caches_fp8, masks=subject.masks)
@@ -210,4 +249,5 @@ RULES: Final = (
     wide_heads,
     fast_prefill,
     batch_below_one_item,
+    cache_without_a_backend,
 )

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from gemmaspec.finding import Severity
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.releases.facts import spans
@@ -106,7 +107,9 @@ def parser(subject: Subject) -> Iterator[Issue]:
         given = subject.argument(flag_)
         if given and given.value and given.value not in known and not subject.argument(plugin):
             message = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
-            yield Issue(path=given.path, message=message, fix=one_of(given.value, known))
+            used = flag_ != "--tool-call-parser" or subject.profile.chat.tool_call_parser
+            severity: Severity | None = None if used or subject.switched("--enable-auto-tool-choice") else "warning"
+            yield Issue(path=given.path, message=message, fix=one_of(given.value, known), severity=severity)
 
 
 @rule("GS108", "error")
@@ -157,9 +160,10 @@ def _env_path(subject: Subject, name: str) -> tuple[str | int, ...]:
 
 
 def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    given = subject.argument("--attention-backend")
-    if given and given.value:
-        yield given.path, given.value
+    for flag_ in ("--attention-backend", "--mm-encoder-attn-backend"):
+        given = subject.argument(flag_)
+        if given and given.value:
+            yield given.path, given.value
     spec = subject.profile.speculative
     if spec and spec.attention_backend:
         yield ("speculative", "attention_backend"), spec.attention_backend

@@ -10,7 +10,7 @@ from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.speculation import Speculative
-from gemmaspec.releases.drafting import found_in_path, keeps_method
+from gemmaspec.releases.drafting import found_in_path, keeps_method, shortens
 
 _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
 """Methods that a profile can name."""
@@ -121,7 +121,7 @@ def context(subject: Subject) -> Iterator[Issue]:
 def shortened_context(subject: Subject) -> Iterator[Issue]:
     """0.33 lowers the target's context to the draft's (VllmConfig._limit_max_model_len_to_draft)."""
     spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
-    if not spec or subject.method != "draft_model" or subject.runner == "v1" or subject.runs("<0.33"):
+    if not spec or not shortens(subject.method, subject.vllm, subject.runner):
         return
     drafted = spec.max_model_len or (subject.draft.text.max_position_embeddings if subject.draft else None)
     if drafted and limit > drafted:

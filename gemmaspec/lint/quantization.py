@@ -12,7 +12,7 @@ from typing import Final
 from gemmaspec.checkpoint.fields import printable
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.lint.names import one_of
-from gemmaspec.lint.rule import Issue, rule
+from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.releases.facts import knows_method, spans
 
@@ -21,12 +21,13 @@ _DEPRECATED: Final = "--allow-deprecated-quantization"
 _FAMILIES: Final = {
     "awq": frozenset({"awq", "awq_marlin", "auto_awq", "cpu_awq", "moe_wna16"}),
     "gptq": frozenset({"gptq", "gptq_marlin", "auto_gptq", "moe_wna16"}),
-    **{name: frozenset({name}) for name in ("compressed-tensors", "bitsandbytes", "fp8", "torchao")},
+    "fp8": frozenset({"fp8", "deepseek_v4_fp8"}),
+    **{name: frozenset({name}) for name in ("compressed-tensors", "bitsandbytes", "torchao")},
 }
 """The checkpoint's method → the values of --quantization that vLLM takes with it, `humming` apart."""
 _BEFOREHAND: Final = frozenset(
     {
-        *("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "compressed-tensors", "quark"),
+        *("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "compressed-tensors", "quark", "inc"),
         *_FAMILIES["awq"],
         *_FAMILIES["gptq"],
     }
@@ -46,8 +47,14 @@ def _models(subject: Subject) -> Iterator[tuple[Role, str, str | None]]:
 
 
 def _asked(subject: Subject, role: Role) -> str | None:
-    model = subject.profile.target if role == "target" else subject.profile.draft
-    return model.quantization if model else None
+    draft = subject.profile.draft
+    return subject.value("--quantization") if role == "target" else draft.quantization if draft else None
+
+
+def _path(subject: Subject, role: Role) -> Path:
+    """Return where a quantization is set: a key, or a word of `extra_args`."""
+    given = subject.argument("--quantization") if role == "target" else None
+    return given.path if given else (role, "quantization")
 
 
 def _own(checkpoint: Checkpoint | None) -> str | None:
@@ -67,11 +74,15 @@ def unknown_quantization(subject: Subject) -> Iterator[Issue]:
         if asked not in known and not _taken_over(own):
             message = f"vLLM {subject.vllm} does not know the quantization {asked!r}"
             fix = one_of(asked, known) + "; or remove it, because the checkpoint names it"
-            yield Issue(path=(role, "quantization"), message=message, fix=fix)
-        elif asked in subject.facts.deprecated_quantizations and not subject.switched(_DEPRECATED):
+            yield Issue(path=_path(subject, role), message=message, fix=fix)
+        elif (
+            not _taken_over(own)
+            and asked in subject.facts.deprecated_quantizations
+            and not subject.switched(_DEPRECATED)
+        ):
             message = f"vLLM {subject.vllm} will drop the quantization {asked}, and stops without {_DEPRECATED}"
             fix = f"add {_DEPRECATED} to serve.extra_args, or use another quantization"
-            yield Issue(path=(role, "quantization"), message=message, fix=fix)
+            yield Issue(path=_path(subject, role), message=message, fix=fix)
 
 
 @rule("GS223", "error")
@@ -88,7 +99,7 @@ def other_quantization(subject: Subject) -> Iterator[Issue]:
             message = f"is {asked}, but the checkpoint declares {own}, and vLLM rejects the mismatch"
         else:
             continue
-        yield Issue(path=(role, "quantization"), message=message, fix="remove it, because the checkpoint declares it")
+        yield Issue(path=_path(subject, role), message=message, fix="remove it, because the checkpoint declares it")
 
 
 @rule("GS230", "error")

@@ -16,6 +16,8 @@ _PARTNERS: Final = {
     "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
     "--enable-eplb": ("--enable-expert-parallel", "--enable-expert-parallel"),
     "--enable-elastic-ep": ("--enable-eplb", "--enable-eplb and --enable-expert-parallel"),
+    "--numa-bind-cpus": ("--numa-bind", "--numa-bind"),
+    "--numa-bind-nodes": ("--numa-bind", "--numa-bind"),
     "--collect-detailed-traces": ("--otlp-traces-endpoint", "--otlp-traces-endpoint=ADDRESS"),
     "--enable-log-outputs": ("--enable-log-requests", "--enable-log-requests"),
 }
@@ -75,10 +77,20 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
         message = f"{fault_tolerance} requires --data-parallel-external-lb, and vLLM stops without it"
         yield fault_tolerance, message, "remove it"
     several = subject.number("--data-parallel-size") or 1
+    context, tensor = "--decode-context-parallel-size", subject.number("--tensor-parallel-size") or 1
+    if tensor % (subject.number(context) or 1):
+        message = f"tp_size={tensor} must be divisible by dcp_size={subject.number(context)}."
+        yield context, message, "use a divisor of serve.tensor_parallel_size, or remove it"
+    if (subject.number("--data-parallel-size-local") or 0) > several:
+        message = f"data_parallel_size_local must be <= data_parallel_size ({several})"
+        yield "--data-parallel-size-local", message, "remove it"
+    if "kv_connector" not in " ".join(_given(subject, "--kv-transfer-config")):
+        message = "Connector name is not set in KVTransferConfig, and vLLM stops without it"
+        yield "--kv-transfer-config", message, "add the key kv_connector"
     if several < 2:  # ServeSubcommand.cmd, 0.26.0 and later
         flag = "--data-parallel-multi-port-external-lb"
         yield flag, f"{flag} requires --data-parallel-size > 1, and vLLM stops without it", "remove it"
-    if not subject.argument("--data-parallel-size-local") and subject.runs(">=0.31"):
+    if not subject.argument("--data-parallel-size-local") and subject.runs(">=0.27"):
         words = "`--data-parallel-hybrid-lb` requires `--data-parallel-size-local`"
         yield "--data-parallel-hybrid-lb", words, "remove it"
     if subject.runs("<0.27") and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
@@ -97,6 +109,13 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
         elif subject.switched("--enable-prefix-caching") is False:
             message = f"{experts} requires prefix caching, and vLLM stops without it"
             yield experts, message, "remove it, or set serve.enable_prefix_caching: true"
+
+
+def _given(subject: Subject, flag: str) -> Iterator[str]:
+    """Yield the words of every form in which a flag is given."""
+    for one in subject.arguments:
+        if one.flag == flag:
+            yield from (*one.keys, one.value or "")
 
 
 @rule("GS113", "error", any_release=True)

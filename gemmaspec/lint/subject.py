@@ -14,10 +14,10 @@ from gemmaspec.profile.command import Argument, Command, command_of
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases import model_runner
-from gemmaspec.releases.batch import BatchDefaults, batch_defaults
+from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import Facts
-from gemmaspec.releases.media import ITEMS, wants_whole_items
+from gemmaspec.releases.media import wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName
 
 if TYPE_CHECKING:
@@ -136,7 +136,10 @@ class Subject:
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
         """Whether the hybrid KV cache manager is on, which is vLLM's default for Gemma 4."""
-        return "off" if self.switched("--disable-hybrid-kv-cache-manager") else "on"
+        asked = self.switched("--disable-hybrid-kv-cache-manager")
+        if asked is None and "LMCache" in (self.value("--kv-transfer-config") or ""):
+            return "off"  # a connector without SupportsHMA turns it off (vllm/config/vllm.py)
+        return "off" if asked else "on"
 
     @property
     def runner(self) -> RunnerName:
@@ -211,11 +214,16 @@ class Subject:
         """max_num_batched_tokens: the given value, else vLLM's default for the machine; None if unknown."""
         if self.argument("--max-num-batched-tokens"):
             return self.number("--max-num-batched-tokens")
-        sequences, length = self.number("--max-num-seqs"), self.length
-        default = self._default_batch
-        if sequences and length:
-            return min(sequences * length, default) if default else sequences * length
-        return default
+        if self._defaults is None:
+            return None
+        return default_batch(
+            self._defaults.tokens,
+            vllm=self.vllm,
+            length=self.length,
+            sequences=self.number("--max-num-seqs"),
+            masks=self._raises_batch,
+            chunked=self.switched("--enable-chunked-prefill") is not False,
+        )
 
     @property
     def sequences(self) -> int | None:
@@ -225,21 +233,22 @@ class Subject:
         return min(self._defaults.sequences, self.batch or self._defaults.sequences) if self._defaults else None
 
     @property
-    def _default_batch(self) -> int | None:
-        """Return vLLM's default for this machine and, from 0.22 on, the largest image; None on an unknown machine."""
-        if self._defaults is None:
-            return None
-        whole = self.runs(">=0.22") and self.wants_whole_items is not False
-        return max(self._defaults.tokens, ITEMS[0].tokens) if whole else self._defaults.tokens
+    def _raises_batch(self) -> bool:
+        """Return whether the largest image must fit into a batch by default; so it is where that is not known."""
+        masks = self.target.masks_images if self.target else not _SMALL.search(self.called("target"))
+        serves = self.takes_images is not False
+        return raised_for_images(self.vllm, masks=masks and not self.is_unified, serves_images=serves)
 
     @property
     def _defaults(self) -> BatchDefaults | None:
         machine = self.machine
-        if machine.memory_gb is None or self.argument("--performance-mode"):
+        if (machine.memory_gb is None and machine.gpus) or self.argument("--performance-mode"):
             return None
+        stages = self.number("--pipeline-parallel-size") or 1
         return batch_defaults(
             self.vllm,
-            memory=round(machine.memory_gb * 10**9),
+            memory=round((machine.memory_gb or 0) * 10**9),
+            world=stages * (self.number("--tensor-parallel-size") or 1),
             name=machine.name,
             capability=machine.compute_capability,
             cpu=not machine.gpus,
@@ -263,7 +272,7 @@ class Subject:
         if self.takes_images is False or not wants_whole_items(self.vllm, cpu=not self.machine.gpus):
             return False
         if self.target:
-            return self.target.attends_both_ways
+            return self.target.masks_images
         size = size_called(self.called("target"))
         return None if size and size.large_towers else False
 

@@ -26,7 +26,7 @@ _BACKENDS: Final = {
 
 
 @rule("GS114", "error")
-def value(subject: Subject) -> Iterator[Issue]:
+def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
     """A value that this vLLM does not take: no number, out of range, no JSON, or a key that its class lacks."""
     for given in subject.arguments:
         known = subject.facts.flags.get(given.flag)
@@ -91,7 +91,7 @@ def structured_outputs(subject: Subject) -> Iterator[Issue]:
 
 
 @rule("GS115", "error")
-def variable(subject: Subject) -> Iterator[Issue]:
+def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
     """A variable that vLLM converts to a number, with another text (vllm/envs.py)."""
     for name, text in subject.profile.env.items():
         said = refused(text, subject.facts.environment_forms.get(name, ""), {})
@@ -101,7 +101,7 @@ def variable(subject: Subject) -> Iterator[Issue]:
 
 
 @rule("GS116", "error")
-def words(subject: Subject) -> Iterator[Issue]:
+def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
     """A flag without its value, a value for one that takes none, or a word that no flag takes."""
     for given in subject.arguments:
         known = subject.facts.flags.get(given.flag)
@@ -120,4 +120,4 @@ def words(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
 
 
-RULES: Final = (value, variable, words, structured_outputs)
+RULES: Final = (value_of_a_flag, number_of_a_variable, words_of_a_flag, structured_outputs)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec import launcher
+from gemmaspec.releases.media import ITEMS
 
 _GIB: Final = 2**30
 _LARGE: Final = 70 * _GIB
@@ -47,6 +48,28 @@ def batch_defaults(
     if memory >= _LARGE and "a100" not in name.lower():
         return BatchDefaults(tokens=8192, sequences=1024)
     return BatchDefaults(tokens=2048, sequences=256)
+
+
+def default_batch(
+    tokens: int, *, vllm: str, length: int | None, sequences: int | None, masks: bool, chunked: bool = True
+) -> int | None:
+    """Return max_num_batched_tokens where nobody sets it; None if it hangs on a length that is not known.
+
+    `tokens` is the machine's default, `masks` whether the target's images are masked: from 0.22 on their largest one
+    fits (_set_default_max_num_seqs_and_batched_tokens_args in vllm/engine/arg_utils.py, 0.19.0 to 0.33.0). Without
+    chunked prefill the longest prompt fits.
+    """
+    if not chunked and length is None:
+        return None
+    batch = tokens if chunked or length is None else max(tokens, length)
+    if masks and launcher.range_contains(">=0.22.0", vllm):
+        batch = max(batch, ITEMS[0].tokens)
+    return min(batch, sequences * length) if sequences and length else batch
+
+
+def raised_for_images(vllm: str, *, masks: bool, serves_images: bool) -> bool:
+    """Return whether images count for the batch: up to 0.26 also those of a target that serves text alone."""
+    return masks and (serves_images or launcher.range_contains("<0.27.0", vllm))
 
 
 @functools.cache

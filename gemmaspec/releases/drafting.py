@@ -54,3 +54,8 @@ def method_run(method: str | None, vllm: str, *, head: str | None, called: str |
     if method == "draft_model" and called and _ASSISTANT.search(called):
         return "mtp"
     return method
+
+
+def shortens(method: str | None, vllm: str, runner: str) -> bool:
+    """Return whether a draft's longest context becomes the server's (VllmConfig._limit_max_model_len_to_draft)."""
+    return method == "draft_model" and runner == "v2" and within(vllm, ">=0.33")

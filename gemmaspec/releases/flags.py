@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gemmaspec.releases.hints import hints_of
-from gemmaspec.releases.read_values import Configs, bounds_of, configs_of, word_of
+from gemmaspec.releases.read_values import Configs, bounds_of, configs_of, names_of, word_of
 from gemmaspec.releases.sources import Hint, Sources, Unexpected, assigned, constant, method_of
 
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
@@ -85,8 +85,15 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
         if method := method_of(sources.class_of(ENGINE, name)[1], "add_cli_args"):
             flags += _Builder(sources, ENGINE, method).flags()
     pairs = _pairs(sources)
+    parallel = sources.fields(ENGINE, "ParallelConfig") if sources.find(ENGINE, "ParallelConfig") else {}
+    bounds = {option(name): bounds_of(one) for name, (_, one) in parallel.items()}
     return {
-        flag.name: replace(flag, paired=pairs and flag.negatable and flag.name.startswith(_PAIRED)) for flag in flags
+        flag.name: replace(
+            flag,
+            paired=pairs and flag.negatable and flag.name.startswith(_PAIRED),
+            form="int" + bounds.get(flag.name, "") if flag.form == "int" else flag.form,
+        )
+        for flag in flags
     }
 
 
@@ -203,7 +210,11 @@ class _Builder:
                 if field in fields:
                     where, statement = fields[field]
                     flag = _of_hints(hints_of(self._sources, where, statement.annotation))
-                    return self._edited(node, _with_value(flag, self._sources, field, where, statement))
+                    flag = _with_value(flag, self._sources, field, where, statement)
+                    if not (flag.form or flag.choices or flag.bare):
+                        hints, owner = hints_of(self._sources, where, statement.annotation), self._config(inner)
+                        flag = replace(flag, form=names_of(self._sources, self._path, owner, field, hints))
+                    return self._edited(node, flag)
         raise Unexpected(f"{self._path}:{node.lineno}: unknown form: {ast.unparse(node)[:80]}")
 
     def _config(self, node: ast.expr) -> str:

@@ -85,6 +85,8 @@ def _defined(sources: Sources, path: str, name: str) -> tuple[Hint, ...]:
     where, statement = found
     if isinstance(statement, ast.ClassDef):
         decorators = {ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in statement.decorator_list}
+        if any(ast.unparse(base).startswith("dict[") for base in statement.bases):
+            return (Hint(kind="dict"),)
         return (Hint(kind="config" if decorators & {"config", "dataclass"} else name, defined=(where, name)),)
     value = assigned(statement)
     return hints_of(sources, where, value) if value is not None else (Hint(kind=name),)

@@ -24,6 +24,8 @@ _READABLE: Final = frozenset(
     }
 )
 """Numbers that may be written as 2k (human_readable_int_args in _compute_kwargs)."""
+_UNSEEN: Final = "TensorizerConfig"
+"""A class that vLLM imports for type checkers alone (vllm/config/load.py), so that any text passes."""
 _MOST: Final = 12
 """Choices that are worth their place; of longer lists, which change with every release, only the type is kept."""
 _PLAIN: Final = {"bool": "bool", "int": "int", "float": "float", "str": "str", "None": "None", "dict": "{}"}
@@ -33,12 +35,20 @@ Configs = dict[str, dict[str, str]]
 """Class → key → its values."""
 
 
+def names_of(sources: Sources, path: str, owner: str, field: str, hints: Sequence[Hint]) -> str:
+    """Return the names of an enum that a class looks the text for a field up in; empty for any other field."""
+    folded = any(one.folds and field in one.keys for one in _validators(sources.class_of(path, owner)[1]))
+    enum = next((hint.defined for hint in hints if hint.defined and hint.kind != "config"), None)
+    names = _members(sources, *enum) if folded and enum else ""
+    return "|".join(one for one in names.split("|") if one.startswith("^"))
+
+
 def word_of(field: str, hints: Sequence[Hint], bounds: str) -> str:
     """Return what a flag takes that is made of a field; empty for any text, and for one with choices or none."""
     kinds = {hint.kind for hint in hints}
     maybe = "?" if "None" in kinds else ""
     if "config" in kinds and kinds & _MAPPINGS:
-        return f"{maybe}{{}}"
+        return f"{maybe}{{}}" if any(hint.defined and hint.defined[1] != _UNSEEN for hint in hints) else ""
     if config := next((hint for hint in hints if hint.kind == "config"), None):
         return f"{maybe}@{config.defined[1]}" if config.defined else ""
     if kinds & {"bool", "literal"}:
@@ -143,6 +153,8 @@ class _Validator:
     @property
     def frees(self) -> bool:
         """Whether it changes values in a way that is not read here."""
+        if self.keys == {"*"} and not any(word in self.body for word in (".pop(", "] =")):
+            return False  # it only looks
         return not (
             self.mode in ("after", "plain")
             or (self.mode == "wrap" and "if value is None" in self.body)
@@ -210,5 +222,5 @@ def _members(sources: Sources, path: str, name: str) -> str:
     names = [one.targets[0].id for one in rows if isinstance(one.targets[0], ast.Name)]
     numbers = [one.value.value for one in rows if isinstance(one.value, ast.Constant) and type(one.value.value) is int]
     if len(names) > _MOST:
-        return ANY
+        return "str"
     return "|".join((*(f"^{text}" for text in names), *(f"#{number}" for number in numbers)))

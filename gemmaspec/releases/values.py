@@ -49,6 +49,9 @@ def refused(word: str, takes: str, configs: Configs) -> str | None:
         return _number(word, kind, bounds)
     if kind == "text or {}":
         return _object(word, configs, "") if re.fullmatch(r"(?s)\s*{.*}\s*", word) else None
+    if takes[0] == "^":
+        names = [one[1:] for one in takes.split("|")]
+        return None if word.upper() in names else f"is none of {_listed(names)}"
     if kind == "json":
         return None if _is_json(word) else "is not valid JSON"
     if kind == "{}" or kind.startswith("@"):
