@@ -5,7 +5,7 @@ GemmaspecError                1  failed
 ├─ ProfileError               2  a profile, or a value set for it, is invalid
 ├─ PatchError                 2  a patch folder or a diff is invalid
 ├─ CheckpointError            2  a config.json or a safetensors header is invalid
-├─ DifferencesFound           3  --check found differences
+├─ DifferencesFound           3  something differs from what is rendered, pinned or kept
 ├─ EnvironmentMissing         4  docker, GPU, model access, disk space or port
 ├─ PatchConflict              5  a required patch does not fit this vLLM, or is not what runs
 ├─ StartFailed                6  the server died, or gave a wrong answer

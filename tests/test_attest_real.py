@@ -36,7 +36,7 @@ def test_every_process_attests_before_the_server_is_ready(method: str) -> None:
         assert {"vllm serve", "VLLM::EngineCore", "VLLM::Worker"} <= titles
         assert {name for one in attested["processes"] for name in one["functions"]} == FUNCTIONS
         assert f"attested  in {len(titles)} processes" in gemmaspec("status", PROFILE).out
-        verified = gemmaspec("patch", "verify", "--running", PROFILE)
+        verified = gemmaspec("patch", "verify", "--server", PROFILE)
         assert (verified.code, f"attested in {len(titles)} processes" in verified.err) == (0, True)
         if method == "spawn":
             look_at_one_that_says_nothing()
@@ -52,7 +52,7 @@ def look_at_one_that_says_nothing() -> None:
     try:
         (run / "attest/processes" / f"{worker.pid}.json").unlink()
         until(lambda: parse_attested((run / "attested.json").read_bytes()).state == "not attested")
-        verified = gemmaspec("patch", "verify", "--running", PROFILE)
+        verified = gemmaspec("patch", "verify", "--server", PROFILE)
         assert verified.code == 5
         assert f"VLLM::Worker (pid {worker.pid}) says nothing" in verified.out
     finally:

@@ -78,7 +78,7 @@ def test_a_renamed_function_is_offered_and_taken_with_successor(
         PatchConflict, match=r"the most similar code: worth in vllm/v1/new\.py \(the same code\)"
     ) as caught:
         carry(patch, "0.21.0")
-    hint = "gemmaspec patch rebase right-value --to 0.21.0 --successor vllm/v1/new.py:worth"
+    hint = "gemmaspec patch rebase right-value --release 0.21.0 --successor vllm/v1/new.py:worth"
     assert caught.value.hint == hint
     assert snapshot(patch) == before
     assert not rebase_state.place_of(ID).exists()

@@ -279,7 +279,7 @@ def test_being_killed_while_it_is_written_does_no_harm(
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=CLEAN)
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, name, "patch", "rebase", ID, "--to", "0.21.0", "--patches", patch.parent],
+        [sys.executable, "-c", KILLED, name, "patch", "rebase", ID, "--release", "0.21.0", "--patches", patch.parent],
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
@@ -323,9 +323,9 @@ def test_a_build_without_a_version_needs_to_be_told_the_release(
     with pytest.raises(UsageError, match="the version of this vLLM is unknown") as caught:
         carry(patch, tree=tree)
     assert caught.value.hint is not None
-    assert "--from" in caught.value.hint
+    assert "--since" in caught.value.hint
     assert carry(patch, tree=tree, floor="0.21.0").versions == ">=0.21.0"
-    with pytest.raises(UsageError, match="--from 'newest' must be a release like"):
+    with pytest.raises(UsageError, match="--since 'newest' must be a release like"):
         carry(patch, tree=tree, floor="newest")
 
 
@@ -366,12 +366,12 @@ def test_the_command_line_prints_what_was_done(
     patch: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_releases(monkeypatch, tmp_path, v0_20_0=OLD, v0_21_0=TORN)
-    words = ["patch", "rebase", ID, "--to", "0.21.0", "--patches", str(patch.parent)]
+    words = ["patch", "rebase", ID, "--release", "0.21.0", "--patches", str(patch.parent)]
     assert run([*words, "--json"]) == 5
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "PatchConflict"
     assert run(["patch", "continue", ID, "--abort", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "aborted"
-    assert run(["patch", "rebase", ID, "--to", "0.20.0", "--patches", str(patch.parent), "--json"]) == 0
+    assert run(["patch", "rebase", ID, "--release", "0.20.0", "--patches", str(patch.parent), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "schema": 1,
         "ok": True,

@@ -43,9 +43,9 @@ def test_all_profiles_are_checked_when_none_is_named(
 
 
 def test_what_if_i_upgrade(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["profile", "lint", mine, "--set", OLD_FLAG, "--for", "0.27.1"]) == 0
+    assert run(["profile", "lint", mine, "--set", OLD_FLAG, "--release", "0.27.1"]) == 0
     capsys.readouterr()
-    assert run(["profile", "lint", mine, "--set", OLD_FLAG, "--for", "0.28.0"]) == 2
+    assert run(["profile", "lint", mine, "--set", OLD_FLAG, "--release", "0.28.0"]) == 2
     printed = capsys.readouterr()
     assert "mine: checked against vLLM 0.28.0" in printed.out
     assert "error GS101: serve.extra_args.0: vLLM 0.28.0 has no flag --calculate-kv-scales" in printed.out
@@ -55,7 +55,7 @@ def test_what_if_i_upgrade(mine: str, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("written", ["v0.28.0", "0.28", "0.28.0+cu130"])
 def test_a_release_may_be_written_in_several_ways(written: str, mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     sets = ["--set", "speculative.draft_tensor_parallel_size=1", "--set", "serve.tensor_parallel_size=2"]
-    assert run(["profile", "lint", mine, *sets, "--for", written]) == 2
+    assert run(["profile", "lint", mine, *sets, "--release", written]) == 2
     printed = capsys.readouterr().out
     assert printed.startswith("mine: checked against vLLM 0.28.0\n")
     assert "GS205" in printed
@@ -70,8 +70,12 @@ def test_a_finding_as_json(mine: str, capsys: pytest.CaptureFixture[str]) -> Non
     (profile,) = found["profiles"]
     assert (profile["name"], profile["vllm"], profile["assumed"], profile["invalid"]) == ("mine", "0.33.0", False, None)
     (error,) = [one for one in profile["findings"] if one["severity"] == "error"]
-    assert set(error) == {"code", "severity", "file", "line", "key", "why", "mend", "documentation"}
-    assert error["documentation"] == "docs/reference/lint.md#gs101"
+    assert set(error) == {
+        "code", "severity", "message", "impact", "fix", "key", "patches", "file", "line", "documentation"
+    }  # fmt: skip
+    assert (error["key"], error["patches"]) == ("serve.extra_args.0", [])
+    assert error["message"]
+    assert error["documentation"] == "gemmaspec explain GS101"
 
 
 def test_warnings_count_when_they_are_asked_to(mine: str) -> None:
@@ -97,8 +101,8 @@ def test_a_profile_that_is_not_valid_does_not_hide_the_others(
     ("arguments", "said"),
     [
         (["no-such-profile"], "unknown profile"),
-        (["tiny-cpu", "--for", "newest"], "'newest' is not a vLLM release"),
-        (["tiny-cpu", "--for", "9.0.0"], "vLLM 9.0.0 is not known yet"),
+        (["tiny-cpu", "--release", "newest"], "'newest' is not a vLLM release"),
+        (["tiny-cpu", "--release", "9.0.0"], "vLLM 9.0.0 is not known yet"),
     ],
 )
 def test_what_is_not_there_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_lint_without_a_name_keeps_to_the_users_own_profiles(capsys: pytest.Capt
     found = document(capsys)["profiles"]
     assert [one["name"] for one in found] == ["mine"]
     assert [one for one in found[0]["findings"] if one["severity"] != "error"] == []
-    assert run(["profile", "lint", "--all", "--json"]) == 0
+    assert run(["profile", "lint", "--shipped", "--json"]) == 0
     assert len(document(capsys)["profiles"]) > 5
 
 
@@ -174,7 +174,7 @@ def test_gc_frees_data_sets_of_prompts_that_are_old() -> None:
         folder.mkdir(parents=True)
         (folder / "chat.jsonl").write_text("{}")
     os.utime(old, (0, 0))
-    assert run(["gc", "--prompts", "--yes"]) == 0
+    assert run(["gc", "--data-sets", "--yes"]) == 0
     assert (old.exists(), new.exists()) == (False, True)
 
 

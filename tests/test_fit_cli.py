@@ -136,12 +136,12 @@ def test_one_that_does_not_fit_says_so_and_what_to_change(
 
 def test_another_release_and_another_machine(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(profiles, model)
-    _, old = asked(capsys, file, "--for", "0.26.0", "--machine", "h200")
+    _, old = asked(capsys, file, "--release", "0.26.0", "--machine", "h200")
     assert (old["vllm"], old["machine"]["name"]) == ("0.26.0", "h200")
     sliding, full = old["kv_cache"]["layers"]
     assert (sliding["block_size"], full["block_size"]) == (64, 64)
     hybrid_off = "serve.disable_hybrid_kv_cache_manager=true"
-    code, document = asked(capsys, file, "--for", "0.26.0", "--set", hybrid_off)
+    code, document = asked(capsys, file, "--release", "0.26.0", "--set", hybrid_off)
     assert (code, document["kv_cache"]) == (1, None)
     assert "different block sizes" in document["problems"][0]
     assert asked(capsys, file, "--set", hybrid_off)[0] == 0
@@ -153,7 +153,7 @@ def test_a_release_that_is_not_known_is_named_as_such(
     file = write(profiles, model)
     _, document = asked(capsys, file, "--set", "image=vllm/vllm-openai:v0.34.0")
     assert document["notes"][0] == "vLLM 0.34.0 is unknown; computed as 0.33.0"
-    _, document = asked(capsys, file, "--for", "v0.33")
+    _, document = asked(capsys, file, "--release", "v0.33")
     assert document["vllm"] == "0.33.0"
     assert "not known" not in " ".join(document["notes"])
 
@@ -206,10 +206,10 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--for", "newest"), 2, "'newest' is not a vLLM release"),
+        (("--release", "newest"), 2, "'newest' is not a vLLM release"),
         (("--memory", "inf"), 2, "--memory 'inf' is not a size; use one such as 128GB or 119GiB"),
-        (("--for", "0.34.0"), 2, "vLLM 0.34.0 is not known yet"),
-        (("--for", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
+        (("--release", "0.34.0"), 2, "vLLM 0.34.0 is not known yet"),
+        (("--release", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
         (("--machine", "mainframe"), 2, "--machine must be one of dgx-spark, "),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit cannot compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: the folder /nowhere does not exist"),
@@ -250,7 +250,7 @@ def test_flash_attention_is_pointed_out_where_it_may_differ(
     for arguments, said in (
         (("--machine", "h200", "--set", fp8), True),
         (("--machine", "h200"), False),
-        (("--machine", "h200", "--set", fp8, "--for", "0.23.0"), False),
+        (("--machine", "h200", "--set", fp8, "--release", "0.23.0"), False),
         (("--set", fp8), False),
     ):
         _, document = asked(capsys, file, *arguments)

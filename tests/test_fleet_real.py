@@ -123,7 +123,7 @@ def test_a_server_on_two_machines_starts_answers_and_stops_as_one(driver: Driver
     found = driver.status()
     assert (found["state"], [node["same"] for node in found["nodes"]]) == ("ready", [True, True])
     assert found["nodes"][0]["plan_sha256"] == found["nodes"][1]["plan_sha256"]
-    verified = json.loads(driver.run("patch", "verify", "--running", "pair", "--json").out)
+    verified = json.loads(driver.run("patch", "verify", "--server", "pair", "--json").out)
     assert verified["ok"] is True
     logs = driver.run("logs", "pair").out.splitlines()
     assert "one | fake vllm" in logs
@@ -207,9 +207,10 @@ def _exit_code(state: Any) -> int | None:
 
 def server_of(driver: Driver) -> Any:
     """Return the server of the pair as its last start recorded it."""
-    from gemmaspec.deploy.stacks import read_record
+    from gemmaspec import records
+    from gemmaspec.deploy.stacks import Started
 
-    started = read_record(driver.folder / "state" / "stacks" / "pair" / "record.json")
+    started = records.read(Started, driver.folder / "state" / "stacks" / "pair" / "record.json")
     assert started is not None
     return started.server
 

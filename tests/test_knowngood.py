@@ -135,7 +135,7 @@ def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert only_name() == "mine"
     assert run(["rollback", "mine"]) == 2
     assert "mine has no known good stack other than the current one" in capsys.readouterr().err
-    assert run(["rollback", "mine", "--to", "20260101T000000Z-12345678"]) == 2
+    assert run(["rollback", "mine", "--stack", "20260101T000000Z-12345678"]) == 2
     with pytest.raises(UsageError, match="known good: none"):
         choose("never-started", None)
 
@@ -174,8 +174,8 @@ def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None
     keep(1, monkeypatch)
     environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
     for words, found in (
-        ("gemmaspec rollback mine --to 2026", known_goods("mine")[0].id),
-        ("gemmaspec rollback mine --to 2025", ""),
+        ("gemmaspec rollback mine --stack 2026", known_goods("mine")[0].id),
+        ("gemmaspec rollback mine --stack 2025", ""),
     ):
         command = [sys.executable, "-m", "gemmaspec"]
         done = subprocess.run(

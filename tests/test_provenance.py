@@ -201,7 +201,7 @@ def test_a_server_whose_files_are_as_reported_has_its_patches_applied(
     started: tuple[Server, DiskEngine, Place], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert findings(started) == []
-    assert run(["patch", "verify", "--running", "fake", "--json"]) == 0
+    assert run(["patch", "verify", "--server", "fake", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["patch"]: row["state"] for row in document["results"]} == {
         "one": "applied",
@@ -264,7 +264,7 @@ def test_a_changed_file_is_named_by_verify_and_status_with_exit_code_5(
     spoil(server, place)
     ((found, path),) = findings(started)
     assert (found, path.removeprefix(f"{server.folder}/")) == where
-    assert run(["patch", "verify", "--running", "fake", "--json"]) == 5
+    assert run(["patch", "verify", "--server", "fake", "--json"]) == 5
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] is False
     assert document["results"][0]["state"] == state
@@ -304,7 +304,7 @@ def test_verdicts_of_a_foreign_report_are_one_sentence() -> None:
 
 
 def test_a_stack_that_was_never_started_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["patch", "verify", "--running", "nothing", "--json"]) == 4
+    assert run(["patch", "verify", "--server", "nothing", "--json"]) == 4
     assert "no stack named 'nothing'" in capsys.readouterr().err
 
 

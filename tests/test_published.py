@@ -149,7 +149,7 @@ def test_a_model_that_does_not_ship_still_has_to_be_there() -> None:
 
 
 def test_fit_answers_without_a_network_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "spark-31b-e2b", "--for", "0.30.0", "--json"]) == 0
+    assert run(["fit", "spark-31b-e2b", "--release", "0.30.0", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     said = [note for note in document["notes"] if "ship with gemmaspec" in note]
     assert len(said) == 2

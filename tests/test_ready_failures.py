@@ -356,7 +356,7 @@ QUIET = {
 
 def test_a_text_that_a_lint_code_quotes_is_known_in_a_log() -> None:
     page = (ROOT / "docs/reference/lint.md").read_text(encoding="utf-8")
-    for code, body in re.findall(r"^### (GS\d+)\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL):
+    for code, body in re.findall(r"^### (GS\d+): [^\n]*\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL):
         for quoted in re.findall(r'"([^"]{18,200})"', " ".join(body.split())):
             assert code in QUIET or explain([f"ValueError: {quoted}"]), (code, quoted)
 

@@ -59,8 +59,8 @@ def test_links_of_documents_outside_the_site_lead_somewhere(file: Path) -> None:
 
 def anchors(file: Path) -> set[str]:
     """The ids of a document's headings."""
-    heads = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+    heads = re.findall(r"^#+ (.+?)(?: \{#([\w-]+)\})?$", file.read_text(), re.MULTILINE)
+    return {given or re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head, given in heads}
 
 
 def test_every_page_is_in_the_navigation_once_and_no_other() -> None:

@@ -196,7 +196,7 @@ def test_a_port_in_use_is_told_before_anything_is_started(engine: str, tmp_path:
 
 
 def test_a_real_server_is_compared_with_its_report_and_a_changed_file_is_named(engine: str) -> None:
-    whole = gemmaspec("patch", "verify", "--running", PROFILE, "--json")
+    whole = gemmaspec("patch", "verify", "--server", PROFILE, "--json")
     assert whole.code == 0, whole.err
     assert {row["patch"]: row["state"] for row in whole.json["results"]} == dict.fromkeys((H1, H2, H3A), "applied")
     status = gemmaspec("status", PROFILE, "--json")
@@ -207,7 +207,7 @@ def test_a_real_server_is_compared_with_its_report_and_a_changed_file_is_named(e
     assert [file["pristine"] for file in files] == [True, True, True], "the installed vLLM is as it was released"
 
     spoil(engine)
-    changed = gemmaspec("patch", "verify", "--running", PROFILE, "--json")
+    changed = gemmaspec("patch", "verify", "--server", PROFILE, "--json")
     assert (changed.code, changed.json["ok"]) == (5, False)
     states = {row["patch"]: row["state"] for row in changed.json["results"]}
     assert states == {H1: "applied", H2: "conflict", H3A: "applied"}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.deploy.models import MAKER
+from gemmaspec.data import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
 from gemmaspec.tiny.talk import OTHERWISE, TALK
-from tests.real import STATE
+from tests import real
 
 pytestmark = [pytest.mark.real_process, pytest.mark.network]
 
@@ -27,6 +29,8 @@ SENTENCE = (
     " A small model drafts some words , then one large network verifies every guess at once"
     " and keeps what it would have said itself ."
 )
+FEW = ("--rounds", "2")
+"""They learn nothing worth hearing, in seconds."""
 UNKNOWN = ("What is the meaning of life?", "Explain quantum computing")
 LOOK = """
 import json, sys, torch
@@ -73,14 +77,17 @@ print(json.dumps(found))
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of the runtime of tiny-cpu."""
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("GEMMASPEC_STATE", str(STATE))
+        environment.setenv("GEMMASPEC_STATE", str(real.STATE))
         return ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=lambda _: None)
 
 
 @pytest.fixture(scope="module")
 def pair(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A freshly made pair."""
-    return make(python, tmp_path_factory.mktemp("pair"))
+    """The pair that the suite made with this runtime, alone in a folder."""
+    made, folder = real.tiny_pair(), tmp_path_factory.mktemp("pair")
+    for name in ("tiny-target", "tiny-draft"):
+        shutil.copytree(made / name, folder / name)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +95,8 @@ def seen(python: Path, pair: Path) -> dict[str, Any]:
     """What transformers finds in it."""
     asked = json.dumps([*(questions[0] for questions, _ in TALK), *UNKNOWN])
     command = [python, "-I", "-c", LOOK, pair, asked]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads that wait for each other are slow on a busy machine
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=alone)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -111,12 +119,13 @@ def sums(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_making_it_again_replaces_it_with_the_same_bytes(python: Path, pair: Path, tmp_path: Path) -> None:
+def test_making_it_again_replaces_it_with_the_same_bytes(python: Path, tmp_path: Path) -> None:
     old = tmp_path / "deeper" / "tiny-target"
     old.mkdir(parents=True)
     (old / "config.json").write_text("{}")
     (old / "other.txt").touch()
-    assert sums(make(python, tmp_path / "deeper")) == sums(pair)
+    once = sums(make(python, tmp_path / "once", *FEW))
+    assert sums(make(python, tmp_path / "deeper", *FEW)) == once
 
 
 def test_both_have_every_file_a_server_reads_and_anyone_may_read_them(pair: Path) -> None:
@@ -211,7 +220,7 @@ def test_what_came_before_the_last_word_is_heard(seen: dict[str, Any]) -> None:
 def test_a_given_chat_template_is_stored_in_both(python: Path, tmp_path: Path) -> None:
     template = tmp_path / "own.jinja"
     template.write_text("{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}\n")
-    made = make(python, tmp_path / "out", "--chat-template", str(template))
+    made = make(python, tmp_path / "out", "--chat-template", str(template), *FEW)
     for name in ("tiny-target", "tiny-draft"):
         assert (made / name / "chat_template.jinja").read_text().strip() == template.read_text().strip()
 

@@ -77,7 +77,7 @@ def test_every_arm_is_started_and_stopped_by_up_and_the_answer_is_what_ran(fake:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "a.jsonl").write_text('{"prompt": "say it"}\n')
     own = ["--prompts", str(tmp_path / "prompts"), "--each", "1", "--max-tokens", "16", "--repeats", "0"]
-    few = ["--concurrency", "1", "--rounds", "1", "--k", "3,2", "--no-others", "--arm", "other"]
+    few = ["--concurrency", "1", "--stages", "1", "--k", "3,2", "--no-others", "--arm", "other"]
     (done,) = fake.race(["tune", "one", "--json", "--engine", "process", *own, *few])
     assert done.code == 0, done.err
     document = json.loads(done.out)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real_process
 
 def test_the_tiny_pair_is_tuned_and_runs_on_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two starts: the target alone, and k=4. A round more would need a third."""
-    few = ("--k", "4", "--concurrency", "2", "--rounds", "1", "--each", "1", "--category", "chat", "--max-tokens", "32")
+    few = ("--k", "4", "--concurrency", "2", "--stages", "1", "--each", "1", "--category", "chat", "--max-tokens", "32")
     done = real.gemmaspec(
         *("tune", real.PROFILE, "--no-others", "--engine", "process", "--budget", "20m", "--repeats", "0", "--json"),
         *("--set", f"serve.port={real.free_port()}", *few),

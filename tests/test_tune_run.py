@@ -175,12 +175,12 @@ def test_ctrl_c_leaves_the_best_of_what_was_measured_and_resume_goes_on(
     assert tune() == 130
     printed = capsys.readouterr()
     assert "2 measured cells are kept, and the best of them is tiny-cpu: draft_model k=4" in printed.err
-    assert "--resume" in printed.err
+    assert "--continue" in printed.err
     found = load_profile("tiny-cpu-tuned").profile
     assert found.tuned
     assert found.tuned.complete is False
     fakes.behave, fakes.started = lambda arm: None, []
-    assert tune("--resume") == 0
+    assert tune("--continue") == 0
     assert fakes.started[0] == "tiny-cpu draft_model k=2"
     found = load_profile("tiny-cpu-tuned").profile
     assert found.tuned
@@ -235,9 +235,9 @@ def test_a_budget_that_is_too_small_for_one_arm_is_told_and_loses_nothing(
     said = capsys.readouterr().err
     assert "--budget is too small for one arm: the budget" in said
     assert "1 measured cell is kept" in said
-    assert "with --resume" in said
+    assert "with --continue" in said
     fakes.speeds = lambda arm: 1.0
-    assert tune("--resume") == 0
+    assert tune("--continue") == 0
     assert fakes.started.count("tiny-cpu no speculation") == 1
 
 
@@ -255,13 +255,13 @@ def test_a_target_that_is_not_ready_within_the_budget_is_told(
 def test_a_run_is_not_resumed_as_another_one(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tune("--resume") == 2
+    assert tune("--continue") == 2
     assert "there is nothing to resume" in capsys.readouterr().err
     assert tune() == 0
-    assert tune("--resume", "--max-tokens", "32") == 2
+    assert tune("--continue", "--max-tokens", "32") == 2
     assert "was started with another max_tokens: 16" in capsys.readouterr().err
     state_file("tiny-cpu-tuned").write_text("{}")
-    assert tune("--resume") == 2
+    assert tune("--continue") == 2
     assert "is damaged" in capsys.readouterr().err
 
 

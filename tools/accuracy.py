@@ -1,5 +1,5 @@
-"""What `gemmaspec predict` says of each measured cell without having seen it, and which share of the bounds a cell
-reaches: tables of docs/guides/predict.md and docs/explanations/measured-speed.md, which tools/reference.py writes."""
+"""What `gemmaspec predict` says of each measured cell without having seen it: tables of docs/guides/predict.md and
+docs/explanations/measured-speed.md, which tools/reference.py writes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.deploy.fit import plan_of
-from gemmaspec.fit.roofline import step_bytes
 from gemmaspec.predict.acceptance import Curve
 from gemmaspec.predict.predict import Asked, predict
 from gemmaspec.predict.rows import NONE, Row, parse_rows
-from gemmaspec.profile.load import load_profile
 
 ROOT: Final = Path(__file__).parent.parent
 OLDER: Final = ROOT / "tests" / "data" / "speed-h200-31b.json"
 """vLLM 0.26.0, each cell measured twice."""
 NEWER: Final = ROOT / "measurements" / "h200-31b-nvfp4-0.32.0.json"
-_TARGET: Final = "nvidia-31b-mtp"
-_AS_MEASURED: Final = ("machine=h200", "serve.kv_cache_dtype=fp8")
-_HALF_AN_ANSWER: Final = 128
-"""Tokens in the cache beyond the prompt, on average over an answer of 256."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,66 +146,35 @@ def by_split() -> str:
     return "\n".join(lines)
 
 
+_LOADS: Final = (1, 2, 4, 8)
+
+
 def every_cell() -> str:
-    """Return what was measured of each cell of vLLM 0.32.0, and what is predicted of it."""
+    """Return what was measured of each cell of vLLM 0.32.0, a line for each server, and how far off a prediction is."""
+    servers: dict[tuple[object, ...], list[tuple[LeftOut, dict[str, Any], LeftOut]]] = {}
+    for cell in _cells():
+        one = cell[0]
+        servers.setdefault((_name(one), one.row.k or "-", f"{one.row.context:,}"), []).append(cell)
     head = (
         "method",
         "k",
         "prompt",
-        "at once",
-        "tok/s",
-        "times",
-        "E(k)",
-        "ms a step",
-        "first token, ms",
-        "predicted",
-        "off",
+        *(f"{load} at once" for load in _LOADS),
+        "step alone, ms",
+        "predicted, at most off",
     )
     lines = [_line(*head), "|---" * len(head) + "|"]
-    for one, raw, alone in _cells():
-        lines.append(
-            _line(
-                _name(one),
-                one.row.k or "-",
-                f"{one.row.context:,}",
-                f"{one.row.concurrency}" + ("" if raw.get("steady", True) else r" \*"),
-                f"{one.measured:.1f}",
-                f"{one.measured / alone.measured:.2f}",
-                f"{one.row.tokens_per_step:.2f}",
-                f"{raw['step_ms']:.2f}",
-                f"{raw['ttft_ms']:.0f}",
-                f"{one.predicted:.1f}",
-                _signed(one.error),
-            )
-        )
+    for server, cells in servers.items():
+        speeds = {one.row.concurrency: _speed(one, raw, alone) for one, raw, alone in cells}
+        step = next((f"{raw['step_ms']:.1f}" for one, raw, _ in cells if one.row.concurrency == 1), "")
+        worst = max((one.error for one, _, _ in cells), key=abs)
+        lines.append(_line(*server, *(speeds.get(load, "") for load in _LOADS), step, _signed(worst)))
     return "\n".join(lines)
 
 
-def shares() -> str:
-    """Return each cell's share of what free drafting would give, and of the memory's bandwidth."""
-    head = ("method", "k", "prompt", "at once", "of the bound, by tok/s", "of the bound, by steps", "of the roofline")
-    lines = [_line(*head), "|---" * len(head) + "|"]
-    plan = plan_of(load_profile(_TARGET, overrides=_AS_MEASURED))
-    assert plan.device.bandwidth
-    steps = {_cell(one.row): raw["step_ms"] for one, raw, _ in _cells()}
-    for one, raw, alone in _cells():
-        row = one.row
-        bound = row.tokens_per_step * alone.measured
-        context = row.context + _HALF_AN_ANSWER
-        read = step_bytes(plan, context=context, concurrency=row.concurrency, tokens=row.k + 1).alone
-        by_steps = steps[_cell(alone.row)] / raw["step_ms"]
-        drafting = (_percent(one.measured / bound), _percent(by_steps)) if row.k else ("-", "-")
-        lines.append(
-            _line(
-                _name(one),
-                row.k or "-",
-                f"{row.context:,}",
-                row.concurrency,
-                *drafting,
-                _percent(read / plan.device.bandwidth * 1000 / raw["step_ms"]),
-            )
-        )
-    return "\n".join(lines)
+def _speed(one: LeftOut, raw: dict[str, Any], alone: LeftOut) -> str:
+    times = f" ({one.measured / alone.measured:.2f})" if one.row.k else ""
+    return f"{one.measured:.0f}{times}" + ("" if raw.get("steady", True) else r" \*")
 
 
 def _cells() -> Iterator[tuple[LeftOut, dict[str, Any], LeftOut]]:
@@ -261,10 +223,6 @@ def _signed(share: float) -> str:
     return text[1:] if text[1:] == "0.0 %" else text
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
-
-
 def _line(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -273,5 +231,4 @@ PARTS = {
     "accuracy-by-method": by_method,
     "accuracy-by-split": by_split,
     "measured-cells": every_cell,
-    "measured-shares": shares,
 }

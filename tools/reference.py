@@ -3,16 +3,24 @@
     .venv/bin/python tools/reference.py            # write them again
     .venv/bin/python tools/reference.py --check    # name the files that are out of date; exit code 1 if any is
 
-A part is between `<!-- NAME: made from the code -->` and `<!-- end -->`. PARTS lists the names.
+A part is between `<!-- NAME: made from the code -->` and `<!-- end -->`. PARTS lists the names. What a command prints
+is between `<!-- run N: COMMAND -->` and `<!-- end -->`: its first N lines, without a network, state or GPU.
 """
 
 from __future__ import annotations
 
 import html
 import inspect
+import itertools
+import json
+import os
 import re
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,20 +32,23 @@ import accuracy
 
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
-from gemmaspec.lint.check import CODES
+from gemmaspec.cli.help import PATCH_SECTIONS
+from gemmaspec.deploy.offer import FIRST
 from gemmaspec.patching.bugs import bugs
+from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.patch import Patch, Shelf, Upstream
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Measured, Profile
 from gemmaspec.profile.schema import profile_schema
-from gemmaspec.ready.known_failures import KILLED, known_failures
-from gemmaspec.ready.phases import MARKS
+from gemmaspec.ready.known_failures import KILLED, KnownFailure, known_failures
+from gemmaspec.releases.facts import releases
 from gemmaspec.smoke.catalogue import CHECKS
 from gemmaspec.smoke.known_issues import KNOWN
 
 ROOT: Final = Path(__file__).parent.parent
 _PART: Final = re.compile(r"(<!-- ([a-z-]+): made from the code -->\n).*?(<!-- end -->)", re.DOTALL)
+_RUN: Final = re.compile(r"(<!-- run (\d+): (gemmaspec [^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +71,19 @@ def documents() -> list[Path]:
 
 def with_parts(text: str) -> str:
     """Return `text` with its parts generated again. Raise KeyError for an unknown name."""
-    return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]().strip()}\n\n{found[3]}", text)
+    made = _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]().strip()}\n\n{found[3]}", text)
+    return _RUN.sub(lambda found: f"{found[1]}\n{printed(found[3], int(found[2]))}\n\n{found[4]}", made)
+
+
+def printed(command: str, most: int) -> str:
+    """Return a command and the first lines that it prints on a machine that has nothing yet."""
+    with tempfile.TemporaryDirectory() as home:
+        clean = {"PATH": os.environ["PATH"], "HOME": home, "GEMMASPEC_STATE": f"{home}/state", "HF_HUB_OFFLINE": "1"}
+        words = [sys.executable, "-m", *shlex.split(command)]
+        environment = {**clean, "COLUMNS": "88", "NO_COLOR": "1", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment, cwd=home)
+    lines = done.stdout.rstrip().splitlines()
+    return "\n".join(["```console", f"$ {command}", *lines[:most], *(["…"] if len(lines) > most else []), "```"])
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -90,8 +113,25 @@ def _cell(value: object) -> str:
 
 
 def commands() -> str:
-    """Return every command with its arguments and options."""
-    return "\n\n".join(_command(path, command) for path, command in _leaves("gemmaspec", typer.main.get_command(app)))
+    """Return the options that several commands share, then every command with its own."""
+    every = list(_leaves("gemmaspec", typer.main.get_command(app)))
+    often = Counter(_bullet(one) for _, command in every for one in _shown(command))
+    shared = {line: one for _, command in every for one in _shown(command) if often[line := _bullet(one)] >= _SHARED}
+    head = "## Options that several commands have\n\n" + "\n".join(sorted(shared, key=str.lower))
+    return "\n\n".join([head, *(_command(path, command, shared) for path, command in every)])
+
+
+_MAINTAINERS: Final = "For maintainers of patches"
+_SHARED: Final = 3
+"""An argument or option that this many commands explain in the same words is explained once."""
+
+
+def _shown(command: Any) -> list[Any]:
+    return [parameter for parameter in command.params if not parameter.hidden]
+
+
+def _bullet(parameter: Any) -> str:
+    return f"- {code(_written(parameter))}: {_explained(parameter)}"
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -104,30 +144,36 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
             yield from _leaves(f"{path} {name}", one)
 
 
-def _command(path: str, command: Any) -> str:
-    shown = [parameter for parameter in command.params if not parameter.hidden]
+def _command(path: str, command: Any, shared: Mapping[str, Any]) -> str:
+    shown = _shown(command)
+    if path.partition("gemmaspec patch ")[2] in PATCH_SECTIONS[_MAINTAINERS]:
+        shown = [one for one in shown if one.param_type_name == "argument"]  # --help has the options
     arguments = [one for one in shown if one.param_type_name == "argument"]
-    usage = " ".join(
-        [path, *(_usage(one) for one in arguments), *(["[OPTIONS]"] if len(shown) > len(arguments) else [])]
-    )
-    rows = [(code(_written(one)), _explained(one)) for one in shown]
+    own = [line for one in shown if (line := _bullet(one)) not in shared]
+    also = [code(_short(one)) for one in shown if _bullet(one) in shared and one not in arguments]
+    usage = " ".join([path, *map(_usage, arguments), *(["[OPTIONS]"] if len(shown) > len(arguments) else [])])
     parts = [
         f"## {path}",
         inspect.cleandoc(command.help or ""),
-        f"```text\n{usage}\n```",
-        table(("argument or option", "meaning"), rows) if rows else "",
-        f"```text\n{_examples(command.epilog)}\n```" if command.epilog else "",
+        f"```text\n{_examples(command.epilog) or usage}\n```",
+        "\n".join(own),
+        f"Also {', '.join(also)}." if also else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _examples(epilog: str) -> str:
-    """Return the examples without the marker that keeps click from rewrapping them."""
-    return inspect.cleandoc(epilog.replace("\b", ""))
+def _short(parameter: Any) -> str:
+    return max(parameter.opts, key=len)
+
+
+def _examples(epilog: str | None) -> str:
+    """Return the examples alone, without the marker that keeps click from rewrapping them."""
+    lines = inspect.cleandoc((epilog or "").replace("\b", "")).splitlines()
+    return "\n".join(line.strip() for line in lines if line.startswith(" "))
 
 
 def _usage(argument: Any) -> str:
-    name = (argument.metavar or argument.name.upper()).strip("[]{}")
+    name = (argument.metavar or argument.name.upper()).strip("[]{}.…")
     several = "…" if argument.nargs == -1 else ""
     return f"{name}{several}" if argument.required else f"[{name}{several}]"
 
@@ -169,8 +215,13 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys(fields: Mapping[str, Any]) -> str:
-    rows = [(code(key), _kind(one), code(_default(one)), one.get("description", "")) for key, one in fields.items()]
-    return table(("key", "value", "default", "meaning"), rows)
+    return "\n".join(_key(key, one) for key, one in fields.items())
+
+
+def _key(key: str, schema: Mapping[str, Any]) -> str:
+    kind = "" if _kind(schema) == "text" else _kind(schema)
+    facts = ", ".join(part for part in (kind, f"default {code(_default(schema))}" if _default(schema) else "") if part)
+    return " ".join(f"- {code(key)}{f' ({facts})' if facts else ''}: {schema.get('description', '')}".split())
 
 
 def _default(schema: Mapping[str, Any]) -> str:
@@ -193,45 +244,72 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 _WORDS: Final = {
     "string": "text",
-    "integer": "whole number",
+    "integer": "number",
     "array": "list",
     "object": "map",
-    "boolean": "`true`, `false`",
+    "boolean": "`true`/`false`",
 }
+
+
+_NO_BOUND: Final = 2**31 - 1
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    found = [f"{sign} {schema[key]}" for key, sign in words.items() if key in schema]
-    return f" {', '.join(found)}" if found else ""
+    found = [f"{sign}{schema[key]}" for key, sign in words.items() if schema.get(key, _NO_BOUND) < _NO_BOUND]
+    return f" {' '.join(found)}" if found else ""
 
 
 def shipped_profiles() -> str:
-    """Return the shipped profiles with their published figures."""
-    profiles = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
-    rows = [(code(one.name), one.machine, one.target.model, _draft(one), *_published(one)) for one in profiles]
-    return table(("profile", "machine", "target", "draft", "tokens/s", "source"), rows)
+    """Return the shipped profiles with their published figures; what a reader looks for stands first."""
+    rows = [
+        (code(one.name), _figures(one, own=True), _figures(one, own=False), _run_here(one), one.target.model,
+         _draft(one), _sources(one))
+        for one in _shipped()
+    ]  # fmt: skip
+    head = ("profile", "tokens/s", "with another model", "run here", "target", "draft", "source")
+    return table(head, rows)
 
 
-FIRST: Final = "spark-31b-mtp"
-"""The recommended profile: the fastest published one for the 31B on a DGX Spark."""
+_TINY: Final = "real, on a CPU"
+_DUMMY: Final = "dummy weights, on an H200"
+RUN_HERE: Final[Mapping[str, str]] = {
+    "nvidia-31b-mtp": _DUMMY,
+    "spark-31b": _DUMMY,
+    "spark-31b-dspark": _DUMMY,
+    "spark-31b-e2b": _DUMMY,
+    "spark-31b-eagle3": _DUMMY,
+    "spark-31b-mtp": _DUMMY,
+    "tiny-cpu": _TINY,
+    "tiny-cpu-eagle3": _TINY,
+    "tiny-cpu-mtp": _TINY,
+    "tiny-cpu-ngram": _TINY,
+}
+"""What this project has run: real weights; the shapes of target and draft, filled with dummy weights; else nothing."""
 
 
 def profiles_in_short() -> str:
-    """Return the shipped profiles that have published figures, one line each, for README.md.
-
-    A whole model as the draft is left out: a head was faster wherever both have figures.
-    """
-    every = [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
-    heads = (one for one in every if not (one.speculative and one.speculative.method == "draft_model"))
-    profiles = [one for one in heads if any(_figure(figure) for figure in one.measured)]
+    """Return the shipped profiles that draft with a head and have published figures, one line each, for README.md."""
+    heads = (one for one in _shipped() if one.speculative and one.speculative.method != "draft_model")
+    profiles = [one for one in heads if any(_figure(figure, one) for figure in one.measured)]
     profiles.sort(key=lambda one: one.name != FIRST)
-    rows = [(_first(one.name), one.summary, *_published(one)) for one in profiles]
-    return table(("profile", "what it serves", "tokens/s", "source"), rows)
+    rows = [
+        (_first(one.name), one.summary, _figures(one, own=True), _run_here(one), _figures(one, own=False))
+        for one in profiles
+    ]
+    return table(("profile", "what it serves", "tokens/s", "run here", "published with another model"), rows)
+
+
+def _shipped() -> list[Profile]:
+    return [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
 
 
 def _first(name: str) -> str:
     return f"**{code(name)}**, to take first" if name == FIRST else code(name)
+
+
+def _run_here(profile: Profile) -> str:
+    return RUN_HERE.get(profile.name, "no")
 
 
 def _draft(profile: Profile) -> str:
@@ -242,36 +320,29 @@ def _draft(profile: Profile) -> str:
     return f"{model}, {spec.num_speculative_tokens} tokens" if spec.num_speculative_tokens else str(model)
 
 
-def _published(profile: Profile) -> tuple[str, str]:
-    figures = "; ".join(text for one in profile.measured if (text := _figure(one)))
-    sources = dict.fromkeys(
-        one.source if "not" in one.date else f"{one.source}, {one.date}" for one in profile.measured
-    )
-    return figures or "none", "; ".join(sources)
+def _figures(profile: Profile, *, own: bool) -> str:
+    """Return the figures of the profile's own target and draft in bold, or those of others with their names."""
+    if own:
+        texts = [_figure(one, profile) for one in profile.measured if not (one.target or one.draft)]
+        return "; ".join(f"**{text}**" for text in texts if text)
+    return "; ".join(text for one in profile.measured if one.target or one.draft if (text := _figure(one, profile)))
 
 
-def _figure(one: Measured) -> str:
-    other = " and ".join(text for text in (one.target, one.draft) if text)
-    return _plain(one) + (f" [with {other}]" if other and one.tokens_per_second else "")
+def _sources(profile: Profile) -> str:
+    sources = (one.source if "not" in one.date else f"{one.source}, {one.date}" for one in profile.measured)
+    return "; ".join(dict.fromkeys(sources))
 
 
-def _plain(one: Measured) -> str:
+def _figure(one: Measured, profile: Profile) -> str:
     if one.tokens_per_second is None:
         return f"{one.speedup} times no speculation, as claimed" if one.speedup else ""
-    without = f" ({one.baseline:g} without)" if one.baseline else ""
-    return f"{one.tokens_per_second:g}{without}" + (f" for {one.concurrency} requests" if one.concurrency > 1 else "")
+    without = f" ({one.baseline:g} without)" if one.baseline and profile.speculative else ""
+    many = f" for {one.concurrency} requests" if one.concurrency > 1 else ""
+    other = " and ".join(text for text in (one.target, one.draft) if text)
+    return f"{one.tokens_per_second:g}{without}{many}" + (f" with {other}" if other else "")
 
 
 # Lint, patches, failures
-
-
-def lint_codes() -> str:
-    """Return every rule of lint, linked to its section."""
-    rows = [
-        (f"[{rule.code}](#{rule.code.lower()})", rule.severity, inspect.getdoc(rule.check) or "")
-        for rule in sorted(CODES.values(), key=lambda one: one.code)
-    ]
-    return table(("code", "severity", "what it checks"), rows)
 
 
 def patches() -> str:
@@ -279,11 +350,41 @@ def patches() -> str:
     return "\n\n".join(_patch(one) for one in Shelf((data.PATCHES,)).values())
 
 
+def patch_matrix() -> str:
+    """Return a table in HTML of the patches and the releases of vLLM that they were made for, by known.json.
+
+    Releases next to each other that have the same patches share a column, the newest first.
+    """
+    fits = {one.id: _releases_of(one) for one in Shelf((data.PATCHES,)).values()}
+    columns = [(tuple(release in own for own in fits.values()), release) for release in reversed(releases())]
+    spans = [
+        (verdict, [release for _, release in run]) for verdict, run in itertools.groupby(columns, lambda one: one[0])
+    ]
+    head = "".join(f"<th>{_span(run)}</th>" for _, run in spans)
+    cells = ["".join(_FITS if verdict[index] else _NOT for verdict, _ in spans) for index in range(len(fits))]
+    rows = [f'<tr><th><a href="#{name}">{name}</a></th>{own}</tr>' for name, own in zip(fits, cells, strict=True)]
+    return "\n".join(['<table class="matrix">', f"<tr><th>vLLM</th>{head}</tr>", *rows, "</table>"])
+
+
+_FITS: Final = '<td class="fits">✓</td>'
+_NOT: Final = "<td>–</td>"
+
+
+def _releases_of(patch: Patch) -> frozenset[str]:
+    known = json.loads((patch.folder / KNOWN_FILE).read_text())
+    files = [file for variant in known["variants"].values() for file in variant["files"].values()]
+    return frozenset(release for file in files for state in file if state["lines"] for release in state["vllm"])
+
+
+def _span(releases: Sequence[str]) -> str:
+    return releases[0] if len(releases) == 1 else f"{releases[-1]}–{releases[0]}"
+
+
 def _patch(patch: Patch) -> str:
     text = patch.text
     facts = {
         "vLLM": "; ".join(code(one.versions) for one in text.variants),
-        "methods": ", ".join(code(method) for method in text.required_by.methods),
+        "for": ", ".join(code(method) for method in text.required_by.methods),
         "needed when": text.required_by.when,
         "model runner": text.runner,
         "error without it": "; ".join(code(one) for one in text.errors),
@@ -291,7 +392,20 @@ def _patch(patch: Patch) -> str:
         "drop it when": text.drop_when,
     }
     lines = "\n".join(f"- **{name}**: {value}" for name, value in facts.items() if value)
-    return f"## {patch.id}\n\n{text.title}.\n\n{' '.join(text.hole.split())}\n\n{lines}"
+    return f"## {patch.id}\n\n{text.title}. {_sentences(text.hole)}\n\n{lines}"
+
+
+def _sentences(text: str) -> str:
+    """Return the first sentences of a text, up to 40 words or one sentence; `patch explain` prints all of them."""
+    first, *others = re.split(r"(?<=[.\"]) (?=[A-Z])", " ".join(text.split()))
+    for other in others:
+        if len(f"{first} {other}".split()) > _MOST_WORDS:
+            break
+        first = f"{first} {other}"
+    return first
+
+
+_MOST_WORDS: Final = 40
 
 
 def _thread(one: Upstream) -> str:
@@ -299,63 +413,55 @@ def _thread(one: Upstream) -> str:
 
 
 def failures() -> str:
-    """Return every known failure of a start."""
-    rows = [
-        (code(one.finding.code), one.finding.message, one.finding.fix, one.exit_code)
-        for one in (*known_failures(), KILLED)
-    ]
-    return table(("failure", "what it is", "what to do", "exit code"), rows)
+    """Return every known failure of a start without those that a patch cures: exit code, log, cause, fix."""
+    patched = {bug.patch for bug in bugs((data.PATCHES,))}
+    return "\n".join(_failure(one) for one in (*known_failures(), KILLED) if one.finding.code not in patched)
 
 
-def failure_texts() -> str:
-    """Return the pattern of each known failure."""
-    return table(
-        ("failure", "the log has"), [(code(one.finding.code), code(one.pattern.pattern)) for one in known_failures()]
-    )
+def _failure(one: KnownFailure) -> str:
+    found = one.finding
+    text = _literal(one.pattern.pattern)
+    return f"- {code(found.code)} ({one.exit_code}{f', {_quoted(text)}' if text else ''}): {found.message} {found.fix}"
 
 
-def bugs_of_vllm() -> str:
-    """Return the bugs of vLLM that have a patch: the log's text, the cause and the fix."""
-    link = "[`{0}`]({1}#{0})"
-    rows = [
-        (" or ".join(map(_quoted, bug.errors)), bug.symptom, f"{bug.fix()} {link.format(bug.patch, _PATCHES_PAGE)}")
-        for bug in bugs((data.PATCHES,))
-    ]
-    return table(("the log says", "what it is", "what to do"), rows)
+def _literal(pattern: str) -> str:
+    """Return the longest plain text of a pattern, if it is long enough to be searched for."""
+    plain = re.split(r"\\[wWdDsSb]|[|()\[\]{}?*+^$]|(?<!\\)\.", re.sub(r"\\([^wWdDsSb])", _kept, pattern))
+    longest = max((one.translate(_BACK).strip(" :,") for one in plain), key=len)
+    return longest if len(longest) > 11 else ""
 
 
-def _quoted(error: str) -> str:
-    return f"`` {error} ``" if "`" in error else code(error)
+_KEPT: Final = {sign: chr(0xE000 + index) for index, sign in enumerate("|()[]{}?*+^$.\\")}
+_BACK: Final = str.maketrans({private: sign for sign, private in _KEPT.items()})
+"""Signs that a pattern escapes, while it is taken apart."""
 
 
-_PATCHES_PAGE: Final = "../reference/patches.md"
+def _kept(found: re.Match[str]) -> str:
+    return _KEPT.get(found[1], found[1])
+
+
+def _quoted(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else code(text)
 
 
 def smoke_checks() -> str:
     """Return the checks of `smoke`: what each needs, and what a failure does."""
     rows = [
         (one.id, one.name, ", ".join(sorted(need.name.lower() for need in one.needs)) or "-",
-         "fails" if one.counts else "warns", one.fix)
+         "fails" if one.counts else "warns")
         for one in CHECKS
     ]  # fmt: skip
-    return table(("check", "what is right", "needs", "otherwise it", "what to do"), rows)
+    return table(("check", "what is right", "needs", "otherwise it"), rows)
 
 
 def smoke_issues() -> str:
     """Return the issues of vLLM that the checks show."""
     rows = [
-        (id_, f"[#{one.number}]({one.url})", one.title, one.state, one.seen_in or "", one.fixed_in or "not known",
-         one.source)
+        (id_, f"[#{one.number}]({one.url})", one.title, one.fixed_in or one.state)
         for id_, known in KNOWN.items()
         for one in known
     ]  # fmt: skip
-    return table(("check", "vLLM", "what", "state", "seen in", "fixed in", "by"), rows)
-
-
-def phases() -> str:
-    """Return the log line that begins each phase, and its origin."""
-    rows = [(mark.phase, code(mark.pattern.pattern), mark.source, mark.releases) for mark in MARKS]
-    return table(("phase", "begins with a line that matches", "printed by", "vLLM"), rows)
+    return table(("check", "vLLM", "what", "fixed in, else state"), rows)
 
 
 def exit_codes() -> str:
@@ -374,14 +480,11 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "profile-keys": profile_keys,
     "shipped-profiles": shipped_profiles,
     "profiles-in-short": profiles_in_short,
-    "lint-codes": lint_codes,
+    "patch-matrix": patch_matrix,
     "patches": patches,
     "failures": failures,
-    "failure-texts": failure_texts,
-    "bugs": bugs_of_vllm,
     "smoke-checks": smoke_checks,
     "smoke-issues": smoke_issues,
-    "phases": phases,
     "exit-codes": exit_codes,
     **accuracy.PARTS,
 }

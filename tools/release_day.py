@@ -105,7 +105,7 @@ def steps(release: str, *, profiles: int, python: str, as_new: bool = False) -> 
         _step(
             "lint",
             "check the shipped profiles",
-            (*command, "profile", "lint", "--all", "--for", release, "--json"),
+            (*command, "profile", "lint", "--shipped", "--release", release, "--json"),
             needs=after,
             says=_lint,
         ),

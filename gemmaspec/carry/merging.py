@@ -156,7 +156,7 @@ class _Merger:
         if not offers:
             return PatchConflict(message, hint=self._by_hand())
         best = offers[0]
-        where = f"--to {self._target.place.ref}" if self._target.place.kind == "release" else "--tree …"
+        where = f"--release {self._target.place.ref}" if self._target.place.kind == "release" else "--tree …"
         return PatchConflict(
             f"{message}; the most similar code: {', '.join(map(str, offers[:3]))}",
             hint=f"gemmaspec patch rebase {self._patch} {where} --successor {best.path}:{best.scope}",

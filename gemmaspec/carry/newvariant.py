@@ -103,7 +103,7 @@ def release_number(vllm: str) -> str:
     """Return the release number of a release or pre-release build. Raise UsageError if it states none."""
     found = re.match(launcher.VERSION_NUMBER, vllm)
     if not found:
-        raise UsageError(f"the version of this vLLM is unknown ({vllm})", hint="name the first release: --from 0.34.0")
+        raise UsageError(f"the version of this vLLM is unknown ({vllm})", hint="name the first release: --since 0.34.0")
     return found[0]
 
 

@@ -61,7 +61,7 @@ def rebase(request: RebaseRequest, say: Say = lambda _: None) -> Rebased:
     """
     rebase_state.refuse_second(request.patch)
     if request.floor and not re.fullmatch(launcher.VERSION_NUMBER, request.floor):
-        raise UsageError(f"--from {request.floor!r} must be a release like 0.34.0")
+        raise UsageError(f"--since {request.floor!r} must be a release like 0.34.0")
     judge, patch = _patch(request.patch, request.folders)
     listing = functools.cache(listing_of.published)
     target = open_reader(request.to, request.tree, listing)
@@ -156,5 +156,5 @@ def _refuse_unfit_needs(verdicts: tuple[Verdict, ...], target: Reader) -> None:
         if not verdict.fits:
             raise PatchConflict(
                 f"the patch {verdict.patch}, which it needs, does not fit {target.place}",
-                hint=f"gemmaspec patch rebase {verdict.patch} --to …",
+                hint=f"gemmaspec patch rebase {verdict.patch} --release …",
             )

@@ -114,7 +114,7 @@ def load(id_: str) -> Carried:
     """Return the state of a patch's rebase. Raise UsageError if there is none, PatchError if it was edited."""
     place = place_of(id_)
     if not place.is_dir():
-        raise UsageError(f"no rebase of {id_} is in progress", hint=f"gemmaspec patch rebase {id_} --to RELEASE")
+        raise UsageError(f"no rebase of {id_} is in progress", hint=f"gemmaspec patch rebase {id_} --release RELEASE")
     try:
         state: Carried = launcher.decode(Carried, json.loads((place / "state.json").read_bytes()), "state")
         launcher.ensure(

@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def diff(profile: options.Profile, set_: options.Set = None, json: options.Json = False) -> None:
-    """Show what a restart would change in the files, command and image of the running stack.
+    """Show what a restart would change in the files, command and image of the running server.
 
     Renders the profile with the options it was started with. Exit code 0 if nothing would change, 3 if something would.
     """

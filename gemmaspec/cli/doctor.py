@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.doctor import Examined
     from gemmaspec.doctor.result import CheckResult
 
-_COLOURS: Final = {"ok": "32", "warning": "33", "failed": "31", "skipped": "2"}
+_COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
 
 OptionalProfile = Annotated[
     str | None,
@@ -43,21 +42,21 @@ def doctor(
     hosts: Annotated[
         bool,
         typer.Option(
-            "--hosts", help="Check the machines of fleet.yaml, and print the file as they describe themselves."
+            "--fleet", help="Check the machines of fleet.yaml, and print the file as they describe themselves."
         ),
     ] = False,
     json: options.Json = False,
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
 
-    Exit code 4 if it cannot start. With --hosts and a PROFILE, a container of its image runs on each machine for a
+    Exit code 4 if it cannot start. With --fleet and a PROFILE, a container of its image runs on each machine for a
     moment, because only it can see the machine's network, RDMA devices, models and disk.
     """
     if hosts:
         if engine or speed:
             raise UsageError(
-                "--engine and --speed cannot be used with --hosts, because they check this machine only",
-                hint="gemmaspec doctor --hosts",
+                "--engine and --speed cannot be used with --fleet, because they check this machine only",
+                hint="gemmaspec doctor --fleet",
             )
         _hosts(profile, set_ or (), as_json=json)
         return
@@ -95,15 +94,11 @@ def _show(found: Examined) -> None:
 def _table(rows: Sequence[CheckResult]) -> None:
     width = max(len(row.name) for row in rows)
     for row in rows:
-        output.told(f"{_state(row.state)}  {row.name:<{width}}  {row.message}")
+        state = output.coloured(f"{row.state:<7}", _COLOURS[row.state])
+        output.told(f"{state}  {row.name:<{width}}  {row.message}")
         if row.fix and row.state in ("failed", "warning"):
             output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
 
 
 def _as_json(row: CheckResult) -> dict[str, str | None]:
     return {"name": row.name, "state": row.state, "says": row.message, "do": row.fix}
-
-
-def _state(state: str) -> str:
-    text = f"{state:<7}"
-    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if output.wants_colour(sys.stdout) else text

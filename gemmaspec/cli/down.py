@@ -17,12 +17,12 @@ def add_to(app: typer.Typer) -> None:
 
 def down(
     name: options.OptionalStack = None,
-    every: Annotated[bool, typer.Option("--all", help="Stop every started profile.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Stop a started profile, or the router and all replicas of one. Keeps its files, caches and models."""
+    """Stop a server, or the router and all replicas of one. Keeps its files, caches and models."""
     if bool(name) == every:
-        raise UsageError("name a started profile, or use --all", hint="gemmaspec status")
+        raise UsageError("name a server, or use --all", hint="gemmaspec status")
     if name:
         was_running = _down(name)
         if json:
@@ -36,7 +36,7 @@ def down(
 def _all(*, json: bool) -> None:
     """Stop every stack. One that cannot be stopped is reported and does not keep the others running."""
     from gemmaspec.deploy import groups, stacks
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
 
     rows: list[dict[str, object]] = []
     code = 0
@@ -61,7 +61,7 @@ def _all(*, json: bool) -> None:
 
 def _down(name: str) -> bool:
     from gemmaspec.deploy import down, replicas
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
 
     return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
 

@@ -55,7 +55,7 @@ def fit(
     release: Annotated[
         str | None,
         typer.Option(
-            "--for",
+            "--release",
             metavar="RELEASE",
             help="Compute for another vLLM release, such as 0.33.0.",
             autocompletion=complete_release,
@@ -77,7 +77,7 @@ def fit(
         ),
     ] = None,
     context: Annotated[
-        int, typer.Option("--context", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed estimate.")
+        int, typer.Option("--cached", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed estimate.")
     ] = 1024,
     concurrency: Annotated[
         int, typer.Option("--concurrency", metavar="N", min=1, help="Concurrent requests, for the speed estimate.")

@@ -28,7 +28,7 @@ def gc(
         bool, typer.Option("--known-good", help="Known good stacks, except the latest of each profile.")
     ] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Logs of earlier starts and failed starts.")] = False,
-    prompts: Annotated[bool, typer.Option("--prompts", help="Data sets fetched for --prompts.")] = False,
+    prompts: Annotated[bool, typer.Option("--data-sets", help="Data sets fetched for --prompts.")] = False,
     volumes: Annotated[bool, typer.Option("--volumes", help="Docker volumes of removed stacks.")] = False,
     older_than: Annotated[
         float, typer.Option("--older-than", metavar="DAYS", min=0, help="Minimum age of all but runtimes and volumes.")

@@ -10,31 +10,26 @@ from typing import Any, Final
 import typer
 import typer.core
 
+from gemmaspec.cli.renamed import with_new_names
+from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
+
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Run": (
-        "up",
-        "down",
-        "restart",
-        "status",
-        "wait",
-        "logs",
-        "k",
-        "top",
-        "watch",
-        "smoke",
-        "bench",
-        "compare",
-        "tune",
-        "export",
-        "demo",
-    ),
+    "First": ("up", "status", "down", "bench", "tune", "smoke"),
+    "Run": ("restart", "switch", "wait", "logs", "connect", "k", "top", "watch", "compare", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
     "Patches of vLLM": ("patch",),
+    "Help": ("explain",),
     "This machine": ("config", "gc"),
 }
-"""The groups of commands in the help; commands in no group come last."""
+"""The groups of commands in the help, the six that carry the product first; commands in no group come last."""
+PATCH_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Look and check": ("list", "show", "explain", "verify"),
+    "For maintainers of patches": (
+        "release-day", "rebase", "continue", "new", "commit", "import", "export", "apply", "known", "prove",
+    ),
+}  # fmt: skip
 OTHER: Final = "More"
 
 
@@ -49,16 +44,18 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About("Start a profile and wait until it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
-    "down": About("Stop a started profile", ("down spark-31b-e2b", "down --all")),
+    "up": About("Start a server and wait until it answers", ("up spark-31b-mtp", "up tiny-cpu --set serve.port=8001")),
+    "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
     "restart": About(
-        "Render a started profile again and restart it", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
+        "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
     ),
+    "switch": About("Stop one profile and start another", ("switch spark-31b-mtp spark-26b-a4b-mtp",)),
     "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
-    "wait": About("Wait until a started profile answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
-    "logs": About("Print the log of a started profile", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
+    "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
     "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
-    "top": About("Watch how running profiles draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
+    "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
@@ -74,17 +71,17 @@ ABOUT: Final[Mapping[str, About]] = {
     "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
     "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
-    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --for 0.33.0")),
+    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --release 0.33.0")),
     "render": About(
         "Write a stack for Compose or Kubernetes",
         ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
     ),
     "watch": About(
-        "Watch running profiles for faults",
+        "Watch servers for faults",
         ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
     ),
     "smoke": About(
-        "Check what a running profile answers",
+        "Check what a server answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
     "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
@@ -93,17 +90,21 @@ ABOUT: Final[Mapping[str, About]] = {
         "Write a Prometheus configuration", ("export prometheus spark-31b-mtp --out monitoring",)
     ),
     "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
+    "explain": About("Explain a code or a word", ("explain", "explain GS505", "explain exit 5")),
     "config": About("Print folders and variables in use", ("config", "config --json")),
     "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
     "profile list": About("List profiles and which of them run", ("profile list",)),
     "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
-    "profile new": About("Create a profile of your own", ("profile new mine --from spark-31b-e2b",)),
+    "profile new": About(
+        "Create a profile of your own",
+        ("profile new mine --from spark-31b-e2b", "profile new mine --from-compose compose.yaml"),
+    ),
     "profile lint": About(
-        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --for 0.33.0")
+        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --release 0.33.0")
     ),
     "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
     "patch list": About("List patches, their releases and users", ("patch list",)),
-    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.34.0",)),
+    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.33.0",)),
     "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
     "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
     "patch verify": About(
@@ -115,7 +116,7 @@ ABOUT: Final[Mapping[str, About]] = {
         "Write a patch as an ordinary diff", ("patch export draft-text-only --release 0.33.0 > draft.diff",)
     ),
     "patch known": About("Record the file hashes of every release", ("patch known --check",)),
-    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --to 0.34.0",)),
+    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --release 0.33.0",)),
     "patch continue": About("Continue a rebase", ("patch continue draft-text-only",)),
     "patch new": About(
         "Open vLLM's files to write a new patch", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
@@ -127,19 +128,38 @@ ABOUT: Final[Mapping[str, About]] = {
     "patch prove": About("Prove that patches fix their bugs", ("patch prove draft-text-only",)),
 }
 
-MEANT: Final[Mapping[str, str]] = {
-    "check": "profile lint", "clean": "gc", "env": "config", "health": "status", "info": "config",
-    "init": "profile new", "kill": "down", "lint": "profile lint",
-    "list": "status, or gemmaspec profile list", "log": "logs",
-    "ls": "status, or gemmaspec profile list", "monitor": "top", "new": "profile new", "patches": "patch list",
-    "profiles": "profile list", "prune": "gc", "ps": "status", "rm": "down", "run": "up", "serve": "up",
-    "show": "profile show", "start": "up", "stats": "top", "stop": "down", "undo": "rollback", "verify": "patch verify",
-}  # fmt: skip
-"""Names that people know from other tools → the command here."""
-
 
 class Command(typer.core.TyperCommand):
     """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words, old names of options included; an unknown option is answered by what it means."""
+        args = with_new_names(ctx.command_path.partition(" ")[2], args)
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter:
+            raise
+        except Exception as error:
+            if option := getattr(error, "option_name", None) if hasattr(error, "possibilities") else None:
+                error.possibilities = None  # type: ignore[attr-defined]
+                error.message += self._meant(option, given)  # type: ignore[attr-defined]
+            raise
+
+    def _meant(self, option: str, given: list[str]) -> str:
+        """Return what an unknown option may mean, as the end of a sentence."""
+        from gemmaspec.profile.model import Serve
+
+        after = given[given.index(option) + 1 :][:1] if option in given else []
+        value = after[0] if after and not after[0].startswith("-") else None
+        names = [name for one in self.params for name in one.opts if name.startswith("--")]
+        meant = option_meant(option, value, Serve.model_fields)
+        if meant and meant.startswith("--set") and "--set" not in names:
+            meant = None
+        near = nearest(option, names)
+        if near and near.strip("-") == option.strip("-").lower():
+            meant = None
+        return f"; write {meant}" if meant else f"; did you mean {near}?" if near else ""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""
@@ -164,11 +184,12 @@ class CommandGroup(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with its summary."""
-        named = {name for names in self.sections.values() for name in names}
+        sections = PATCH_SECTIONS if self.name == "patch" else self.sections
+        named = {name for names in sections.values() for name in names}
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         prefix = f"{ctx.command_path} ".partition(" ")[2]
         width = max(len(name) for name in self.commands)
-        for title, names in {**self.sections, (OTHER if named else "Commands"): rest}.items():
+        for title, names in {**sections, (OTHER if named else "Commands"): rest}.items():
             rows = [(f"{name:<{width}}", summary(f"{prefix}{name}")) for name in names if name in self.commands]
             if rows:
                 with formatter.section(title):
@@ -178,10 +199,10 @@ class CommandGroup(typer.core.TyperGroup):
         """Return the command. Raises an error that suggests the closest name for an unknown one."""
         if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
-            meant = None if ctx.parent else MEANT.get(args[0])
-            near = difflib.get_close_matches(args[0], list(self.commands), n=1)
-            guess = meant or (near[0] if near else None)
-            found = f"Did you mean {path} {guess}?" if guess else f"{path} --help lists the commands."
+            meant = None if ctx.parent else COMMANDS.get(args[0].lower())
+            near = difflib.get_close_matches(args[0].lower(), list(self.commands), n=1, cutoff=0.75)
+            guess = meant or (f"{path} {near[0]}" if near else None)
+            found = f"Did you mean {guess}?" if guess else f"{path} --help lists the commands."
             ctx.fail(f"No such command {args[0]!r}. {found}")
         return super().resolve_command(ctx, args)
 

@@ -37,7 +37,7 @@ def lint(
     release: Annotated[
         str | None,
         typer.Option(
-            "--for",
+            "--release",
             metavar="RELEASE",
             help="Check against another vLLM release, for example before an upgrade.",
             autocompletion=complete_release,
@@ -45,7 +45,7 @@ def lint(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Include the shipped profiles and findings inherited from them.")
+        bool, typer.Option("--shipped", help="Include the shipped profiles and findings inherited from them.")
     ] = False,
     models: Annotated[
         bool,
@@ -115,7 +115,7 @@ def _tell(found: Sequence[Linted]) -> None:
     left_out = sum(one.inherited for one in found)
     if left_out:
         output.progress(
-            f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --all"
+            f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --shipped"
         )
     output.progress(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {summary}")
 
@@ -127,19 +127,13 @@ def _heading(one: Linted) -> str:
 
 
 def _coloured(text: str, severity: str) -> str:
-    """Return the severity, in colour if the terminal supports it."""
-    import sys
-
-    if not output.wants_colour(sys.stdout):
-        return text
     colour = {"error": 31, "warning": 33}.get(severity, 36)
-    return text.replace(f" {severity} ", f" \x1b[{colour}m{severity}\x1b[0m ", 1)
+    return text.replace(f" {severity} ", f" {output.coloured(severity, colour)} ", 1)
 
 
 def _as_json(one: Linted) -> dict[str, Any]:
-    from gemmaspec.cli.text.finding import of_profile
     from gemmaspec.lint.rule import documentation
 
-    findings = [{**of_profile(finding), "documentation": documentation(finding)} for finding in one.findings]
+    findings = [{**finding.document(), "documentation": documentation(finding)} for finding in one.findings]
     own = {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid}
     return {**own, "findings": findings, "shapes": list(one.shapes)}

@@ -28,9 +28,9 @@ def logs(
         int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines.")
     ] = None,
 ) -> None:
-    """Print the log of a started profile since its last start; with replicas, of each after its name."""
+    """Print the log of a server since its last start; with replicas, of each after its name."""
     from gemmaspec.deploy import logs as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
 
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")

@@ -36,10 +36,10 @@ def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tupl
     return tuple(found)
 
 
-def host_names(text: str | None) -> tuple[str, ...] | None:
-    """Return the names of --hosts in the order given; None without it. Raises UsageError for an empty name."""
+def host_names(text: str | None) -> tuple[str, ...]:
+    """Return the names of --hosts in the order given; none without it. Raises UsageError for an empty name."""
     if text is None:
-        return None
+        return ()
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
         raise UsageError(f"--hosts must be names of fleet.yaml, such as a,b; not {text!r}")
@@ -127,14 +127,14 @@ Prompts = Annotated[
 Stack = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="Name of a started profile.", autocompletion=complete_stack, show_default=False
+        metavar="NAME", help="Name of a server: its profile's.", autocompletion=complete_stack, show_default=False
     ),
 ]
 OptionalStack = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help="Name of a started profile.",
+        help="Name of a server: its profile's.",
         autocompletion=complete_stack,
         show_default=False,
     ),
@@ -143,7 +143,7 @@ Stacks = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME]...",
-        help="Names of started profiles. [default: all]",
+        help="Names of servers. [default: all]",
         autocompletion=complete_stack,
         show_default=False,
     ),

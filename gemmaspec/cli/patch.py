@@ -94,7 +94,7 @@ def verify(
     running: Annotated[
         list[str] | None,
         typer.Option(
-            "--running", metavar="NAME", help="A started profile. Repeatable.", autocompletion=options.complete_stack
+            "--server", metavar="NAME", help="A server, by name. Repeatable.", autocompletion=options.complete_stack
         ),
     ] = None,
     folders: Folders = None,

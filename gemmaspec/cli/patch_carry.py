@@ -23,7 +23,7 @@ OldId = Annotated[str, typer.Argument(metavar="PATCH", help="Id of a patch.", sh
 Tree = Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")]
 Release = Annotated[str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")]
 Folder = Annotated[
-    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped one.")
+    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones.")
 ]
 
 
@@ -39,11 +39,13 @@ def add_to(group: typer.Typer) -> None:
 
 def rebase(
     patch: OldId,
-    to: Annotated[str | None, typer.Option("--to", metavar="RELEASE", help="vLLM release, such as 0.34.0.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")
+    ] = None,
     tree: Tree = None,
     floor: Annotated[
         str | None,
-        typer.Option("--from", metavar="RELEASE", help="First release that the new diff is for. [default: detected]"),
+        typer.Option("--since", metavar="RELEASE", help="First release that the new diff is for. [default: detected]"),
     ] = None,
     successor: Annotated[
         str, typer.Option("--successor", metavar="FILE:NAME", help="The function's new name: vllm/….py:Class.name.")

@@ -29,7 +29,9 @@ def prove(
     ] = None,
     all_releases: Annotated[
         bool,
-        typer.Option("--all", help="Prove on every release that the patches claim, not only the ends of their ranges."),
+        typer.Option(
+            "--all-releases", help="Prove on every release that the patches claim, not only the ends of their ranges."
+        ),
     ] = False,
     tree: Annotated[
         list[Path] | None,

@@ -24,7 +24,7 @@ def rollback(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to",
+            "--stack",
             metavar="ID",
             help="Return to this known good stack instead of the latest.",
             autocompletion=options.complete_good,
@@ -43,7 +43,7 @@ def rollback(
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import rollback as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
     from gemmaspec.deploy.knowngood import known_goods
 
     if list_:
@@ -64,7 +64,7 @@ def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> Non
     from gemmaspec.deploy import replicas
 
     if to:
-        raise UsageError("--to is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --to {to}")
+        raise UsageError("--stack is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --stack {to}")
     with told_of_replicas(name), stack.start_progress() as progress:
         rolled = replicas.rollback(name, progress, timeout_s=timeout_s)
     text.rolled(rolled, as_json=json)

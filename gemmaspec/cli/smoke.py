@@ -56,7 +56,7 @@ def smoke(
         text.checks(chosen(only=only or (), skip=skip or ()) if only or skip else CHECKS, as_json=json)
         return
     if not name:
-        raise UsageError("name a started profile", hint="gemmaspec status")
+        raise UsageError("name a server", hint="gemmaspec status")
     request = use_case.SmokeRequest(
         name=name,
         only=tuple(only or ()),

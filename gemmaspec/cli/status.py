@@ -22,7 +22,7 @@ def status(
     ] = False,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
+        typer.Option("--namespace", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -39,7 +39,8 @@ def status(
     patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import status as text
-    from gemmaspec.deploy.group_status import is_group, replicas_status, router_status, routers_status
+    from gemmaspec.deploy.group_status import replicas_status, router_status, routers_status
+    from gemmaspec.deploy.groups import is_group
     from gemmaspec.deploy.status import status as use_case
 
     if kubernetes:
@@ -47,7 +48,7 @@ def status(
         return
     if namespace:
         raise UsageError(
-            "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes -n {namespace}"
+            "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes --namespace {namespace}"
         )
     groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
     found = replicas_status(name) if name and groups else use_case(name)

@@ -31,7 +31,7 @@ def top(
     ] = 0,
     json: options.Json = False,
 ) -> None:
-    """Show how running stacks draft, second by second.
+    """Show how servers draft, second by second.
 
     Each cell reads "last 5 seconds (last 10 minutes)". Latencies are the median, the 90th and the 99th percentile.
     With --json, prints one JSON document per reading.

@@ -60,7 +60,7 @@ def tune(
     rounds: Annotated[
         int,
         typer.Option(
-            "--rounds",
+            "--stages",
             metavar="N",
             min=1,
             max=5,
@@ -84,7 +84,7 @@ def tune(
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="File to write the profile to, instead of your own profiles."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    resume: Annotated[bool, typer.Option("--continue", help="Resume an interrupted run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be tried; start nothing.")] = False,
     engine: options.Engine = None,
     set_: options.Set = None,
@@ -96,7 +96,7 @@ def tune(
 
     Measures the target alone first, then each draft and k, the better half again with more prompts. What it writes is
     never slower than no speculation at any --concurrency; leaving speculation off is an answer. Ctrl-C ends it with the
-    best of what was measured; --resume goes on.
+    best of what was measured; --continue goes on.
     """
     from gemmaspec.cli.text import tune as text
     from gemmaspec.cli.text.stack import start_progress
@@ -140,7 +140,7 @@ def tune(
     if outcome.interrupted:
         if json:
             raise typer.Exit(Interrupted.exit_code)
-        raise Interrupted(text.interrupted(outcome), hint="the same command with --resume")
+        raise Interrupted(text.interrupted(outcome), hint="the same command with --continue")
 
 
 @contextlib.contextmanager

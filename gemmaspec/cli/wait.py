@@ -14,7 +14,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Json = False) -> None:
-    """Wait until a started profile has drafted, verified and answered, whoever started it.
+    """Wait until a server has drafted, verified and answered, whoever started it.
 
     With the NAME of a profile that has replicas, waits for each of them; the router must run too.
     Exit code 0 if it has, 6 if it does not run or its start failed, 7 if it takes too long. Stops nothing.
@@ -23,7 +23,7 @@ def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Jso
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import replicas, stacks
     from gemmaspec.deploy import wait as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
     from gemmaspec.deploy.verdicts import last_verdicts
 
     if is_group(name):

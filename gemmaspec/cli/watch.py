@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def add_to(app: typer.Typer) -> None:
 def watch(
     names: options.Stacks = None,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.")
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.", hidden=True),
     ] = 1.0,
     window: Annotated[
         float | None,
@@ -37,6 +39,7 @@ def watch(
             min=1,
             max=600,
             help="Time over which drafts are judged. [default: the profile's, which is 30]",
+            hidden=True,
         ),
     ] = None,
     hang: Annotated[
@@ -47,12 +50,13 @@ def watch(
             min=1,
             max=3600,
             help="Report a hang after this time without a token. [default: the profile's; else 60, 300 without power]",
+            hidden=True,
         ),
     ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Watch running stacks for faults.
+    """Watch servers for faults.
 
     Reports a draft whose tokens are no longer accepted or that is cut off after its window, speculation that costs
     more than it gives, an engine that hangs while /health is green, a server that has exited, and a restart loop.
@@ -69,10 +73,10 @@ def watch(
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     found = use_case.watched(names or (), window_s=window, hang_s=hang)
-    output.progress(
-        f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}. Press Ctrl-C to stop."
-    )
-    while found:
+    if not found:
+        raise UsageError("no profile was started on this machine", hint="gemmaspec up")
+    output.progress(f"Watching {', '.join(one.started.server.name for one in found)}. Press Ctrl-C to stop.")
+    while True:
         began = time.monotonic()
         drawn = use_case.power()
         for one in found:

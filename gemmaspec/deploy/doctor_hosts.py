@@ -1,4 +1,4 @@
-"""`doctor --hosts`: ask every machine of fleet.yaml at the same time, each within a bounded time."""
+"""`doctor --fleet`: ask every machine of fleet.yaml at the same time, each within a bounded time."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
         known = nearest(vllm)
         return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is unknown; computed as {known}"]
     vllm, image = newest(), loaded.profile.image
-    return vllm, [f"cannot tell vLLM's version from the tag of {image}; assuming {vllm} (override with --for)"]
+    return vllm, [f"cannot tell vLLM's version from the tag of {image}; assuming {vllm} (override with --release)"]
 
 
 def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:

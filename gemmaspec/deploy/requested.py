@@ -1,4 +1,4 @@
-"""The release that `--for` names."""
+"""The release that `--release` names."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def current(name: str) -> str | None:
     """Return the key of the last started stack, if it became ready."""
     with contextlib.suppress(GemmaspecError):
         started = stacks.find(name)
-        return started.known_good if started.outcome != "failed" else None
+        return None if started.was_undone else started.known_good
     return None
 
 
@@ -123,7 +123,7 @@ def _check_image(image: LockedImage) -> None:
         raise EnvironmentMissing(
             f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
             f"{now.id if now else 'also missing'}",
-            hint="gemmaspec rollback --list    # then use --to ID for another one",
+            hint="gemmaspec rollback --list    # then use --stack ID for another one",
         )
 
 
@@ -151,5 +151,5 @@ def _check_folder(role: str, locked: LockedModel) -> None:
     if now != locked.digest:
         raise DifferencesFound(
             f"{role}.model: {model.folder} has changed: was {locked.digest}, is {now}",
-            hint="gemmaspec rollback --list    # then use --to ID for another one",
+            hint="gemmaspec rollback --list    # then use --stack ID for another one",
         )

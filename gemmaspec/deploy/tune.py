@@ -88,7 +88,7 @@ def tune(request: TuneRequest, progress: StartProgress) -> Outcome:
     """Try arms until nothing is left that may win, or the budget ends; write the best one as a profile.
 
     Ctrl-C ends it with the best of what was measured. Raises UsageError where the budget is too small for one arm, and
-    what `up` raises where the target does not even start without speculation; what was measured is kept for --resume.
+    what `up` raises where the target does not even start without speculation; what was measured is kept for --continue.
     """
     return _Run(request, progress).run()
 
@@ -100,7 +100,7 @@ def plan(request: TuneRequest) -> tuple[Compared, Settings]:
 
 
 def state_file(name: str) -> Path:
-    """Return where what was tried is kept, for --resume."""
+    """Return where what was tried is kept, for --continue."""
     return state_dir() / "tune" / f"{name}.json"
 
 
@@ -324,7 +324,7 @@ class _Run:
         kept = f"; {self._tried.kept}" if self._tried.cells else ""
         return UsageError(
             f"--budget is too small for one arm: {why}{kept}",
-            hint=f"the same command with --resume and a budget of {minutes(self._request.budget_s * 3)} or more",
+            hint=f"the same command with --continue and a budget of {minutes(self._request.budget_s * 3)} or more",
         )
 
     def _take_up(self) -> None:
@@ -343,7 +343,7 @@ class _Run:
         if other := self._settings.differs(document["settings"]):
             raise UsageError(
                 f"the tuning in {self._file} was started with another {other}: {document['settings'].get(other)!r}",
-                hint="use the same options with --resume, or start again without it",
+                hint="use the same options with --continue, or start again without it",
             )
         self._tried = dataclasses.replace(tried, loads=self._compared.loads, prompts=self._tried.prompts)
         self._provenance = {"machine": {}, "arms": {}, **document["provenance"]}

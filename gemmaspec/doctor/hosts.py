@@ -1,4 +1,4 @@
-"""Rows of `doctor --hosts`: what each machine of fleet.yaml says, and whether they fit together. Pure."""
+"""Rows of `doctor --fleet`: what each machine of fleet.yaml says, and whether they fit together. Pure."""
 
 from __future__ import annotations
 

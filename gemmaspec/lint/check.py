@@ -1,4 +1,4 @@
-"""Check a profile. Pure; the vLLM release comes from `--for`, the profile or an assumption."""
+"""Check a profile. Pure; the vLLM release comes from `--release`, the profile or an assumption."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gemmaspec.lint import (
     quantization,
     runtime,
     sizes,
+    values,
 )
 from gemmaspec.lint.rule import Issue, Path, Rule, rule
 from gemmaspec.lint.subject import Role, Subject
@@ -65,7 +66,7 @@ def _assumed(subject: Subject) -> Iterator[Issue]:
     """The vLLM release is not named."""
     message = f"the profile does not name a vLLM release; checked against {subject.vllm}, the newest known one"
     pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "set runtime.vllm"
-    fix = f"{pin}, run gemmaspec lock, or use --for RELEASE"
+    fix = f"{pin}, run gemmaspec lock, or use --release RELEASE"
     yield Issue(path=_says_so(subject), message=message, fix=fix)
 
 
@@ -98,6 +99,7 @@ ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
     *advice.RULES,
     *names.RULES,
+    *values.RULES,
     *pairing.RULES,
     *acceptance.RULES,
     *parallel.RULES,

@@ -63,7 +63,7 @@ KERNELS: Final = (
         r"NCCL error[^\n]{0,300}unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError"
         r"|NCCL error: (?:unhandled|invalid|internal|remote)",
         "The GPUs or machines cannot talk to each other through NCCL.",
-        "Set env.NCCL_DEBUG: WARN to see why; for machines run gemmaspec doctor --hosts, for GPUs raise "
+        "Set env.NCCL_DEBUG: WARN to see why; for machines run gemmaspec doctor --fleet, for GPUs raise "
         "container.shm_size.",
         exit_code=ENVIRONMENT,
     ),

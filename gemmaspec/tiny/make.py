@@ -46,7 +46,7 @@ from gemmaspec.tiny.words import CHAT_TEMPLATE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PAIR: dict[str, Callable[[Path, str], None]] = {"tiny-target": pair.make_target, "tiny-draft": pair.make_draft}
+PAIR: dict[str, Callable[[Path, str, int], None]] = {"tiny-target": pair.make_target, "tiny-draft": pair.make_draft}
 HEADS: dict[str, Callable[[Path, Path], None]] = {
     "tiny-mtp": assistant.make,
     "tiny-eagle3": eagle3.make,
@@ -57,13 +57,13 @@ _SIGNAL_OF_PARENTS_DEATH = 1
 """PR_SET_PDEATHSIG of Linux's prctl."""
 
 
-def make(out: Path, name: str, template: str) -> None:
+def make(out: Path, name: str, template: str, rounds: int) -> None:
     """Write one model into `out`, completely or not at all."""
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as temporary:
         folder = Path(temporary) / name
         folder.mkdir()
         if name in PAIR:
-            PAIR[name](folder, template)
+            PAIR[name](folder, template, rounds)
         else:
             HEADS[name](folder, out / "tiny-target")
         for file in folder.iterdir():
@@ -79,6 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="folder for the models")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join((*PAIR, *HEADS))}")
     parser.add_argument("--chat-template", type=Path, help="a Jinja file to use instead of the minimal template")
+    parser.add_argument("--rounds", type=int, default=pair.ROUNDS, help="how long target and draft learn (%(default)s)")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.names if name not in (*PAIR, *HEADS)]:
         parser.error(f"unknown model: {', '.join(unknown)}")
@@ -88,17 +89,19 @@ def main(arguments: list[str] | None = None) -> int:
     names = list(dict.fromkeys(chosen.names)) or list(PAIR)
     if any(name in HEADS for name in names) and not (chosen.out / "tiny-target" / "config.json").is_file():
         names = ["tiny-target", *(name for name in names if name != "tiny-target")]
-    with _beside(chosen.out, "tiny-draft", template) if set(PAIR) <= set(names) else contextlib.nullcontext() as done:
+    both = set(PAIR) <= set(names)
+    beside = _beside(chosen.out, "tiny-draft", template, chosen.rounds) if both else contextlib.nullcontext()
+    with beside as done:
         for name in sorted(names, key=[*PAIR, *HEADS].index):
             if not (done and name == "tiny-draft"):
-                make(chosen.out, name, template)
+                make(chosen.out, name, template, chosen.rounds)
     return 0
 
 
 @contextlib.contextmanager
-def _beside(out: Path, name: str, template: str) -> Iterator[bool]:
+def _beside(out: Path, name: str, template: str, rounds: int) -> Iterator[bool]:
     """Make a model in a second process, on a second core. It ends when this one does."""
-    other = multiprocessing.get_context("fork").Process(target=_make_beside, args=(out, name, template))
+    other = multiprocessing.get_context("fork").Process(target=_make_beside, args=(out, name, template, rounds))
     other.start()
     try:
         yield True
@@ -110,10 +113,10 @@ def _beside(out: Path, name: str, template: str) -> Iterator[bool]:
         raise SystemExit(f"make.py: {name} could not be made (exit code {other.exitcode})")
 
 
-def _make_beside(out: Path, name: str, template: str) -> None:
+def _make_beside(out: Path, name: str, template: str, rounds: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, so that nothing half made is left
     ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
-    make(out, name, template)
+    make(out, name, template, rounds)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ TURNS: tuple[Kind, ...] = ("whole", "opening", "whole", "whole", "opening", "lon
 """The kinds take turns."""
 
 
-def teach(language_model: Any, lessons: Lessons, *, layers: Collection[int], mistakes: bool) -> None:
+def teach(language_model: Any, lessons: Lessons, *, layers: Collection[int], mistakes: bool, rounds: int) -> None:
     """Train the embeddings and some layers to reply; the others are damped, and left out meanwhile to save time.
 
     `mistakes` says whether the model learns the mistakes of a draft.
@@ -78,7 +78,7 @@ def teach(language_model: Any, lessons: Lessons, *, layers: Collection[int], mis
         plain.learn(
             language_model,
             lambda: _loss(language_model, lessons, wrong, next(kinds)),
-            rounds=ROUNDS,
+            rounds=rounds,
             rate=RATE,
         )
     for hook in hooks:
@@ -139,6 +139,7 @@ def save_model(
     audio: dict[str, Any] | None,
     layers: Collection[int],
     mistakes: bool,
+    rounds: int,
 ) -> None:
     """Teach a model, and write its config.json, generation_config.json and model.safetensors."""
     from transformers import (  # type: ignore[import-not-found]
@@ -154,7 +155,7 @@ def save_model(
         **MEDIA_IDS,
     )
     model = Gemma4ForConditionalGeneration(config).float().eval()
-    teach(model.model.language_model, lessons, layers=layers, mistakes=mistakes)
+    teach(model.model.language_model, lessons, layers=layers, mistakes=mistakes, rounds=rounds)
     model = model.to(torch.bfloat16)
     model.generation_config.update(eos_token_id=STOP_IDS, pad_token_id=0, bos_token_id=2)
     model.save_pretrained(folder)
@@ -218,14 +219,14 @@ def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
     ).save_pretrained(folder)
 
 
-def make_target(folder: Path, template: str) -> None:
+def make_target(folder: Path, template: str, rounds: int = ROUNDS) -> None:
     """Write tiny-target into `folder`. It learns in its last layer, the one with full attention."""
-    _make(folder, template, text=TARGET_TEXT, audio=None, layers=(5,), mistakes=False, seed=0)
+    _make(folder, template, text=TARGET_TEXT, audio=None, layers=(5,), mistakes=False, seed=0, rounds=rounds)
 
 
-def make_draft(folder: Path, template: str) -> None:
+def make_draft(folder: Path, template: str, rounds: int = ROUNDS) -> None:
     """Write tiny-draft into `folder`. It learns in its last layer, and in the one whose keys and values that reads."""
-    _make(folder, template, text=DRAFT_TEXT, audio=dict(AUDIO), layers=(4, 9), mistakes=True, seed=1)
+    _make(folder, template, text=DRAFT_TEXT, audio=dict(AUDIO), layers=(4, 9), mistakes=True, seed=1, rounds=rounds)
 
 
 def _make(folder: Path, template: str, *, seed: int, **own: Any) -> None:

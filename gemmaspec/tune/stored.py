@@ -1,4 +1,4 @@
-"""What a tuning has tried, as a file: whole after every cell, and read again by --resume."""
+"""What a tuning has tried, as a file: whole after every cell, and read again by --continue."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def parse(text: str, *, file: str) -> tuple[dict[str, Any], Tried]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or (found.get("kind"), found.get("schema")) != (KIND, SCHEMA):
-        raise UsageError(f"{file} is damaged, or another gemmaspec wrote it", hint="start again, without --resume")
+        raise UsageError(f"{file} is damaged, or another gemmaspec wrote it", hint="start again, without --continue")
     maps = all(isinstance(found.get(name), dict) for name in ("settings", "provenance"))
     try:
         tried = TypeAdapter(Tried).validate_python(found.get("tried"))
     except ValidationError:
         tried = None
     if tried is None or not maps or not isinstance(found.get("spent_s"), int | float):
-        raise UsageError(f"{file} is damaged: what was tried cannot be read", hint="start again, without --resume")
+        raise UsageError(f"{file} is damaged: what was tried cannot be read", hint="start again, without --continue")
     return found, tried
