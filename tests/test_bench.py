@@ -73,7 +73,10 @@ def test_it_measures_what_the_server_does(fake: FakeVllm, prompts: Path, tmp_pat
     alone, together = document["rows"]
     slowest = max((last - asked) / 13 * 1000 for _, asked, _, last, _ in fake.spans)
     for row in (alone, together):
+        assert (row["method"], row["k"], row["vllm"], row["machine"]) == ("draft_model", 2, "0.32.0", None)
         assert (row["method"], row["k"], row["vllm"], row["machine"]) == ("draft_model", 2, "0.32.0", "cpu")
+        assert "target" not in row  # behind an address nobody can read what is measured
+        assert row["answer_tokens"] == 24
         assert row["acceptance"] == [1.0, 0.0]
         assert row["acceptance_length"] == 2.0
         assert 19 <= row["step_ms"] < 1.5 * slowest  # a busy machine sleeps longer than it is told

@@ -42,6 +42,8 @@ def cell(of: dict[str, Any], round_: int = 1) -> dict[str, Any]:
         "round": round_,
         "context": None,
         "prompt_tokens": 256,
+        "completion_tokens": 2048,
+        "requests": 8,
         "foreign_tokens": 0,
         "ttft_ms": spread,
         "tpot_ms": spread,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,11 @@ from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GIB, Device, named
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.fit.roofline import roofline
+from gemmaspec.fit.roofline import ServingRoofline, roofline, step_bytes, weights_format
+from gemmaspec.patching.evidence import family_of
+from gemmaspec.predict import efficiency
+from gemmaspec.predict.predict import QUANTILE
+from gemmaspec.predict.steps import NOISE
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
 
@@ -236,24 +241,42 @@ DRAFTED = (
 def test_no_published_server_is_faster_than_the_bound(one: Published) -> None:
     tokens = (f"speculative.num_speculative_tokens={one.k}",) if one.draft else ()
     found = roofline(
-        plan(one.target, *tokens, device=one.device, vllm="0.30.0", draft=one.draft), (), concurrency=one.requests
+        plan(one.target, *tokens, device=one.device, vllm="0.30.0", draft=one.draft), concurrency=one.requests
     )
     assert found
     assert one.tokens_per_second <= found.bound
 
 
 @pytest.mark.parametrize("one", ALONE, ids=lambda one: f"{one.tokens_per_second}")
-def test_published_servers_without_a_draft_are_within_the_estimate(one: Published) -> None:
-    found = roofline(plan(one.target, device=one.device, vllm="0.30.0"), ())
-    assert found
-    assert found.estimate.low * 0.98 <= one.tokens_per_second <= found.estimate.high * 1.02
-    assert found.estimate.high < found.alone
+def test_published_servers_without_a_draft_are_within_the_prediction(one: Published) -> None:
+    """And the share in measurements/efficiency.jsonl is the one that the published figure amounts to."""
+    found = plan(one.target, device=one.device, vllm="0.30.0")
+    assert one.device
+    assert one.device.bandwidth
+    nbytes = step_bytes(found, context=1024, concurrency=1, tokens=1).alone
+    reached = one.tokens_per_second * nbytes / one.device.bandwidth
+    family = family_of(one.device.capability)
+    assert any(
+        (served.family, served.tokens_per_second) == (family, one.tokens_per_second)
+        and served.share == pytest.approx(reached, rel=0.01)
+        for served in efficiency.served()
+    )
+    share = efficiency.share_of(family, weights_format(found.models.target, fp8=False), nbytes)
+    assert abs(math.log(reached / share.value)) < QUANTILE * math.hypot(share.deviation, NOISE)
+    assert share.deviation < 0.2  # 1.4 times from end to end, at most
+    assert found.device.bandwidth / nbytes * share.value < roofline_of(found).alone  # type: ignore[operator]
+
+
+def roofline_of(found: MemoryPlan) -> ServingRoofline:
+    bound = roofline(found)
+    assert bound
+    return bound
 
 
 def test_what_the_experts_term_alone_would_have_forbidden_is_allowed() -> None:
     """674 tokens/s of a 26B in FP8 with eight requests: with experts chosen one by one the limit was 370."""
     found = roofline(
-        plan(model("26B-A4B", "FP8"), _K4, device=SPARK, vllm="0.30.0", draft=assistant("26B-A4B")), (), concurrency=8
+        plan(model("26B-A4B", "FP8"), _K4, device=SPARK, vllm="0.30.0", draft=assistant("26B-A4B")), concurrency=8
     )
     assert found
     independent = 5 * 8 * found.bandwidth / sum(found.verifying.reads(found.passes))

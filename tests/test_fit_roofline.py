@@ -6,16 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.fit.estimate import share_of
 from gemmaspec.fit.machine import Device
 from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, tokens_per_step
 from gemmaspec.fit.weights import weights_of
-from gemmaspec.profile.model import Measured
 from tests import shapes
 from tests.checkpoints import checkpoint
 from tests.test_fit_plan import H200, plan_of
-
-ONE = Measured(acceptance_length=3.4, machine="dgx-spark", date="not given", source="somewhere")
 
 
 @pytest.mark.parametrize(("a", "k", "expected"), [(0.0, 4, 1.0), (1.0, 4, 5.0), (0.5, 1, 1.5), (0.7, 4, 2.7731)])
@@ -35,7 +31,7 @@ def test_a_31b_in_nvfp4_reads_what_was_read_on_an_h200() -> None:
     plan = plan_of("serve.kv_cache_dtype=bfloat16", device=device, vllm="0.26.0")
     step = step_bytes(plan, context=512, concurrency=1, tokens=1)
     assert 19e9 < step.alone < 20.5e9
-    found = roofline(plan, (), context=512)
+    found = roofline(plan, context=512)
     assert found
     assert found.concurrency * found.bandwidth / found.step.alone == pytest.approx(215, rel=0.03)
     assert found.alone == pytest.approx(215, rel=0.03)
@@ -51,45 +47,19 @@ def test_an_assistant_with_centroids_reads_a_part_of_its_output_head() -> None:
     assert few.read(64) == whole.read(64)
 
 
-def test_the_estimate_is_a_share_of_bandwidth_over_bytes() -> None:
-    found = roofline(plan_of(), ())
-    assert found
-    step = found.step
-    share = share_of(step.alone).typical
-    assert found.estimate.tokens_per_second == pytest.approx(share * 273e9 / step.alone)
-    half = found.speeds[0]
-    expected = tokens_per_step(0.5, 4)
-    seconds = sum(nbytes / (273e9 * share_of(nbytes).typical) for nbytes in found.verifying.reads(4))
-    assert (half.acceptance, half.tokens_per_step, half.basis) == (0.5, expected, "assumed")
-    assert half.estimate.tokens_per_second == pytest.approx(expected / seconds)
-    assert half.estimate.low < half.estimate.tokens_per_second < half.estimate.high < found.bound
-
-
 def test_the_bound_holds_with_every_token_accepted_and_takes_caches_of_the_gpu_off() -> None:
-    found = roofline(plan_of(), ())
+    found = roofline(plan_of())
     assert found
     assert found.bound > 5 * 273e9 / sum(found.verifying.reads(4))
     assert found.alone > 273e9 / found.step.alone
 
 
-def test_shares_grow_with_the_step() -> None:
-    assert [round(share_of(gb * 1e9).typical, 3) for gb in (1, 20, 25, 30, 60)] == [0.68, 0.68, 0.755, 0.83, 0.83]
-
-
-def test_a_measured_length_is_used_instead_of_assumed_ones() -> None:
-    found = roofline(plan_of(), (ONE,))
-    assert found
-    assert len(found.speeds) == 1
-    assert found.speeds[0].tokens_per_step == pytest.approx(3.4)
-    assert found.speeds[0].basis == "measured length 3.4, somewhere"
-
-
-def test_nothing_is_said_without_speculation_or_bandwidth() -> None:
-    alone = roofline(plan_of(no_spec=True), ())
+def test_a_server_without_a_draft_has_no_passes_and_one_without_a_bandwidth_no_bound() -> None:
+    alone = roofline(plan_of(no_spec=True))
     assert alone
-    assert alone.speeds == ()
     assert alone.passes == 0
-    assert roofline(plan_of(device=Device(name="x", memory=10**11)), ()) is None
+    assert alone.bound == alone.alone
+    assert roofline(plan_of(device=Device(name="x", memory=10**11))) is None
 
 
 @given(context=st.integers(1, 100_000), more=st.integers(1, 8))

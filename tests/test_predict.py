@@ -22,11 +22,11 @@ from gemmaspec.cli.app import run
 from gemmaspec.errors import UsageError
 from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.predict.acceptance import curve
+from gemmaspec.predict.efficiency import share_of
 from gemmaspec.predict.linear import Cholesky
 from gemmaspec.predict.predict import Asked, Predicted, predict
-from gemmaspec.predict.roofline import REACHED
 from gemmaspec.predict.rows import Row, parse_rows
-from gemmaspec.predict.steps import Cell, Steps, Timed, graph_size
+from gemmaspec.predict.steps import Cell, Server, Steps, Timed, graph_tokens
 from gemmaspec.profile.machines import MACHINES
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +75,7 @@ BAD: list[tuple[str, str]] = [
     (json.dumps({"rows": [row()]}).replace("90.0", "1e999"), "tokens_per_second is inf"),
     ("[" * 100_000, "nested too deep"),
     (json.dumps({"rows": [row()]}).replace("90.0", "9" * 5000), "a number that is too long"),
-    (json.dumps({"rows": [row(step_ms=-3.0, tokens_per_second=None)]}), "row 1: step_ms is -3.0, and must be a number"),
+    (json.dumps({"rows": [row(step_ms=-3.0, tokens_per_second=None)]}), "row 1: step_ms is -3.0, and must be at least"),
     (json.dumps({"rows": [row(tokens_per_second=0)]}), "row 1: tokens_per_second is 0"),
     (json.dumps({"rows": [row(tokens_per_second="fast")]}), 'tokens_per_second is "fast"'),
     (json.dumps({"rows": [row(tokens_per_second=None)]}), "tokens_per_second and step_ms are missing"),
@@ -94,8 +94,8 @@ BAD: list[tuple[str, str]] = [
     (json.dumps({"rows": [drafted(acceptance=None)]}), "row 1: acceptance is missing"),
     (json.dumps({"rows": [drafted(acceptance=[0.7])]}), "row 1: acceptance has 1 positions, but k is 2"),
     (json.dumps({"rows": [drafted(acceptance=[0.7, 0.8])]}), "row 1: acceptance increases with the position"),
-    (json.dumps({"rows": [drafted(acceptance=[70, 49])]}), "each must be a share between 0 and 1"),
-    (json.dumps({"rows": [drafted(acceptance="high")]}), "must be a list of numbers"),
+    (json.dumps({"rows": [drafted(acceptance=[70, 49])]}), "acceptance is 70, and must be a share between 0 and 1"),
+    (json.dumps({"rows": [drafted(acceptance="high")]}), 'acceptance is "high", and must be a list'),
     (json.dumps({"rows": [row(machine="h200"), row(machine="dgx-spark")]}), "mixes rows of dgx-spark and h200"),
     (json.dumps({"rows": [row(gpu="A"), row(gpu="B")]}), "mixes rows of A and B"),
     (json.dumps({"rows": [row(), {k: v for k, v in row().items() if k != "compile"}]}), "row 2: compile is missing"),
@@ -153,16 +153,14 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_answer_has_the_form_of_what_it_was_asked_with(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]
-    assert run(["predict", "spark-31b-e2b", "--measured", str(H200), *asked]) == 0
+    sets = ["--set", "machine=h200", "--set", "serve.max_num_seqs=8"]
+    assert run(["predict", "spark-31b-e2b", *sets, "--measured", str(H200), *asked]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["basis"] == "measured"
-    found = {(r["compile"], r["method"], r["k"], r["concurrency"]): r for r in document["rows"]}
-    expected = {
-        (compiled, method if k else "none", k, c)
-        for compiled, method in (("default", "draft_model"), ("none", "mtp"))
-        for k in (0, 1, 2, 6)
-        for c in (1, 4, 8)
-    }
+    found = {(r["method"], r["k"], r["concurrency"]): r for r in document["rows"]}
+    drafted = {(method, k, c) for method in ("draft_model", "mtp") for k in (1, 2, 6) for c in (1, 4, 8)}
+    expected = drafted | {("none", 0, c) for c in (1, 4, 8)}
+    assert {one["compile"] for one in document["rows"]} == {"default"}  # a factor makes one of both
     assert set(found) == expected
     for one in found.values():
         low, high = one["interval"]
@@ -208,21 +206,33 @@ def accuracy() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "tools" / "accuracy.py"))
 
 
-def test_each_cell_of_the_h200_is_predicted_from_the_others(accuracy: dict[str, Any]) -> None:
-    found = accuracy["left_out"](H200)
-    assert len(found) == 17
-    assert max(abs(one.error) for one in found) < 0.10
-    assert statistics.median(abs(one.error) for one in found) < 0.05
-    assert sum(one.held for one in found) >= 0.85 * len(found)
-
-
-def test_each_cell_of_the_newer_vllm_is_predicted_from_the_others(accuracy: dict[str, Any]) -> None:
-    found = accuracy["left_out"](NEWER)
-    assert len(found) == 50
-    assert statistics.median(abs(one.error) for one in found) < 0.05
-    assert sum(abs(one.error) < 0.10 for one in found) >= 0.9 * len(found)
-    assert max(abs(one.error) for one in found) < 0.15
-    assert sum(one.held for one in found) >= 0.85 * len(found)
+@pytest.mark.parametrize(
+    ("left", "median", "largest", "held", "width"),
+    [
+        ("each cell", 0.03, 0.13, 0.95, 1.6),
+        ("each k of a method", 0.03, 0.06, 0.95, 1.4),
+        ("each number of requests", 0.03, 0.13, 0.95, 1.7),
+        ("4 and 8 requests", 0.05, 0.1, 0.95, 4.5),
+        ("8,192 tokens at 4 and 8 requests", 0.05, 0.1, 0.95, 1.4),
+        ("8,192 tokens", 0.08, 0.13, 0.95, 2.5),
+        ("256 tokens with a draft", 0.08, 0.13, 0.95, 4.0),
+        ("compiled servers", 0.03, 0.05, 0.95, 1.3),
+        ("mtp but for k 4", 0.03, 0.08, 0.95, 1.8),
+        ("each cell, 0.26.0", 0.05, 0.08, 0.9, 1.5),
+        ("each k of a method, 0.26.0", 0.05, 0.08, 0.9, 1.5),
+        ("each number of requests, 0.26.0", 0.05, 0.22, 0.9, 4.5),
+    ],
+)
+def test_what_is_left_out_is_predicted_from_the_rest(
+    left: str, median: float, largest: float, held: float, width: float, accuracy: dict[str, Any]
+) -> None:
+    """With intervals that hold it without being so wide that this says nothing: `width` is upper end over lower."""
+    found = accuracy["left_out"](*accuracy["SPLITS"][left])
+    assert found
+    assert statistics.median(abs(one.error) for one in found) < median
+    assert max(abs(one.error) for one in found) < largest
+    assert sum(one.held for one in found) >= held * len(found)
+    assert max(one.interval[1] / one.interval[0] for one in found) < width
 
 
 def test_the_readme_says_what_was_computed(accuracy: dict[str, Any]) -> None:
@@ -286,7 +296,8 @@ def test_a_known_machine_is_found_again_between_and_beyond_its_cells() -> None:
     found = predict(measured, Asked(ks=(0, 1, 2, 3, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
     for one in found:
         true = rows(synthetic(one.k, one.concurrency))[0].tokens_per_second
-        assert one.tokens_per_second == pytest.approx(true, rel=0.05), one
+        beyond = one.concurrency * (one.k + 1) > 72  # another tile of a matrix kernel, which this machine has not
+        assert one.tokens_per_second == pytest.approx(true, rel=0.15 if beyond else 0.05), one
 
 
 def test_context_is_learned_where_it_was_measured() -> None:
@@ -369,9 +380,14 @@ def test_rows_of_the_same_k_say_what_a_block_draft_accepts() -> None:
 
 
 def test_graph_sizes_are_vllms() -> None:
-    assert [graph_size(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 256, 257, 512, 513)] == [
+    """Tokens up to 0.30; from 0.31 on requests of k + 1 tokens, up to max_num_seqs (_set_cudagraph_sizes)."""
+    old, new, eight = Server(), Server(padded=True), Server(padded=True, sequences=6)
+    assert [graph_tokens(Cell(0, n, 1), old) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 256, 257, 512, 513)] == [
         *(1, 2, 4, 4, 8, 8, 16, 16, 24, 256, 272, 512, 513)
     ]
+    assert [graph_tokens(Cell(4, n, 1), old) for n in (1, 2, 3, 4)] == [8, 16, 16, 24]
+    assert [graph_tokens(Cell(4, n, 1), new) for n in (1, 2, 3, 4, 5, 8, 9)] == [5, 10, 20, 20, 40, 40, 80]
+    assert [graph_tokens(Cell(4, n, 1), eight) for n in (4, 5, 6)] == [20, 30, 30]
 
 
 def test_steps_of_a_cell_that_was_measured_are_near_it() -> None:
@@ -470,12 +486,87 @@ def test_of_several_shipped_files_the_nearest_is_taken(capsys: pytest.CaptureFix
     assert not any("compiles as" in note for note in e2b["notes"])
 
 
+def test_cells_of_another_machine_or_target_are_refused_or_said_in_the_first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["predict", "spark-31b-mtp", "--k", "0,4", "--concurrency", "1", "--context", "256"]
+    assert run([*asked, "--measured", str(NEWER)]) == 2
+    assert "its cells are of h200; they say nothing of spark-31b-mtp on dgx-spark" in capsys.readouterr().err
+    assert run([*asked, "--measured", str(NEWER), "--accept-other-machine"]) == 0
+    assert "which are of h200 (--accept-other-machine)" in capsys.readouterr().out.splitlines()[0]
+    file = tmp_path / "measured.json"
+    file.write_text(json.dumps({"rows": [row(gpu="NVIDIA GB10", target="google/gemma-4-E2B-it")]}))
+    assert run([*asked, "--measured", str(file)]) == 2
+    assert "its cells are of google/gemma-4-E2B-it" in capsys.readouterr().err
+    file.write_text(json.dumps({"rows": [row()]}))
+    assert run([*asked, "--measured", str(file)]) == 0
+    assert "do not say on which machine they were measured" in capsys.readouterr().out
+
+
+def test_loads_that_the_profile_does_not_take_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "nvidia-31b-mtp", "--machine", "h200"]
+    assert run([*asked, "--concurrency", "16"]) == 2
+    assert "nvidia-31b-mtp runs 8 concurrent requests (serve.max_num_seqs)" in capsys.readouterr().err
+    assert run([*asked, "--context", "16300", "--answer-tokens", "256"]) == 2
+    assert "with an answer of 256 tokens that is more than nvidia-31b-mtp takes" in capsys.readouterr().err
+    assert run(["predict", "spark-31b-e2b", "--json"]) == 0
+    assert {one["concurrency"] for one in json.loads(capsys.readouterr().out)["rows"]} == {1}
+
+
+def test_long_prompts_of_its_own_file_decide_though_they_were_compiled_otherwise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nine cells at 8,192 tokens: k 4 is 0.95 times no speculation alone, where short prompts give 1.9 times."""
+    asked = ["--k", "0,4", "--concurrency", "1,8", "--context", "256,8192", "--json"]
+    assert run(["predict", "nvidia-31b-mtp", "--machine", "h200", *asked]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert any("TRITON_FLASH_ATTN, and these cells ran in TRITON_ATTN" in note for note in document["notes"])
+    found = {(one["k"], one["concurrency"], one["context"]): one for one in document["rows"]}
+    assert found[4, 1, 256]["speedup"] > 1.8
+    assert found[4, 1, 8192]["speedup"] == pytest.approx(44.44 / 46.88, abs=0.05)
+    assert found[4, 8, 8192]["tokens_per_second"] == pytest.approx(93.5, rel=0.05)
+    assert all(one["interval"][1] / one["interval"][0] < 2.6 for one in document["rows"])
+
+
+def test_longer_answers_make_less_of_the_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(answer: str) -> dict[str, Any]:
+        more = ["--k", "0", "--concurrency", "8", "--context", "8192", "--answer-tokens", answer, "--json"]
+        assert run(["predict", "nvidia-31b-mtp", "--machine", "h200", *more]) == 0
+        return dict(json.loads(capsys.readouterr().out)["rows"][0])
+
+    short, long = asked("256"), asked("2000")
+    assert short["tokens_per_second"] == pytest.approx(95.62, rel=0.05)  # as measured
+    assert short["step_ms"] == long["step_ms"] < 17  # without others' prompts; bench's step there was 36.4
+    whole = long["ttft_ms"] + 1999 * long["step_ms"]
+    assert long["tokens_per_second"] == pytest.approx(8 * 2000 / whole * 1000)
+
+
+def test_fit_says_what_predict_says(capsys: pytest.CaptureFixture[str]) -> None:
+    for profile, more in (("nvidia-31b-mtp", ["--machine", "h200"]), ("spark-31b-mtp", [])):
+        assert run(["fit", profile, *more, "--context", "256", "--json"]) in (0, 1)
+        fit = json.loads(capsys.readouterr().out)["speed"]
+        k = max(one["k"] for one in fit["rows"])
+        asked = ["--k", f"0,{k}", "--context", "256", "--concurrency", "1", "--json"]
+        assert run(["predict", profile, *more, *asked]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert fit == {key: said[key] for key in ("basis", "why", "notes", "rows")}
+
+
+def test_a_share_of_another_family_of_gpus_says_so() -> None:
+    hopper, spark, other = (share_of(family, "4-bit", 20e9) for family in ("hopper", "gb10", "ampere"))
+    assert hopper.value < 0.45 < 0.6 < spark.value
+    assert "family of GPUs (hopper)" in hopper.said
+    assert "none is known of ampere" in other.said
+    assert other.deviation > 2 * max(hopper.deviation, spark.deviation)
+
+
 def test_without_measurements_the_roofline_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No shipped file is of a Spark; the models are told by their shapes, and the Hub is not asked."""
     monkeypatch.setattr("gemmaspec.models.open.on_hub", lambda *_: pytest.fail("the Hub was asked"))
-    assert run(["predict", "spark-31b-mtp", "--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]) == 0
+    sets = ["--set", "serve.max_num_seqs=8"]
+    assert run(["predict", "spark-31b-mtp", *sets, "--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["basis"] == "roofline"
     assert "273 GB/s of dgx-spark" in document["why"]
@@ -487,7 +578,7 @@ def test_without_measurements_the_roofline_answers(
         expected = 1 + sum(one["acceptance"])
         assert one["tokens_per_second"] == pytest.approx(expected * concurrency / one["step_ms"] * 1000, rel=1e-5)
         assert one["step_ms"] >= found[0, concurrency]["step_ms"]
-    alone = found[0, 1]["step_ms"] / 1000 * 273e9 * REACHED
+    alone = found[0, 1]["step_ms"] / 1000 * 273e9 * share_of("gb10", "4-bit", 20e9).value
     assert 18e9 < alone < 22e9  # bytes: 31B in NVFP4
     assert found[0, 1]["interval"][0] < 9.02 < found[0, 1]["interval"][1]  # published for this target on a Spark
 
@@ -498,7 +589,7 @@ def test_the_roofline_names_what_it_lacks(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_roofline_is_quick() -> None:
-    command = [sys.executable, "-m", "gemmaspec", "predict", "spark-31b-mtp", "--json"]
+    command = [sys.executable, "-m", "gemmaspec", "predict", "spark-31b-mtp", "--set", "serve.max_num_seqs=8", "--json"]
     assert min(processor_seconds(command) for _ in range(3)) < 1.0
 
 
@@ -511,7 +602,18 @@ def test_a_hundred_cells_take_a_moment() -> None:
 
 def test_the_command_is_quick() -> None:
     """Half a second on a machine that does nothing else; time of the processor is counted, since tests share it."""
-    command = [sys.executable, "-m", "gemmaspec", "predict", "tiny-cpu", "--measured", str(H200), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "gemmaspec",
+        "predict",
+        "nvidia-31b-mtp",
+        "--machine",
+        "h200",
+        "--measured",
+        str(H200),
+        "--json",
+    ]
     assert min(processor_seconds(command) for _ in range(3)) < 1.0
 
 

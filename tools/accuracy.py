@@ -6,11 +6,12 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gemmaspec.predict.acceptance import Curve
 from gemmaspec.predict.predict import Asked, predict
 from gemmaspec.predict.rows import NONE, Row, parse_rows
 
@@ -42,26 +43,68 @@ class LeftOut:
         return self.interval[0] <= self.measured <= self.interval[1]
 
 
+Split = Callable[[Row], object]
+"""Rows with the same answer are left out together; those with None never are."""
+
+
 @functools.cache
-def left_out(file: Path) -> tuple[LeftOut, ...]:
-    """Return every cell of a file, each predicted from the others."""
+def left_out(file: Path, split: Split | None = None) -> tuple[LeftOut, ...]:
+    """Return every cell of a file, predicted from the rows that remain without its part; each is a part by default.
+
+    The acceptance is the cell's own, so that what is judged is time.
+    """
     rows = parse_rows(file.read_text(), file=file.name)
+    split = split or _cell
+    parts = dict.fromkeys(part for row in rows if (part := split(row)) is not None)
+    return tuple(one for part in parts for one in _part(rows, split, part))
+
+
+def _part(rows: Sequence[Row], split: Split, part: object) -> Iterator[LeftOut]:
+    others = [row for row in rows if split(row) != part]
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(_cell(row), []).append(row)
-    return tuple(_left_out(own, [row for row in rows if _cell(row) != key]) for key, own in groups.items())
+        if split(row) == part:
+            groups.setdefault(_cell(row), []).append(row)
+    for own in groups.values():
+        yield from _left_out(own, others)
 
 
 def _cell(row: Row) -> tuple[Any, ...]:
     return row.setting, row.method, row.k, row.concurrency, row.context
 
 
-def _left_out(own: Sequence[Row], others: Sequence[Row]) -> LeftOut:
+def _left_out(own: Sequence[Row], others: Sequence[Row]) -> Iterator[LeftOut]:
     first = own[0]
-    found = predict(others, Asked(ks=(first.k,), concurrencies=(first.concurrency,), contexts=(first.context,)))
-    (one,) = [each for each in found if (each.setting, each.method) == (first.setting, first.method)]
-    measured = statistics.mean(row.tokens_per_second for row in own)
-    return LeftOut(row=first, measured=measured, predicted=one.tokens_per_second, interval=one.interval)
+    asked = Asked(
+        ks=(first.k,),
+        concurrencies=(first.concurrency,),
+        contexts=(first.context,),
+        method=first.method,
+        compile=first.setting.compile,
+    )
+    for one in predict(others, asked):
+        if (one.setting.apart, one.method) == (first.setting.apart, first.method):
+            timed = replace(one, curve=Curve(rates=first.acceptance, measured=first.k, deviation=0.0))
+            measured = statistics.mean(row.tokens_per_second for row in own)
+            rate = timed.tokens_per_second
+            yield LeftOut(row=first, measured=measured, predicted=rate, interval=timed.interval)
+
+
+SPLITS: Final[dict[str, tuple[Path, Split | None]]] = {
+    "each cell": (NEWER, None),
+    "each k of a method": (NEWER, lambda row: (row.method, row.k) if row.k else None),
+    "each number of requests": (NEWER, lambda row: row.concurrency),
+    "4 and 8 requests": (NEWER, lambda row: row.concurrency > 2 or None),
+    "8,192 tokens at 4 and 8 requests": (NEWER, lambda row: (row.concurrency > 1 and row.context > 256) or None),
+    "8,192 tokens": (NEWER, lambda row: row.context > 256 or None),
+    "256 tokens with a draft": (NEWER, lambda row: (row.context == 256 and row.k > 0) or None),
+    "compiled servers": (NEWER, lambda row: row.setting.graphs == "compiled" or None),
+    "mtp but for k 4": (NEWER, lambda row: (row.method == "mtp" and row.k != 4) or None),
+    "each cell, 0.26.0": (OLDER, None),
+    "each k of a method, 0.26.0": (OLDER, lambda row: (row.method, row.k) if row.k else None),
+    "each number of requests, 0.26.0": (OLDER, lambda row: row.concurrency),
+}
+"""What is left out, by its name in the table."""
 
 
 # Parts of the documentation
@@ -86,6 +129,20 @@ def by_method() -> str:
             own = [one for one in found if method in (one.row.method, "all")]
             name = method if method in ("none", "all") else f"`{method}`"
             lines.append(_line(vllm, name, len(own), _median(own), _largest(own), sum(one.held for one in own)))
+    return "\n".join(lines)
+
+
+def by_split() -> str:
+    """Return the errors of leaving out whole parts: a k, a load, a length of prompts, a compilation."""
+    head = ("left out", "cells", "median", "largest", "within 10 %", "in the interval", "upper over lower end")
+    lines = [_line(*head), "|---" * len(head) + "|"]
+    for name, (file, split) in SPLITS.items():
+        found = left_out(file, split)
+        widths = [one.interval[1] / one.interval[0] for one in found]
+        near = sum(abs(one.error) < 0.1 for one in found)
+        width = f"{statistics.median(widths):.2f}, at most {max(widths):.2f}"
+        held = sum(one.held for one in found)
+        lines.append(_line(name, len(found), _median(found), _largest(found), near, held, width))
     return "\n".join(lines)
 
 
@@ -172,5 +229,6 @@ def _line(*cells: object) -> str:
 
 PARTS = {
     "accuracy-by-method": by_method,
+    "accuracy-by-split": by_split,
     "measured-cells": every_cell,
 }

@@ -223,7 +223,7 @@ def _headline(rows: Sequence[Row]) -> str:
 
 def _subtitle(document: Mapping[str, Any]) -> str:
     found = document["provenance"]
-    where = ", ".join(found["gpu"]) if found.get("gpu") else str(found.get("machine"))
+    where = ", ".join(found["gpu"]) if found.get("gpu") else str(found.get("machine") or "machine not known")
     versions = sorted({str(one.get("vllm")) for one in (found.get("arms") or {}).values() if one.get("vllm")})
     return ", ".join([where, *(f"vLLM {one}" for one in versions), f"gemmaspec {document.get('gemmaspec')}"])
 

@@ -38,6 +38,19 @@ def predict(
         str | None,
         typer.Option("--machine", metavar="NAME", help="Another machine than the profile's; `here` for this one."),
     ] = None,
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--answer-tokens",
+            metavar="N",
+            min=2,
+            help="Tokens of an answer: the longer, the less the prompt counts. [default: as measured, else 256]",
+        ),
+    ] = None,
+    accept_other_machine: Annotated[
+        bool,
+        typer.Option("--accept-other-machine", help="Take --measured cells of another machine or target model."),
+    ] = False,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
@@ -56,6 +69,8 @@ def predict(
             overrides=tuple(set_ or ()),
             machine=machine,
             measured=measured,
+            other_machine=accept_other_machine,
+            answer_tokens=answer_tokens,
             ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
             concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
             contexts=options.whole_numbers(context, "--context", low=0, high=MAX_CONTEXT),

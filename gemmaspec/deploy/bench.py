@@ -29,6 +29,7 @@ from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFa
 from gemmaspec.files import write_whole
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
+from gemmaspec.profile import limits
 from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded, load_profile
 
@@ -105,14 +106,8 @@ def resumed(request: BenchRequest) -> BenchRequest:
 
 
 def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Settings:
-    limit = loaded.profile.serve.max_num_seqs
-    if limit and not request.url and (above := [one for one in request.concurrencies if one > limit]):
-        raise UsageError(
-            f"--concurrency {above[0]}: {loaded.profile.name} runs {limit} concurrent requests (serve.max_num_seqs); "
-            "more would queue, and the queueing would be measured",
-            hint=f"--set serve.max_num_seqs={above[0]}",
-        )
-    usual = tuple(one for one in CONCURRENCIES if not limit or one <= limit)
+    asked = () if request.url else request.concurrencies
+    loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
     return Settings(
         profile=loaded.profile.name,
         overrides=request.overrides,
@@ -121,7 +116,7 @@ def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Sett
         url=request.url,
         ks=tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
         patches=request.patches,
-        concurrencies=request.concurrencies or usual,
+        concurrencies=request.concurrencies or loads,
         contexts=request.contexts,
         categories=request.categories,
         each=request.each,

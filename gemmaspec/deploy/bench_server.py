@@ -27,6 +27,7 @@ from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import ServedModel, served
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.machines import MACHINES, machine_of
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.http import exchange
@@ -75,10 +76,12 @@ class Servers:
 
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
-        """The machine that is measured; its GPUs are unknown if it may be another one."""
+        """The machine that is measured, as read: null for what could not be, as behind --url."""
         found = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
+        named = self._loaded.profile.machine
+        without = named if not self._url and not MACHINES[named].gpus else None
         return {
-            "machine": self._loaded.profile.machine,
+            "machine": machine_of(found[0].name) if found else without,
             "gpu": [one.name for one in found] or None,
             "driver": found[0].driver if found else None,
         }
@@ -92,6 +95,7 @@ class Servers:
         synthetic = bool(spec and spec.rejection_sample_method == "synthetic")
         return {
             "machine": machine["machine"],
+            **({"target": self._loaded.profile.target.model} if not self._url else {}),
             **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
             **({"vllm": versions[0]} if versions else {}),
             **({"acceptance_by": "synthetic"} if synthetic else {}),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -63,18 +63,42 @@ def fit(request: FitRequest) -> Fit:
     plan = _plan(profile, vllm, request)
     models = plan.models
     measured, attention = tuple(profile.measured), _attention(profile, plan)
+    speed, unknown = _speed(loaded, request, plan)
     return Fit(
         profile=profile.name,
         plan=plan,
         problems=tuple(plan.problems()),
         refused=tuple(_refused(loaded, vllm, models)),
         advice=tuple(advice(plan)),
-        roofline=roofline(plan, measured, context=request.context, concurrency=request.concurrency),
+        roofline=roofline(plan, context=request.context, concurrency=request.concurrency),
+        speed=speed,
         measured=measured,
         attention=attention,
         link=link_of(plan, concurrency=request.concurrency),
-        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan, attention)),
+        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan, attention), *unknown),
     )
+
+
+def _speed(loaded: Loaded, request: FitRequest, plan: MemoryPlan) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Return what `predict` says of the same load, and why it says nothing."""
+    from gemmaspec.deploy.predict import PredictRequest, on_its_machine, predicted
+
+    spec = loaded.profile.speculative
+    asked = PredictRequest(
+        profile=request.profile,
+        overrides=request.overrides,
+        no_spec=request.no_spec,
+        machine=request.machine if request.machine in MACHINES else None,
+        ks=tuple(dict.fromkeys((0, spec.num_speculative_tokens or 0))) if spec else (0,),
+        concurrencies=(request.concurrency,),
+        contexts=(request.context,),
+    )
+    if plan.device.bandwidth is None or loaded.profile.nodes > 1:
+        return None, ()
+    try:
+        return predicted(on_its_machine(loaded, asked), asked, plan).as_json(), ()
+    except UsageError as error:
+        return None, (f"no speed: {error.message}",)
 
 
 def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:

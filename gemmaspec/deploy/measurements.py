@@ -19,8 +19,8 @@ from gemmaspec.files import write_whole
 from gemmaspec.patching.choice import speed_patches
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
-from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.machines import ANY_GPU, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.speed import speed_choice
 
@@ -54,20 +54,30 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
 def like(profile: Profile) -> ShippedMeasurement | None:
     """Return the shipped measurements of a profile's machine and target, or None.
 
-    Of several files, one with rows of its method is taken, and of those one whose rows were compiled as it is and have
-    its patches for speed; then the newest vLLM.
+    Of several files, one with rows of its method is taken, and of those one with its patches for speed; then the
+    newest vLLM. Compilation is a factor, and decides nothing here.
     """
     found = [one for one in map(_read, sorted(data.MEASUREMENTS.glob("*.json"))) if _fits(one, profile)]
     method = profile.speculative.method if profile.speculative else NONE
-    compiled = compile_of(profile)
 
-    def rank(one: ShippedMeasurement) -> tuple[bool, bool, bool, Version]:
+    def rank(one: ShippedMeasurement) -> tuple[bool, bool, Version]:
         own = [row for row in one.rows if row.method == method]
-        vllm = max(Version(row.setting.vllm or "0") for row in one.rows)
-        patched = bool(of_plan(own, profile))
-        return bool(own), any(row.setting.compile == compiled for row in own), patched, vllm
+        vllm = max(Version(row.vllm or "0") for row in one.rows)
+        return bool(own), bool(of_plan(own, profile)), vllm
 
     return max(found, key=rank, default=None)
+
+
+def foreign(rows: Sequence[Row], profile: Profile) -> str:
+    """Return what rows were measured on where that is not the profile's machine and target; empty where it is, or
+    where they do not say.
+    """
+    machines = {machine_of(row.gpu) or row.gpu if row.gpu else row.machine for row in rows} - {None}
+    other = sorted(str(one) for one in machines if profile.machine not in (one, ANY_GPU))
+    target = profile.target.model.lower()
+    models = {row.target for row in rows} - {None}
+    strange = sorted(str(one) for one in models if not fnmatch.fnmatch(target, str(one).lower()))
+    return " and ".join([*other, *strange])
 
 
 def of_plan(rows: Sequence[Row], profile: Profile) -> tuple[Row, ...]:

@@ -1,30 +1,38 @@
-"""`predict`: how fast a profile will be, from measured cells, from those of a similar machine, or from its roofline."""
+"""How fast a profile will be: from measured cells, from those of a similar machine, or from its roofline.
+
+`predict` and `fit` ask here, so that they say the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gemmaspec import data
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
 from gemmaspec.errors import UsageError
+from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.machine import nvidia
+from gemmaspec.patching.evidence import family_of
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.predict.predict import Asked, Predicted, predict
-from gemmaspec.predict.roofline import Roofline
+from gemmaspec.predict.predict import Asked, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
-from gemmaspec.profile.command import compile_of
+from gemmaspec.profile import limits
+from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.command import command_of, compile_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
+from gemmaspec.profile.runs import vllm_of
 from gemmaspec.stack.speed import speed_choice
 
 Basis = Literal["measured", "own", "shipped", "roofline"]
 """A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""
+USUAL: tuple[int, ...] = (1, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +41,17 @@ class PredictRequest:
 
     profile: str
     overrides: Sequence[str] = ()
+    no_spec: bool = False
     machine: str | None = None
     """Another machine than the profile's, or `here`."""
     measured: Path | None = None
     """A file of rows, or a folder with bench's result.json."""
+    other_machine: bool = False
+    """Whether cells of another machine or target are taken."""
     ks: tuple[int, ...] = ()
     concurrencies: tuple[int, ...] = ()
     contexts: tuple[int, ...] = ()
+    answer_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,35 +65,49 @@ class Prediction:
     notes: tuple[str, ...]
     rows: tuple[Predicted, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as `predict --json` and `fit --json` have it."""
+        rows = [predicted_json(one, baseline=baseline_of(one, self.rows)) for one in self.rows]
+        return {"basis": self.basis, "why": self.why, "notes": list(self.notes), "rows": rows}
+
 
 def predict_profile(request: PredictRequest) -> Prediction:
     """Return the prediction.
 
-    Raises UsageError for invalid rows and for several machines, EnvironmentMissing if only the roofline is left and the
-    models cannot be read.
+    Raises UsageError for invalid rows, rows of another machine, loads that the profile does not take and for several
+    machines, EnvironmentMissing if only the roofline is left and the models cannot be read.
     """
-    loaded = _on_its_machine(load_profile(request.profile, overrides=request.overrides), request)
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    loaded = on_its_machine(loaded, request)
+    need_one_machine(loaded.profile, "predict")
+    return predicted(loaded, request)
+
+
+def predicted(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None = None) -> Prediction:
+    """Return the prediction of a loaded profile. `plan`: its memory where it is known already. Raises as above."""
     profile = loaded.profile
-    need_one_machine(profile, "predict")
-    found = _source(loaded, request.measured)
+    _need_limits(profile, request)
+    found = _source(loaded, request)
     if found is None:
-        return _by_roofline(request, loaded)
+        return _by_roofline(request, loaded, plan)
     basis, why, rows = found
     asked = _asked(request, profile, rows, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
     return Prediction(
         profile=profile.name,
         basis=basis,
         why=why,
-        notes=(
-            *_notes(rows, asked, profile),
-            *_otherwise_patched(rows, profile),
-            *(_otherwise_compiled(rows, profile) if basis == "shipped" else ()),
-        ),
+        notes=(*_notes(rows, asked, profile), *_otherwise(rows, profile)),
         rows=predict(rows, asked),
     )
 
 
-def _on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
+def _need_limits(profile: Profile, request: PredictRequest) -> None:
+    why = "the others would wait, and no model of that wait was measured"
+    limits.concurrencies(profile, request.concurrencies, usual=(), why=why)
+    limits.need_room(profile, request.contexts, request.answer_tokens or 1)
+
+
+def on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
     asked = request.machine
     if asked is not None and asked not in (*MACHINES, HERE):
@@ -94,7 +120,8 @@ def _on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
             raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
     if machine is None or machine == loaded.profile.machine:
         return loaded
-    return load_profile(request.profile, overrides=(*request.overrides, f"machine={machine}"))
+    overrides = (*request.overrides, f"machine={machine}")
+    return load_profile(request.profile, overrides=overrides, no_spec=request.no_spec)
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
@@ -102,19 +129,29 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
 
 
-def _source(loaded: Loaded, named: Path | None) -> tuple[Basis, str, tuple[Row, ...]] | None:
+def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[Row, ...]] | None:
     """Return the best available rows; None if only the roofline is left."""
+    profile, named = loaded.profile, request.measured
     if named is not None:
         rows = read_rows(named)
-        return "measured", f"{_cells(rows)} of {named}", rows
-    if own := measurements.own_rows(loaded):
+        strange = measurements.foreign(rows, profile)
+        if strange and not request.other_machine:
+            raise UsageError(
+                f"{named}: its cells are of {strange}; they say nothing of {profile.name} on {profile.machine}",
+                hint="--accept-other-machine    # to take them all the same",
+            )
+        other = f", which are of {strange} (--accept-other-machine)" if strange else ""
+        return "measured", f"{_cells(rows)} of {named}{other}", rows
+    own = measurements.own_rows(loaded)
+    if own and not measurements.foreign(own, profile):
         return "own", f"{_cells(own)} that bench measured, saved in {measurements.own_file(loaded)}", own
-    shipped = measurements.like(loaded.profile)
+    shipped = measurements.like(profile)
     if shipped is None:
         return None
-    spec = loaded.profile.speculative
-    rows = _as_compiled(shipped.rows, compile_of(loaded.profile), spec.method if spec else NONE)
-    rows = measurements.of_plan(rows, loaded.profile) or tuple(row for row in rows if row.setting.patches == ()) or rows
+    rows = measurements.of_plan(shipped.rows, profile)
+    if not any(row.k for row in rows) and any(row.k for row in shipped.rows):
+        rows = tuple(row for row in shipped.rows if row.setting.patches == ()) or shipped.rows
+    rows = _of_backend(_of_method(rows, profile), profile)
     return "shipped", f"{_cells(rows)} of a similar machine: {shipped.source}", rows
 
 
@@ -123,24 +160,46 @@ def _cells(rows: Sequence[Row]) -> str:
     return f"{number} measured cell{'s' if number != 1 else ''}"
 
 
-def _as_compiled(rows: tuple[Row, ...], setting: str, method: str) -> tuple[Row, ...]:
-    """Return the rows of servers that compile as this one does; all, where none of those drafts as it does."""
-    same = tuple(row for row in rows if row.setting.compile == setting)
-    return same if any(row.method == method for row in same) else rows
+def _of_method(rows: tuple[Row, ...], profile: Profile) -> tuple[Row, ...]:
+    """Return the rows of the profile's method and those without speculation; all, where none drafts as it does."""
+    method = profile.speculative.method if profile.speculative else NONE
+    own = tuple(row for row in rows if row.method in (method, NONE))
+    return own if any(row.method == method for row in own) else rows
+
+
+def _of_backend(rows: tuple[Row, ...], profile: Profile) -> tuple[Row, ...]:
+    """Return the rows of the attention backend that the profile's server runs; all, where none of them is."""
+    own = backend_on(profile)
+    return tuple(row for row in rows if own and row.attention_backend == own) or rows
+
+
+def backend_on(profile: Profile) -> str | None:
+    """Return the attention backend that the profile's vLLM chooses on its machine; None if that is not known."""
+    vllm = vllm_of(profile)
+    return backend_of(profile, vllm) if vllm else None
 
 
 def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
     spec = profile.speculative
     own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
+    usual = sorted({row.concurrency for row in rows}) or USUAL
     return Asked(
         ks=request.ks or tuple(sorted(own)),
-        concurrencies=request.concurrencies or tuple(sorted({row.concurrency for row in rows})) or (1, 4, 8),
-        contexts=request.contexts,
+        concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
+        contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows}))),
         method=spec.method if spec else None,
         conditional=_published(profile),
         with_curves=with_curves,
+        answer_tokens=request.answer_tokens,
+        compile=compile_of(profile),
+        sequences=profile.serve.max_num_seqs,
         idle_alone=measurements.idle_alone(Shelf(data.patch_folders())),
     )
+
+
+def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
+    longest = profile.serve.max_model_len
+    return {one for one in contexts if not longest or one < longest} or contexts
 
 
 def _published(profile: Profile) -> float | None:
@@ -156,8 +215,10 @@ def _published(profile: Profile) -> float | None:
 
 def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]:
     """Yield notes on how to read the numbers."""
-    for setting in dict.fromkeys(row.setting for row in rows):
-        own = [row for row in rows if row.setting == setting]
+    if not any(row.machine or row.gpu for row in rows):
+        yield "the cells do not say on which machine they were measured"
+    for setting in {row.setting.apart: row.setting for row in rows}.values():
+        own = [row for row in rows if row.setting.apart == setting.apart]
         if not any(row.k == 0 for row in own):
             yield f"{setting}: nothing was measured without speculation, so k 0 is a guess"
         if not any(row.k for row in own) and any(asked.ks):
@@ -166,29 +227,43 @@ def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]
         yield _assumed(asked.conditional)
     elif any(row.by_lot for row in rows):
         yield "the acceptance of these rows is synthetic, not this pair's"
-    beyond = [context for context in asked.contexts if context not in {row.context for row in rows}]
-    if beyond and len({row.context for row in rows}) == 1:
-        yield f"only context {rows[0].context} was measured, so the growth of a step with context is a guess"
+    measured = {row.context for row in rows}
+    if beyond := [one for one in asked.contexts if one > 2 * max(measured)]:
+        yield f"nothing longer than {max(measured):,} tokens was measured, so what {beyond[-1]:,} cost is extrapolated"
+    if not any(row.ttft_ms and row.answer_tokens for row in rows):
+        yield "these cells do not say how long prompts took, so other lengths of answers cannot be told apart"
     spec = profile.speculative
     methods = {row.method for row in rows if row.k}
     if spec and methods and spec.method not in methods:
         yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
 
 
-def _otherwise_patched(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
-    """Say where nothing was measured with the patches for speed that this profile takes."""
+def _otherwise(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
+    """Yield in what the profile's server differs from those that were measured."""
     taken = tuple(speed_choice(profile, Shelf(data.patch_folders())).taken)
     drafting = [row for row in rows if row.k] or rows
     if not measurements.of_plan(drafting, profile):
         here = f"takes the patches for speed {', '.join(taken)}" if taken else "takes no patches for speed"
         yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {profile.name} --save-measured"
-
-
-def _otherwise_compiled(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
-    """Say where a like machine's server was compiled as this one is not."""
-    own, measured = compile_of(profile), {row.setting.compile for row in rows}
-    if own not in measured:
-        yield f"the profile's server compiles as {own}; no server that does was measured with its method"
+    backends = {row.attention_backend for row in rows} - {None}
+    if (own := backend_on(profile)) and backends and own not in backends:
+        yield (
+            f"the profile's server runs attention in {own}, and these cells ran in {', '.join(map(str, backends))}: "
+            "with long prompts the two can differ by more than the interval"
+        )
+    graphs = {row.setting.graphs for row in rows}
+    mine = Setting(compile=compile_of(profile)).graphs
+    if mine not in graphs and "eager" in (mine, *graphs):
+        yield f"the profile's server compiles as {compile_of(profile)}; no server that does was measured"
+    elif mine not in graphs:
+        yield f"the cells are of {', '.join(sorted(graphs))} servers, and this one is {mine}: steps times a factor"
+    formats = {row.kv_cache_dtype for row in rows} - {None}
+    cache = command_of(profile).value("--kv-cache-dtype") or "auto"
+    if formats and cache not in formats:
+        yield f"the cells have a KV cache in {', '.join(map(str, formats))}, and the profile's is {cache}"
+    releases = {row.vllm for row in rows} - {None}
+    if releases and (vllm := vllm_of(profile)) and vllm not in releases:
+        yield f"the cells are of vLLM {', '.join(sorted(map(str, releases)))}, and the profile's is {vllm}"
 
 
 def _assumed(known: float | None) -> str:
@@ -199,15 +274,18 @@ def _assumed(known: float | None) -> str:
     )
 
 
-def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
+def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | None) -> Prediction:
     from gemmaspec.deploy.fit import plan_of
-    from gemmaspec.fit.roofline import step_bytes
+    from gemmaspec.fit.roofline import step_bytes, weights_format
+    from gemmaspec.predict.efficiency import share_of
+    from gemmaspec.predict.roofline import Roofline
 
     profile = loaded.profile
-    plan = plan_of(loaded)
-    if plan.device.bandwidth is None:
+    plan = plan or plan_of(loaded)
+    device, models = plan.device, plan.models
+    if device.bandwidth is None:
         raise UsageError(
-            f"{profile.name} has no measurements, and the memory bandwidth of {plan.device.name} is unknown",
+            f"{profile.name} has no measurements, and the memory bandwidth of {device.name} is unknown",
             hint=f"gemmaspec bench {request.profile} --save-measured",
         )
 
@@ -217,23 +295,30 @@ def _by_roofline(request: PredictRequest, loaded: Loaded) -> Prediction:
 
     spec = profile.speculative
     roofline = Roofline(
-        bandwidth=plan.device.bandwidth * plan.flags.tensor_parallel,
+        bandwidth=device.bandwidth * plan.flags.tensor_parallel,
         read=read,
         method=spec.method if spec else NONE,
-        setting=Setting(compile=compile_of(profile), vllm=plan.flags.vllm),
+        setting=Setting(compile=compile_of(profile), vllm=plan.flags.vllm, backend=backend_on(profile)),
+        family=family_of(device.capability),
+        weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
     own = {0} | ({spec.num_speculative_tokens or 0} if spec else set())
     asked = Asked(
         ks=request.ks or tuple(sorted(own)),
-        concurrencies=request.concurrencies or (1, 4, 8),
+        concurrencies=limits.concurrencies(profile, request.concurrencies, usual=USUAL, why=""),
         contexts=request.contexts or (1024,),
         conditional=_published(profile),
+        answer_tokens=request.answer_tokens,
     )
+    share = share_of(roofline.family, roofline.weights[0], read(asked.contexts[0], 1, 1)[0])
     return Prediction(
         profile=profile.name,
         basis="roofline",
-        why=f"the roofline, because there are no measurements: bytes over {plan.device.bandwidth / 1e9:,.0f} GB/s of "
-        f"{plan.device.name}",
-        notes=(_assumed(asked.conditional),) if any(asked.ks) else (),
+        why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
+        f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
+        notes=(
+            "decoding alone: the roofline says nothing of the time that prompts take",
+            *((_assumed(asked.conditional),) if any(asked.ks) else ()),
+        ),
         rows=roofline.predict(asked),
     )

@@ -12,6 +12,7 @@ from gemmaspec.deploy.models import hub_cache, models_of
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.models.hub_cache import cached_snapshot
 from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile import limits
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
@@ -62,7 +63,7 @@ class Compared:
         base = load_profile(profile, overrides=asked.overrides)
         need_one_machine(base.profile, "tune")
         need_one_server(profile, base, "tune")
-        loads = _loads(base.profile, asked.loads)
+        loads = limits.concurrencies(base.profile, asked.loads, usual=USUAL_LOADS, why=limits.QUEUED)
         found = {base.profile.name: (profile, base)}
         for name in asked.arms:
             loaded = load_profile(name, overrides=asked.overrides)
@@ -92,17 +93,6 @@ class Compared:
             loads=loads,
             field=field,
         )
-
-
-def _loads(profile: Profile, asked: Sequence[int]) -> tuple[int, ...]:
-    limit = profile.serve.max_num_seqs
-    if limit and (above := [one for one in asked if one > limit]):
-        raise UsageError(
-            f"--concurrency {above[0]}: {profile.name} runs {limit} concurrent requests (serve.max_num_seqs); "
-            "more would queue, and the queueing would be measured",
-            hint=f"--set serve.max_num_seqs={above[0]}",
-        )
-    return tuple(asked) or tuple(one for one in USUAL_LOADS if not limit or one <= limit)
 
 
 def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:

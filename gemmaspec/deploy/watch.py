@@ -134,6 +134,7 @@ def _reference(loaded: Loaded) -> Reference | None:
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
         rows = measurements.of_plan(measurements.own_rows(loaded), loaded.profile)
+        rows = () if measurements.foreign(rows, loaded.profile) else rows
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
             found[row.k, row.concurrency].append(row.step)

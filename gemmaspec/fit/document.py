@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,9 @@ class Fit:
     """Why vLLM or gemmaspec would refuse to start it, however much memory there is."""
     advice: tuple[Advice, ...]
     roofline: ServingRoofline | None
+    """The bound that no server exceeds."""
+    speed: Mapping[str, Any] | None
+    """What `predict` says of this load: basis, why, notes and rows; None where it says nothing."""
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """Assumptions."""
@@ -57,6 +60,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "problems": [*fit.refused, *fit.problems],
         "advice": [dataclasses.asdict(one) for one in fit.advice],
         "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
+        "speed": fit.speed,
         "link": dataclasses.asdict(fit.link) | {"sending": fit.link.sending} if fit.link else None,
         "measured": [one.model_dump(exclude_none=True) for one in fit.measured],
         "notes": list(fit.notes),

@@ -9,16 +9,12 @@ theorem 3.8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from gemmaspec.fit.estimate import SpeedEstimate, estimate
+from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.fit.memory_plan import MemoryPlan
-from gemmaspec.profile.model import Measured
 
-ASSUMED: Final = (0.5, 0.7, 0.9)
-"""Assumed acceptance per token without measurements."""
 PARALLEL: Final = frozenset({"dflash", "dspark"})
 """Methods that draft all tokens in one pass."""
 _CACHED: Final = 128 * 2**20
@@ -68,20 +64,8 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """An estimate with one acceptance."""
-
-    acceptance: float
-    tokens_per_step: float
-    estimate: SpeedEstimate
-    speedup: float
-    basis: str
-    """Where the acceptance comes from: a measured length, or assumed."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ServingRoofline:
-    """The maximum speed of any server on this machine, and the expected one. Speeds are totals of all requests."""
+    """The maximum speed of any server on this machine. Speeds are totals of all requests."""
 
     bandwidth: float
     """Total of all GPUs, in bytes per second."""
@@ -97,14 +81,9 @@ class ServingRoofline:
     """The roofline without speculation, in tokens per second."""
     bound: float
     """The same with every draft token accepted; equal to `alone` without speculation."""
-    estimate: SpeedEstimate
-    """Without speculation."""
-    speeds: tuple[Speed, ...]
 
 
-def roofline(
-    plan: MemoryPlan, measured: tuple[Measured, ...], *, context: int = 1024, concurrency: int = 1
-) -> ServingRoofline | None:
+def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> ServingRoofline | None:
     """Return the roofline for requests of `context` tokens that share no prompt; None without a known bandwidth."""
     if plan.device.bandwidth is None:
         return None
@@ -116,7 +95,6 @@ def roofline(
     least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
     alone = concurrency * bandwidth / _at_least(least, 0)
     with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)
-    without = estimate([step.alone], bandwidth=bandwidth, tokens=concurrency)
     return ServingRoofline(
         bandwidth=bandwidth,
         context=context,
@@ -126,11 +104,6 @@ def roofline(
         passes=passes,
         alone=alone,
         bound=max(alone, with_draft) if k else alone,
-        estimate=without,
-        speeds=tuple(
-            _speed(a, k, basis, verifying.reads(passes), without, bandwidth, concurrency)
-            for a, basis in (_acceptances(measured, k) if k else ())
-        ),
     )
 
 
@@ -177,25 +150,9 @@ def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
     return total
 
 
-def _acceptances(measured: tuple[Measured, ...], k: int) -> list[tuple[float, str]]:
-    lengths = [one for one in measured if one.acceptance_length is not None]
-    if lengths:
-        return [
-            (acceptance_of(one.acceptance_length or 1, k), f"measured length {one.acceptance_length:g}, {one.source}")
-            for one in lengths
-        ]
-    return [(a, "assumed") for a in ASSUMED]
-
-
-def _speed(
-    a: float, k: int, basis: str, reads: Sequence[int], without: SpeedEstimate, bandwidth: float, concurrency: int
-) -> Speed:
-    expected = tokens_per_step(a, k)
-    found = estimate(reads, bandwidth=bandwidth, tokens=expected * concurrency)
-    return Speed(
-        acceptance=a,
-        tokens_per_step=expected,
-        estimate=found,
-        speedup=found.tokens_per_second / without.tokens_per_second,
-        basis=basis,
-    )
+def weights_format(model: Checkpoint | None, fp8: bool) -> Literal["4-bit", "8-bit", "16-bit"]:
+    """Return the format of a model's weights as they are multiplied; `fp8`: made FP8 while loading."""
+    if model is None or model.quantization is None:
+        return "8-bit" if fp8 else "16-bit"
+    said = f"{model.quantization.method} {model.quantization.algorithm or ''}".lower()
+    return "8-bit" if "8" in said and "fp4" not in said else "4-bit"

@@ -1,20 +1,25 @@
-"""Predicted rows: E(k) of the acceptance curve over T(k, batch, context) of the fit, each with its uncertainty."""
+"""Predicted rows: E(k) of the acceptance curve, T of the steps and P of the prompts, each with its uncertainty."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec.predict.acceptance import Curve, curve
+from gemmaspec.predict.factor import Factor, factor
+from gemmaspec.predict.prompts import Prompts
 from gemmaspec.predict.rows import NONE, Row, Setting, setting_json
-from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed
+from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed, server_of
 
 QUANTILE: Final = 1.645
 """Standard deviations of a normal distribution on either side of its mean that contain 90 %."""
-WIDEST: Final = 2.0
-"""Largest relative deviation; an interval does not grow beyond it."""
+WIDEST: Final = 0.7
+"""Largest relative deviation: an interval reaches at most from a third to three times its middle."""
+ANSWER: Final = 256
+"""Tokens of an answer where neither the rows nor the request say how long it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,12 @@ class Asked:
     """Conditional acceptance per token from elsewhere; used if no row has an acceptance."""
     with_curves: bool = True
     """Whether the rows' acceptance belongs to the requested pair; if not, only their step times are used."""
+    answer_tokens: int | None = None
+    """Tokens of an answer; None for as many as the measured ones had."""
+    compile: str | bool | None = None
+    """How the server that is asked about compiles; None for as most rows do."""
+    sequences: int | None = None
+    """Its max_num_seqs."""
     idle_alone: frozenset[str] = frozenset()
     """Patches for speed that do nothing without speculation: rows without it are the same with and without them."""
 
@@ -45,20 +56,36 @@ class Predicted:
     context: int
     curve: Curve
     step: StepTime
+    """A step of decoding."""
     setting: Setting
     measured: bool
     """Whether this cell was measured."""
+    prompts: tuple[float, float] = (0.0, 0.0)
+    """Seconds in which a request waits for its own and others' prompts, once for each answer, and their deviation."""
+    answer_tokens: int = ANSWER
+
+    @property
+    def first_token(self) -> float | None:
+        """Seconds to the first token where all requests arrive together; None where it is not known."""
+        return self.prompts[0] or None
 
     @property
     def tokens_per_second(self) -> float:
-        """Total of all requests."""
+        """Total of all requests, the wait for the first token included where that is known."""
+        return self.concurrency * self._tokens / (self.prompts[0] + self._decoding)
+
+    @property
+    def decoding_per_second(self) -> float:
+        """Total of all requests while they decode."""
         return self.curve.tokens_per_step * self.concurrency / self.step.seconds
 
     @property
     def deviation(self) -> float:
         """Relative standard deviation of a measurement around the prediction."""
+        whole = self.prompts[0] + self._decoding
         accepted = self.curve.deviation / self.curve.tokens_per_step
-        return math.sqrt(self.step.deviation**2 + accepted**2 + NOISE**2)
+        decoding = math.hypot(self.step.deviation, accepted) * self._decoding / whole
+        return math.sqrt(decoding**2 + (self.prompts[1] / whole) ** 2 + NOISE**2)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -66,17 +93,38 @@ class Predicted:
         factor = math.exp(QUANTILE * min(self.deviation, WIDEST))
         return self.tokens_per_second / factor, self.tokens_per_second * factor
 
+    @property
+    def _tokens(self) -> int:
+        return self.answer_tokens
+
+    @property
+    def _decoding(self) -> float:
+        """Seconds of an answer's steps; the first token comes with the prompt."""
+        tokens = self.answer_tokens - 1 if self.prompts[0] else self.answer_tokens
+        return tokens / self.curve.tokens_per_step * self.step.seconds
+
 
 def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
     """Return every requested cell in each measured setting. Settings and methods are predicted separately.
 
     Rows without speculation belong to every method of their setting, because a draft adds to their step. Rows with
-    different patches for speed have different settings.
+    different patches for speed, backends or vLLMs have different settings; compilation is a factor.
     """
-    settings = list(dict.fromkeys(row.setting for row in rows))
-    bare = {_alone(one, asked) for one in settings if _lent(rows, one, asked)} - {row.setting for row in rows if row.k}
-    settings = [one for one in settings if one not in bare]
-    return tuple(one for setting in settings for one in _of_setting(rows, setting, asked))
+    groups: dict[tuple[Any, ...], list[Setting]] = {}
+    for row in rows:
+        groups.setdefault(row.setting.apart, []).append(row.setting)
+    settings = [_compiled(own, asked) for own in groups.values()]
+    drafting = {row.setting.apart for row in rows if row.k}
+    bare = {_alone(one, asked).apart for one in settings if _lent(rows, one, asked)} - drafting
+    return tuple(one for each in settings if each.apart not in bare for one in _of_setting(rows, each, asked))
+
+
+def _compiled(own: Sequence[Setting], asked: Asked) -> Setting:
+    """Return the setting that is predicted from rows of settings that explain each other."""
+    if asked.compile is not None:
+        wanted = replace(own[0], compile=asked.compile)
+        return wanted if wanted.apart == own[0].apart else own[0]
+    return statistics.mode(own)
 
 
 def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
@@ -89,6 +137,9 @@ def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, A
         "acceptance": [round(rate, 6) for rate in one.curve.rates],
         "acceptance_measured": one.curve.measured,
         "step_ms": one.step.seconds * 1000,
+        "ttft_ms": one.first_token and one.first_token * 1000,
+        "answer_tokens": one.answer_tokens,
+        "decoding_per_second": one.decoding_per_second,
         "tokens_per_second": one.tokens_per_second,
         "interval": list(one.interval),
         "speedup": one.tokens_per_second / baseline.tokens_per_second if baseline else None,
@@ -107,9 +158,12 @@ def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
 
 
 def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator[Predicted]:
-    own = [row for row in rows if row.setting == setting] + _lent(rows, setting, asked)
-    methods = list(dict.fromkeys(row.method for row in own if row.k)) or [asked.method or ""]
-    known = {(row.method, row.k, row.concurrency, row.context) for row in own}
+    own = [row for row in rows if row.setting.apart == setting.apart] + _lent(rows, setting, asked)
+    methods = list(dict.fromkeys(str(row.method) for row in own if row.k)) or [asked.method or ""]
+    known = {(row.method, row.k, row.concurrency, row.context) for row in own if row.setting.graphs == setting.graphs}
+    prompts = Prompts(own, min(row.step for row in own))
+    answers = [row.answer_tokens for row in own if row.answer_tokens]
+    answer = asked.answer_tokens or round(statistics.median(answers) if answers else ANSWER)
 
     def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
         drafted = _of(own, method) if asked.with_curves else []
@@ -123,16 +177,50 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
             step=step,
             setting=setting,
             measured=(method, cell.k, cell.batch, cell.context) in known,
+            prompts=prompts.at(cell.batch, cell.context),
+            answer_tokens=answer,
         )
 
+    timed = _Timing(own, setting, prompts, asked.sequences)
     for context in asked.contexts or sorted({row.context for row in own}):
-        fits = _fits(own, methods, context)
+        fits = timed.fits(methods, context)
         drafting = {method: fit for method, fit in fits.items() if method not in (NONE, "")}
         for cell in (Cell(k, b, context) for b in asked.concurrencies for k in asked.ks):
             if cell.k == 0:
-                yield row_of(NONE, cell, _surest(fits.values(), cell))
+                yield row_of(NONE, cell, timed.step(_surest(fits.values(), cell)))
             else:
-                yield from (row_of(method, cell, fit.at(cell)) for method, fit in drafting.items())
+                yield from (row_of(method, cell, timed.step(fit.at(cell))) for method, fit in drafting.items())
+
+
+class _Timing:
+    """The steps of one setting's rows, without prompts and as one compilation has them."""
+
+    def __init__(self, own: Sequence[Row], setting: Setting, prompts: Prompts, sequences: int | None) -> None:
+        self._own, self._server = own, server_of(setting, sequences)
+        factors = {row.setting: factor(own, row.setting, setting) for row in own}
+        self._factor = max(factors.values(), key=lambda one: one.deviation, default=Factor())
+        self._timed = [(row, _timed(row, prompts, factors[row.setting])) for row in own]
+
+    def fits(self, methods: Sequence[str], context: int) -> dict[str, Steps]:
+        """Return the fit of every method for prompts of one length, and that without speculation if measured."""
+        alone = [timed for row, timed in self._timed if row.k == 0]
+        bare = {NONE: self._fit(NONE, alone, context)} if alone else {}
+        return bare | {
+            method: self._fit(method, [*alone, *(timed for row, timed in self._timed if row.method == method)], context)
+            for method in methods
+        }
+
+    def step(self, found: StepTime) -> StepTime:
+        """Return a step with the uncertainty of its compilation."""
+        return StepTime(found.seconds, math.hypot(found.deviation, self._factor.deviation))
+
+    def _fit(self, method: str, timed: Sequence[Timed], context: int) -> Steps:
+        return Steps(method, timed, context=context, server=self._server)
+
+
+def _timed(row: Row, prompts: Prompts, by: Factor) -> Timed:
+    seconds, noisier = prompts.decoding(row)
+    return Timed(Cell(row.k, row.concurrency, row.context), seconds * by.value, 1 / noisier**2)
 
 
 def _alone(setting: Setting, asked: Asked) -> Setting:
@@ -142,17 +230,10 @@ def _alone(setting: Setting, asked: Asked) -> Setting:
 
 def _lent(rows: Sequence[Row], setting: Setting, asked: Asked) -> list[Row]:
     """Return rows without speculation for a setting that has none: those of the same patches that act there."""
-    base = _alone(setting, asked)
-    if base == setting or setting.patches is None or any(row.k == 0 and row.setting == setting for row in rows):
+    base, own = _alone(setting, asked).apart, setting.apart
+    if base == own or setting.patches is None or any(row.k == 0 and row.setting.apart == own for row in rows):
         return []
-    return [row for row in rows if row.k == 0 and row.setting == base]
-
-
-def _fits(own: Sequence[Row], methods: Sequence[str], context: int) -> dict[str, Steps]:
-    """Return the fit of every method for prompts of one length, and that without speculation if it was measured."""
-    alone = [row for row in own if row.k == 0]
-    bare = {NONE: Steps(NONE, _timed(alone), context=context)} if alone else {}
-    return bare | {method: Steps(method, _timed([*alone, *_of(own, method)]), context=context) for method in methods}
+    return [row for row in rows if row.k == 0 and row.setting.apart == base]
 
 
 def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
@@ -162,7 +243,3 @@ def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
 
 def _of(rows: Iterable[Row], method: str) -> list[Row]:
     return [row for row in rows if row.method == method]
-
-
-def _timed(rows: Iterable[Row]) -> list[Timed]:
-    return [Timed(Cell(row.k, row.concurrency, row.context), row.step) for row in rows]

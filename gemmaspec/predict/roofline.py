@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from gemmaspec.predict.acceptance import curve
-from gemmaspec.predict.predict import Asked, Predicted
+from gemmaspec.predict.efficiency import Weights, share_of
+from gemmaspec.predict.predict import ANSWER, Asked, Predicted
 from gemmaspec.predict.rows import NONE, Setting
 from gemmaspec.predict.steps import PARALLEL, StepTime
-
-REACHED: Final = 0.55
-"""Share of the memory's bandwidth that a served step reaches.
-
-A 31B target in NVFP4, some 20 GB, reached 0.43 of an H200 without speculation (92.5 tokens/s, vLLM 0.26.0), and the
-9.02 tokens/s that are published for it on a DGX Spark are 0.7 of that machine's 273 GB/s."""
-DEVIATION: Final = 0.3
-"""Relative standard deviation of that share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """The bytes of a step over the memory bandwidth."""
+    """The bytes of a step over the memory bandwidth that servers reach. It says nothing of prompts."""
 
     bandwidth: float
-    """Bytes per second."""
+    """Bytes per second of all GPUs."""
     read: Callable[[int, int, int], tuple[int, int]]
     """(context, batch, tokens of each request) → bytes that the target reads, and one pass of the draft."""
     method: str
     setting: Setting
+    family: str | None
+    """The family of the GPU."""
+    weights: tuple[Weights, Weights]
+    """The format of the target's weights, and of the draft's."""
 
     def predict(self, asked: Asked) -> tuple[Predicted, ...]:
         """Return every requested cell."""
@@ -44,14 +41,21 @@ class Roofline:
     def _cell(self, k: int, batch: int, context: int, asked: Asked) -> Predicted:
         target, draft = self.read(context, batch, k + 1)
         passes = min(k, 1) if self.method in PARALLEL else k
-        seconds = (target + passes * draft) / self.bandwidth / REACHED
         return Predicted(
             method=self.method if k else NONE,
             k=k,
             concurrency=batch,
             context=context,
             curve=curve((), k=k, context=context, known=asked.conditional),
-            step=StepTime(seconds, DEVIATION),
+            step=self._step([(target, self.weights[0]), *[(draft, self.weights[1])] * passes]),
             setting=self.setting,
             measured=False,
+            answer_tokens=asked.answer_tokens or ANSWER,
         )
+
+    def _step(self, passes: Sequence[tuple[int, Weights]]) -> StepTime:
+        """Return the time of passes one after the other, each with the share of its size."""
+        shares = [(nbytes, share_of(self.family, weights, nbytes)) for nbytes, weights in passes if nbytes]
+        times = [(nbytes / self.bandwidth / share.value, share.deviation) for nbytes, share in shares]
+        whole = sum(seconds for seconds, _ in times)
+        return StepTime(whole, sum(seconds * deviation for seconds, deviation in times) / whole if whole else math.inf)

@@ -1,15 +1,29 @@
-"""Measured rows, as `predict --measured` takes them and `bench --json` writes them."""
+"""Measured rows: the one shape of a measured cell, as bench writes it and predict and tune read it."""
 
 from __future__ import annotations
 
+import functools
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from gemmaspec.errors import UsageError
+from gemmaspec.sentences import sentence
 
 NONE: Final = "none"
 """The method of a row without speculation."""
@@ -21,10 +35,17 @@ MAX_CONCURRENCY: Final = 100_000
 MAX_CONTEXT: Final = 10_000_000
 _ROUNDING: Final = 1e-6
 
+Graphs = Literal["compiled", "uncompiled", "eager"]
+"""compiled: by torch.compile and with graphs; uncompiled: with graphs alone; eager: without graphs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What rows must share to be compared: rows of different settings never explain each other."""
+    """What keeps cells apart: rows of different settings never explain each other.
+
+    Compilation is worth 4 to 10 % of a step, so that `compiled` and `uncompiled` rows do explain each other, by a
+    factor with an uncertainty (predict.factor); only `eager` is a setting of its own.
+    """
 
     compile: str | bool | None = None
     """How the server was compiled, as reported by the measurement; None if unknown."""
@@ -33,6 +54,20 @@ class Setting:
     """The patches for speed that were in, sorted; None if they are not known."""
     backend: str | None = None
     """The attention backend that ran; None if unknown."""
+
+    @property
+    def apart(self) -> tuple[Any, ...]:
+        """Return the key of the settings whose rows explain each other."""
+        return self.vllm, self.patches, self.backend, self.graphs == "eager"
+
+    @property
+    def graphs(self) -> Graphs:
+        """Return what the compilation amounts to."""
+        said = str(self.compile).replace('"', "").replace(" ", "")
+        if said == "eager" or "cudagraph_mode:NONE" in said or "cudagraph_mode=NONE" in said:
+            return "eager"
+        plain = ("none", "disabled", "False", "-O0")
+        return "uncompiled" if said in plain or "mode:0" in said or "mode=0" in said else "compiled"
 
     def __str__(self) -> str:
         said = [f"compile {json.dumps(self.compile)}"] if self.compile is not None else []
@@ -43,23 +78,102 @@ class Setting:
         return ", ".join(said) or "one setting"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One measured cell."""
+def _listed(value: object) -> object:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise ValueError("must be a list")
+    return value
 
-    method: str
-    k: int
+
+def _worded(value: object) -> object:
+    return str(value)[:200] if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_Rate = Annotated[FiniteFloat, Field(ge=1e-6, le=1e9)]
+_Word = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Row(BaseModel):
+    """One measured cell. Other keys of a file are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+    method: Literal["none", "draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]
+    k: Annotated[StrictInt, Field(ge=0, le=MAX_K)]
     """Draft tokens per step; 0 without speculation."""
-    concurrency: int
-    context: int
+    concurrency: Annotated[StrictInt, Field(ge=1, le=MAX_CONCURRENCY)]
+    context: Annotated[StrictInt, Field(ge=0, le=MAX_CONTEXT)]
     """Prompt tokens."""
-    acceptance: tuple[float, ...]
+    acceptance: Annotated[tuple[Annotated[FiniteFloat, Field(ge=0, le=1)], ...], BeforeValidator(_listed)] = ()
     """r_1 … r_k: share of the drafts whose first i tokens were all accepted."""
-    tokens_per_second: float
-    """Total of all requests."""
-    setting: Setting
-    by_lot: bool = False
-    """Whether the acceptance is synthetic (`acceptance_by: synthetic`), so that it says nothing about the pair."""
+    tokens_per_second: _Rate = 0.0
+    """Total of all requests; from step_ms where it is not given."""
+    step_ms: _Rate | None = None
+    """Time of a step, from the first token on."""
+    ttft_ms: _Rate | None = None
+    """Median wait for the first token."""
+    answer_tokens: Annotated[FiniteFloat, Field(ge=2, le=1e7)] | None = None
+    """Tokens of an answer, on average."""
+    compile: StrictBool | Annotated[str, BeforeValidator(_worded)] | None = None
+    vllm: _Word | None = None
+    attention_backend: _Word | None = None
+    kv_cache_dtype: _Word | None = None
+    patches: (
+        Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], BeforeValidator(_listed)] | None
+    ) = ()
+    """The patches for speed that were in; None if they are not known."""
+    acceptance_by: str | None = None
+    """`synthetic`: the acceptance was drawn by lot, and says nothing about the pair."""
+    machine: _Word | None = None
+    gpu: _Word | None = None
+    """The machine and the GPU that were read; None where nobody could read them."""
+    target: _Word | None = None
+    """The target model as served, or a pattern of targets with the same shapes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rated(cls, given: Any) -> Any:
+        """Return the row with tokens per second, computed from the step where they are not given."""
+        if not isinstance(given, Mapping):
+            return given
+        own = {key: value for key, value in given.items() if value is not None or key in ("patches", "compile")}
+        if "tokens_per_second" not in own:
+            if "step_ms" not in own:
+                raise ValueError("tokens_per_second and step_ms are missing; one of them is needed")
+            with_rate = TypeAdapter(_Rate)
+            rates = own.get("acceptance") or ()
+            try:
+                tokens = (1 + sum(rates)) * own["concurrency"]
+                own["tokens_per_second"] = tokens / with_rate.validate_python(own["step_ms"]) * 1000
+            except (ValidationError, TypeError, KeyError, OverflowError):
+                own["tokens_per_second"] = 1.0  # its own field says what is wrong
+        return own
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.method == NONE) != (self.k == 0):
+            raise ValueError(f"has the method {self.method} with k {self.k}; without speculation, write none and k 0")
+        if self.k == 0 and self.acceptance:
+            raise ValueError("has k 0 and an acceptance, but without speculation nothing is accepted")
+        if self.k and not self.acceptance:
+            raise ValueError("acceptance is missing")
+        if len(self.acceptance) != self.k:
+            raise ValueError(f"acceptance has {len(self.acceptance)} positions, but k is {self.k}")
+        if any(after > before + _ROUNDING for before, after in pairwise(self.acceptance)):
+            raise ValueError(
+                "acceptance increases with the position, but r_i counts drafts whose first i tokens are accepted"
+            )
+        return self
+
+    @functools.cached_property
+    def setting(self) -> Setting:
+        """Return what keeps it apart from other rows."""
+        patches = None if self.patches is None else tuple(sorted(set(self.patches)))
+        return Setting(compile=self.compile, vllm=self.vllm, patches=patches, backend=self.attention_backend)
+
+    @property
+    def by_lot(self) -> bool:
+        """Whether the acceptance is synthetic, so that it says nothing about the pair."""
+        return self.acceptance_by == "synthetic"
 
     @property
     def tokens_per_step(self) -> float:
@@ -68,7 +182,7 @@ class Row:
 
     @property
     def step(self) -> float:
-        """T(k, batch, context) in seconds."""
+        """Return the seconds that tokens per second amount to for each step, the wait for the first token included."""
         return self.tokens_per_step * self.concurrency / self.tokens_per_second
 
 
@@ -84,10 +198,13 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
         raise UsageError(f"{file}: contains no rows")
     if len(rows) > MAX_ROWS:
         raise UsageError(f"{file}: holds {len(rows)} rows; the limit is {MAX_ROWS}")
-    raw = [_mapping(row, f"{file}: row {number}") for number, row in enumerate(rows, 1)]
-    _same_machine(raw, file)
-    _compile_everywhere(raw, file)
-    return tuple(_row(row, f"{file}: row {number}") for number, row in enumerate(raw, 1))
+    head = {"machine": document["machine"]} if isinstance(document.get("machine"), str) else {}
+    found = tuple(_row(row, f"{file}: row {number}", head) for number, row in enumerate(rows, 1))
+    _same_machine(found, file)
+    lacking = [number for number, row in enumerate(rows, 1) if "compile" not in row]
+    if lacking and len(lacking) < len(rows):
+        raise UsageError(f"{file}: row {lacking[0]}: compile is missing, but other rows have it")
+    return found
 
 
 def setting_json(setting: Setting) -> dict[str, Any]:
@@ -111,142 +228,34 @@ def _json(text: str, file: str) -> Any:
         raise UsageError(f"{file}: contains a number that is too long") from None
 
 
-def _mapping(row: Any, place: str) -> Mapping[str, Any]:
+def _row(row: Any, place: str, head: Mapping[str, str]) -> Row:
     if not isinstance(row, dict):
         raise UsageError(f"{place} is {_shown(row)}, and must be a map of keys")
-    return row
+    try:
+        return Row.model_validate({**head, **row})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        raise UsageError(f"{place}: {_said(key, first)}") from None
 
 
-def _same_machine(rows: Sequence[Mapping[str, Any]], file: str) -> None:
+def _said(key: str, error: Mapping[str, Any]) -> str:
+    if not key:
+        return sentence(error)
+    if error["type"] == "missing":
+        return f"{key} is missing"
+    wanted = f"must be one of {', '.join(METHODS)}" if key == "method" else sentence(error).partition(", got ")[0]
+    return f"{key} is {_shown(error['input'])}, and {wanted}"
+
+
+def _same_machine(rows: Sequence[Row], file: str) -> None:
     for key in ("machine", "gpu"):
-        named = sorted({str(row[key])[:80] for row in rows if row.get(key) is not None})
+        named = sorted({str(getattr(row, key)) for row in rows if getattr(row, key) is not None})
         if len(named) > 1:
             raise UsageError(
                 f"{file}: mixes rows of {' and '.join(named[:4])}, but step times are specific to one machine",
                 hint="use one file per machine",
             )
-
-
-def _compile_everywhere(rows: Sequence[Mapping[str, Any]], file: str) -> None:
-    lacking = [number for number, row in enumerate(rows, 1) if "compile" not in row]
-    if lacking and len(lacking) < len(rows):
-        raise UsageError(f"{file}: row {lacking[0]}: compile is missing, but other rows have it")
-
-
-def _row(row: Mapping[str, Any], place: str) -> Row:
-    method = _method(row, place)
-    k = _whole(row, "k", place, low=0, high=MAX_K)
-    if (method == NONE) != (k == 0):
-        raise UsageError(f"{place}: has the method {method} with k {k}; without speculation, write method none and k 0")
-    acceptance = _acceptance(row, k, place)
-    concurrency = _whole(row, "concurrency", place, low=1, high=MAX_CONCURRENCY)
-    return Row(
-        method=method,
-        k=k,
-        concurrency=concurrency,
-        context=_whole(row, "context", place, low=0, high=MAX_CONTEXT),
-        acceptance=acceptance,
-        tokens_per_second=_speed(row, (1 + sum(acceptance)) * concurrency, place),
-        setting=Setting(
-            compile=_compile(row, place),
-            vllm=_text(row, "vllm", place),
-            patches=_patches(row, place),
-            backend=_text(row, "attention_backend", place),
-        ),
-        by_lot=row.get("acceptance_by") == "synthetic",
-    )
-
-
-def _method(row: Mapping[str, Any], place: str) -> str:
-    method = _given(row, "method", place)
-    if method not in METHODS:
-        raise UsageError(f"{place}: method is {_shown(method)}, and must be one of {', '.join(METHODS)}")
-    return str(method)
-
-
-def _acceptance(row: Mapping[str, Any], k: int, place: str) -> tuple[float, ...]:
-    given = row.get("acceptance")
-    if k == 0:
-        if given:
-            raise UsageError(f"{place}: has k 0 and an acceptance, but without speculation nothing is accepted")
-        return ()
-    given = _given(row, "acceptance", place)
-    if not isinstance(given, list) or not all(_is_number(one) for one in given):
-        raise UsageError(f"{place}: acceptance is {_shown(given)}; it must be a list of numbers, one per position")
-    if len(given) != k:
-        raise UsageError(f"{place}: acceptance has {len(given)} positions, but k is {k}")
-    if any(not 0 <= one <= 1 for one in given):
-        raise UsageError(f"{place}: acceptance is {_shown(given)}; each must be a share between 0 and 1")
-    if any(after > before + _ROUNDING for before, after in pairwise(given)):
-        raise UsageError(
-            f"{place}: acceptance increases with the position, but r_i counts drafts whose first i tokens are accepted"
-        )
-    return tuple(float(one) for one in given)
-
-
-def _speed(row: Mapping[str, Any], tokens: float, place: str) -> float:
-    """Return the tokens per second, computed from the step time if necessary."""
-    rate, step = (_positive(row, key, place) for key in ("tokens_per_second", "step_ms"))
-    if rate is not None:
-        return rate
-    if step is not None:
-        return tokens / step * 1000
-    raise UsageError(f"{place}: tokens_per_second and step_ms are missing; one of them is needed")
-
-
-def _positive(row: Mapping[str, Any], key: str, place: str) -> float | None:
-    value = row.get(key)
-    if value is None:
-        return None
-    if not _is_number(value) or not 1e-6 <= value <= 1e9:
-        raise UsageError(f"{place}: {key} is {_shown(value)}, and must be a number above 0")
-    return float(value)
-
-
-def _whole(row: Mapping[str, Any], key: str, place: str, *, low: int, high: int) -> int:
-    value = _given(row, key, place)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UsageError(f"{place}: {key} is {_shown(value)}, and must be a whole number from {low} to {high}")
-    return value
-
-
-def _compile(row: Mapping[str, Any], place: str) -> str | bool | None:
-    value = row.get("compile")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | str):
-        return str(value)[:200]
-    raise UsageError(f"{place}: compile is {_shown(value)}, and must be a word, true or false")
-
-
-def _patches(row: Mapping[str, Any], place: str) -> tuple[str, ...] | None:
-    """Return the patches for speed; a row without the key has none, and null means that they are unknown."""
-    value = row.get("patches", [])
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(one, str) and 0 < len(one) <= 100 for one in value):
-        raise UsageError(f"{place}: patches is {_shown(value)}, and must be a list of patches for speed")
-    return tuple(sorted(set(value)))
-
-
-def _text(row: Mapping[str, Any], key: str, place: str) -> str | None:
-    value = row.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    raise UsageError(f"{place}: {key} is {_shown(value)}, and must be a text")
-
-
-def _given(row: Mapping[str, Any], key: str, place: str) -> Any:
-    if row.get(key) is None:
-        raise UsageError(f"{place}: {key} is missing")
-    return row[key]
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a number is finite, because 1e999 in JSON is infinite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) < 10**300 if isinstance(value, int) else math.isfinite(value)
 
 
 def _shown(value: Any) -> str:

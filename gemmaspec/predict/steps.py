@@ -1,20 +1,22 @@
-"""T(k, batch, context): the time of one step, fitted to few measured cells.
+"""T(k, batch, context): the time of one step of decoding, fitted to few measured cells.
 
-    T = t_0 + t_1 N + t_2 b                                  the target verifies N = b (k + 1) tokens of b requests
+    T = t_0 + t_1 N + t_2 b + t_3 (⌈N / 64⌉ - 1)             the target verifies N = b (k + 1) tokens of b requests
       + [k > 0] (j + j_b b)                                  what speculation costs before it drafts anything
       + k (d + d_b b)                                        the draft, once for each token
-      + (c_0 b + [k > 0] (c_1 + c_2 b)) (context - c̄)        the cache and the prompts
+      + (c_0 b + [k > 0] (c_1 + c_2 b)) context               the cache
 
-The cache is not always shared by the tokens that one request verifies: up to 0.32.0 vLLM's Triton kernel reads it with
-one program for each head when it verifies, and with many when it does not (docs/explanations/measured-speed.md).
+A matrix kernel takes 64 tokens at once, so that the 65th costs another tile (t_3). The cache is not always shared by
+the tokens that one request verifies: up to 0.32.0 vLLM's Triton kernel reads it with one program for each head when it
+verifies, and with many when it does not (docs/explanations/measured-speed.md). `Reading` says which, and thereby what
+c_1 is without a measurement.
 
 t_0 … c_2 belong to the machine, the models, the vLLM and its settings. Each has a prior in units of the shortest
 measured step, so that one cell is enough to say something and ten to say it well (Bayesian linear regression,
 Rasmussen & Williams: Gaussian Processes for Machine Learning, 2006, chapter 2.1). Residuals are
 carried to nearby cells by a Gaussian process over relative residuals (the same, 2.2). How a step grows with N is one
-of three hypotheses, weighed by how well each explains the cells: in proportion, in the steps of vLLM's CUDA graphs
-(whose batches are padded), or with falling growth, as experts of a mixture are read once however many tokens want
-them.
+of four hypotheses, weighed by how well each explains the cells: in proportion, in the steps of vLLM's CUDA graphs
+(whose batches are padded), in rows of 16, which the kernel of 4-bit weights multiplies together, or with falling
+growth, as experts of a mixture are read once however many tokens want them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.predict.linear import Cholesky, dot
+from gemmaspec.predict.rows import Setting
 
 MAX_CELLS: Final = 120
 """Maximum number of cells in a fit, whose time grows with their third power."""
@@ -51,6 +54,11 @@ class Cell:
     batch: int
     context: int
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that a step verifies."""
+        return self.batch * (self.k + 1)
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -58,7 +66,38 @@ class Timed:
 
     cell: Cell
     seconds: float
-    repeats: int = 1
+    repeats: float = 1
+    """How many measurements of usual noise it is worth."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """What of a server decides how its steps grow, without a measurement."""
+
+    split: int = 0
+    """Requests up to which verification reads the cache with many programs."""
+    padded: bool = False
+    """Whether graphs are of whole requests, as from vLLM 0.31.0 on, instead of tokens."""
+    sequences: int | None = None
+    """max_num_seqs, where the list of graphs ends."""
+
+
+def server_of(setting: Setting, sequences: int | None = None) -> Server:
+    """Return what a setting says of it.
+
+    triton-verify-split-kv and 0.33.0 split the cache for two requests of a 31B at once, and triton-group-geometry for
+    ten (their evidence.json); backends other than TRITON_ATTN verify causal batches in FlashAttention.
+    """
+    numbers = tuple(int(part) for part in (setting.vllm or "").split(".")[:2] if part.isdigit())
+    patches = setting.patches or ()
+    split = 2 if "triton-verify-split-kv" in patches or numbers >= (0, 33) else 0
+    split = 10 if split and "triton-group-geometry" in patches else split
+    if setting.backend not in (None, "TRITON_ATTN"):
+        split = _ALL
+    return Server(split=split, padded=numbers >= (0, 31), sequences=sequences)
+
+
+_ALL: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -70,18 +109,21 @@ class StepTime:
     """Relative standard deviation."""
 
 
+_USUAL: Final = Server()
+
+
 class Steps:
     """A fit of one method in one setting for prompts of one length, in tokens.
 
     `measured` has its cells and those without speculation. Cells of other lengths count less, the further the less.
     """
 
-    def __init__(self, method: str, measured: Sequence[Timed], *, context: int) -> None:
+    def __init__(self, method: str, measured: Sequence[Timed], *, context: int, server: Server = _USUAL) -> None:
         if not measured:
             raise ValueError("nothing was measured")
         merged = _merged(measured)[:MAX_CELLS]
         left = _Leftover(merged)
-        fits = [_Fit(method, merged, growth, left, context) for growth in _GROWTHS]
+        fits = [_Fit(_Equation(method, growth, server), merged, left, context) for growth in _GROWTHS]
         best = max(fit.evidence for fit in fits)
         weights = [math.exp(fit.evidence - best) for fit in fits]
         self._left = left
@@ -96,60 +138,90 @@ class Steps:
         return StepTime(mean, math.sqrt(variance / mean**2 + spread))
 
 
+def graph_tokens(cell: Cell, server: Server) -> int:
+    """Return the tokens of the CUDA graph that a step of decoding runs in.
+
+    vllm/config/vllm.py `_set_cudagraph_sizes`: up to 0.30 lists of 1, 2, 4, multiples of 8, and of 16 above 256 tokens;
+    from 0.31.0 on such lists of requests, each of k + 1 tokens, up to max_num_seqs. Above 512 tokens there is no graph
+    (1,024 on a B200).
+    """
+    tokens = cell.batch * (cell.k + 1)
+    if server.padded:
+        requests = _listed(cell.batch)
+        if server.sequences is not None and cell.batch <= server.sequences:
+            requests = min(requests, server.sequences)
+        padded = requests * (cell.k + 1)
+    else:
+        padded = _listed(tokens)
+    return padded if padded <= 512 else tokens
+
+
+def _listed(number: int) -> int:
+    if number <= 4:
+        return number if number < 3 else 4
+    step = 8 if number <= 256 else 16
+    return -(-number // step) * step
+
+
+_EXPERTS: Final = 16
+_TILE: Final = 64
+_ROWS: Final = 16
+
+
 @dataclass(frozen=True)
 class _Growth:
     """One hypothesis about how a step grows with the tokens that it verifies."""
 
     name: str
     prior: float
-    of: Callable[[int], float]
+    of: Callable[[Cell, Server], float]
 
 
-def graph_size(tokens: int) -> int:
-    """Return the padded batch of a CUDA graph for `tokens`: 1, 2, 4, then multiples of 8, and of 16 above 256.
-
-    vllm/config/vllm.py `_set_cudagraph_sizes`, 0.26.0 and 0.32.0; above 512 no graph is captured.
-    """
-    if tokens <= 4:
-        return tokens if tokens < 3 else 4
-    step = 8 if tokens <= 256 else 16
-    return -(-tokens // step) * step if tokens <= 512 else tokens
-
-
-_EXPERTS: Final = 16
 _GROWTHS: Final = (
-    _Growth("in proportion", 0.5, float),
-    _Growth("padded", 0.4, lambda tokens: float(graph_size(tokens))),
-    _Growth("falling", 0.1, lambda tokens: _EXPERTS * (1 - (1 - 1 / _EXPERTS) ** tokens)),
+    _Growth("in proportion", 0.4, lambda cell, _: float(cell.tokens)),
+    _Growth("padded", 0.3, lambda cell, server: float(graph_tokens(cell, server))),
+    _Growth("by rows", 0.2, lambda cell, _: float(-(-cell.tokens // _ROWS) * _ROWS)),
+    _Growth("falling", 0.1, lambda cell, _: _EXPERTS * (1 - (1 - 1 / _EXPERTS) ** cell.tokens)),
 )
 
 _Term = tuple[float, float, float]
 """A term of the equation: its value in a cell, and the prior of its coefficient in shortest steps (mean, deviation)."""
 
 
-def _drafting(method: str) -> tuple[float, float]:
-    """Return the prior of d: a pass of the draft over a step of the target."""
-    if method in PARALLEL or method in _FREE:
-        return 0.01, 0.02
-    return (0.25, 0.3) if method == "draft_model" else (0.06, 0.1)
+@dataclass(frozen=True)
+class _Equation:
+    """The terms of one method under one hypothesis."""
 
+    method: str
+    growth: _Growth
+    server: Server
 
-def _terms(method: str, cell: Cell, growth: _Growth, middle: float) -> list[_Term]:
-    k, b = cell.k, cell.batch
-    speculates = 1.0 if k else 0.0
-    beyond = (cell.context - middle) / 1000
-    return [
-        (1.0, 0.95, 1.0),
-        (growth.of(b * (k + 1)), 0.02, 0.025),
-        (float(b), 0.004, 0.01),
-        (speculates, 0.15, 0.3),
-        (speculates * b, 0.004, 0.01),
-        (float(k), *_drafting(method)),
-        (float(k * b), 0.003, 0.01),
-        (b * beyond, 0.003, 0.03),
-        (speculates * beyond, 0.003, 0.15),
-        (speculates * b * beyond, 0.001, 0.08),
-    ]
+    def terms(self, cell: Cell) -> list[_Term]:
+        k, b = cell.k, cell.batch
+        speculates = 1.0 if k else 0.0
+        thousands = cell.context / 1000
+        unsplit = speculates if b > self.server.split else 0.0
+        return [
+            (1.0, 0.95, 1.0),
+            (self.growth.of(cell, self.server), 0.02, 0.025),
+            (float(b), 0.004, 0.01),
+            (math.ceil(cell.tokens / _TILE) - 1.0, 0.2, 0.2),
+            (speculates, 0.15, 0.3),
+            (speculates * b, 0.004, 0.01),
+            (float(k), *self._drafting),
+            (float(k * b), 0.003, 0.01),
+            (b * thousands, 0.005, 0.008),
+            (speculates * thousands, 0.005, 0.02),
+            (unsplit * thousands, 0.2, 0.12),
+            (speculates * b * thousands, 0.001, 0.02),
+        ]
+
+    @property
+    def _drafting(self) -> tuple[float, float]:
+        """Return the prior of d: a pass of the draft over a step of the target."""
+        if self.method in PARALLEL or self.method in _FREE:
+            return 0.01, 0.02
+        return (0.25, 0.3) if self.method == "draft_model" else (0.06, 0.1)
 
 
 class _Leftover:
@@ -176,11 +248,9 @@ class _Leftover:
 class _Fit:
     """The equation under one hypothesis."""
 
-    def __init__(self, method: str, measured: Sequence[Timed], growth: _Growth, left: _Leftover, context: int) -> None:
-        self._method, self._growth, self._context = method, growth, context
+    def __init__(self, equation: _Equation, measured: Sequence[Timed], left: _Leftover, context: int) -> None:
+        self._terms, self._growth, self._context = equation.terms, equation.growth, context
         self._unit = min(one.seconds for one in measured)
-        drafted = [one.cell.context for one in measured if one.cell.k] or [one.cell.context for one in measured]
-        self._middle = sum(drafted) / len(drafted)
         self._fit(measured)
         over = [one.seconds / self._unit / self._equation(one.cell)[0] - 1 for one in measured]
         self._handed_on = left.weights(over)
@@ -216,10 +286,10 @@ class _Fit:
         return max(mean, 1 / 3), max(dot(own, own) - known, 0.0)
 
     def _prior(self, cell: Cell) -> float:
-        return sum(value * mean for value, mean, _ in _terms(self._method, cell, self._growth, self._middle))
+        return sum(value * mean for value, mean, _ in self._terms(cell))
 
     def _weighed(self, cell: Cell) -> list[float]:
-        return [value * spread for value, _, spread in _terms(self._method, cell, self._growth, self._middle)]
+        return [value * spread for value, _, spread in self._terms(cell)]
 
 
 def _nearness(a: Cell, b: Cell) -> float:
@@ -239,7 +309,7 @@ def _lengths_apart(one: int, other: int) -> float:
 
 def _merged(measured: Sequence[Timed]) -> list[Timed]:
     """Return repeated cells as one, by their geometric mean."""
-    logs: dict[Cell, list[tuple[float, int]]] = defaultdict(list)
+    logs: dict[Cell, list[tuple[float, float]]] = defaultdict(list)
     for one in measured:
         logs[one.cell].append((math.log(one.seconds), one.repeats))
     merged = []

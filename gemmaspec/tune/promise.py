@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from gemmaspec.predict.predict import Asked, Predicted, predict
-from gemmaspec.predict.rows import NONE, Row, Setting
+from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.tune.arms import Arm
 from gemmaspec.tune.tried import Tried
-
-_ONE: Setting = Setting()
-"""All rows of one prediction come from one run on one machine."""
 
 
 def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, ...] | None:
@@ -26,7 +22,7 @@ def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, .
     if arm.alone or not any(row.k for row in rows):
         return None
     context = round(statistics.median(row.context for row in rows))
-    rows = [replace(row, context=context) for row in rows]  # every arm gets the same prompts
+    rows = [row.model_copy(update={"context": context}) for row in rows]  # every arm gets the same prompts
     found = predict(rows, Asked(ks=(arm.k,), concurrencies=tried.loads, contexts=(context,), method=arm.method))
     by_load = {one.concurrency: one for one in found if one.k == arm.k}
     return tuple(by_load[load] for load in tried.loads)
@@ -73,5 +69,4 @@ def _rows(tried: Tried, arm: Arm) -> Iterator[Row]:
                 context=one.context,
                 acceptance=one.acceptance if len(one.acceptance) == arm.k else (0.0,) * arm.k,
                 tokens_per_second=one.tokens_per_second,
-                setting=_ONE,
             )

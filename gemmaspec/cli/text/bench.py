@@ -44,7 +44,7 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:
     found = document["provenance"]
-    yield ", ".join(found["gpu"]) if found.get("gpu") else str(found.get("machine"))
+    yield ", ".join(found["gpu"]) if found.get("gpu") else str(found.get("machine") or "machine not known")
     versions = {one.get("vllm") for one in found.get("arms", {}).values() if one.get("vllm")}
     yield from (f"vLLM {version}" for version in sorted(versions))
     yield f"{document['settings']['rounds']} rounds"

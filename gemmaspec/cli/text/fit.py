@@ -7,7 +7,6 @@ from typing import Any
 
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
-from gemmaspec.fit.estimate import SpeedEstimate
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.link import ASSUMED_S, Link
@@ -40,7 +39,7 @@ def lines(fit: Fit) -> Iterator[str]:
         yield from ("", "changes that free memory, each on its own")
         yield from (advice_line(one) for one in fit.advice)
     yield from ("", "speed")
-    yield from speed_lines(fit.roofline)
+    yield from speed_lines(fit.roofline, fit.speed)
     yield from (measured_line(one, fit) for one in fit.measured)
     if fit.link:
         yield from ("", f"{fit.link.nodes} machines")
@@ -149,8 +148,8 @@ def advice_line(one: Advice) -> str:
     return f"  {one.change}\n    {one.effect}; {outcome}{'' if one.starts else '; not enough on its own'}"
 
 
-def speed_lines(roofline: ServingRoofline | None) -> Iterator[str]:
-    """Yield the bound, and the estimate with its basis."""
+def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the bound, and what `predict` says with its basis."""
     if roofline is None:
         yield "  unknown: the memory bandwidth of this machine is not known"
         return
@@ -159,27 +158,23 @@ def speed_lines(roofline: ServingRoofline | None) -> Iterator[str]:
         f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step with {roofline.concurrency} x {roofline.context:,} tokens "
         f"reads {size(step.target)} of weights and {size(step.target_cache)} of cache"
     )
-    drafted = f", {roofline.bound:,.1f} with every drafted token accepted" if roofline.speeds else ""
+    drafted = f", {roofline.bound:,.1f} with every drafted token accepted" if roofline.passes else ""
     yield f"  bound     {roofline.alone:,.1f} tokens/s without speculation{drafted}: no server can be faster"
-    share = roofline.estimate.share
-    yield (
-        f"  estimate  {_estimated(roofline.estimate)} without speculation: {share.typical:.2f} of the bandwidth "
-        f"({share.low:.2f} to {share.high:.2f}), as in {share.basis}"
-    )
-    if not roofline.speeds:
-        return
-    k = roofline.passes
-    draft = size(step.draft + step.draft_cache)
-    yield f"  draft     {draft} per pass, {k} passes per step, cost ratio c = {step.cost:.3f}"
-    for speed in roofline.speeds:
-        yield (
-            f"  a = {speed.acceptance:.2f}  estimate {_estimated(speed.estimate)}, {speed.speedup:.2f} times, "
-            f"(1 - a^(k+1)) / (1 - a) = {speed.tokens_per_step:.2f} tokens per step ({speed.basis})"
-        )
+    if roofline.passes:
+        draft = size(step.draft + step.draft_cache)
+        yield f"  draft     {draft} per pass, {roofline.passes} passes per step, cost ratio c = {step.cost:.3f}"
+    if speed:
+        yield f"  predicted from {speed['why']}"
+        yield from (f"  {'':<9} {note}" for note in speed["notes"])
+        yield from (f"  {'':<9} {_predicted(one)}" for one in speed["rows"])
 
 
-def _estimated(one: SpeedEstimate) -> str:
-    return f"{one.tokens_per_second:,.1f} tokens/s ({one.low:,.1f} to {one.high:,.1f})"
+def _predicted(one: Mapping[str, Any]) -> str:
+    """Return one predicted row, with the interval that `predict` gives."""
+    low, high = one["interval"]
+    drafted = f"{one['method']} k={one['k']}" if one["k"] else "no speculation"
+    times = f", {one['speedup']:.2f} times" if one["k"] and one["speedup"] else ""
+    return f"{drafted}: {one['tokens_per_second']:,.1f} tokens/s ({low:,.1f} to {high:,.1f}){times}"
 
 
 def measured_line(one: Measured, fit: Fit) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmaspec.cli.text import table
 from gemmaspec.deploy.predict import Prediction
-from gemmaspec.predict.predict import Predicted, baseline_of, predicted_json
+from gemmaspec.predict.predict import Predicted, baseline_of
 
 _COLUMNS = (
     table.Column("method"),
@@ -19,20 +19,13 @@ _COLUMNS = (
     table.Column("speedup", rank=2, right=True),
     table.Column("E(k)", rank=3, right=True),
     table.Column("ms/step", rank=4, right=True),
+    table.Column("first token", rank=5, right=True),
 )
 
 
 def document(found: Prediction) -> dict[str, Any]:
     """Return the prediction as JSON."""
-    rows = [predicted_json(one, baseline=baseline_of(one, found.rows)) for one in found.rows]
-    return {
-        "ok": True,
-        "profile": found.profile,
-        "basis": found.basis,
-        "why": found.why,
-        "notes": list(found.notes),
-        "rows": rows,
-    }
+    return {"ok": True, "profile": found.profile, **found.as_json()}
 
 
 def lines(found: Prediction, *, width: int | None) -> Iterator[str]:
@@ -43,7 +36,8 @@ def lines(found: Prediction, *, width: int | None) -> Iterator[str]:
     for (setting, context), group in groupby(found.rows, key=lambda one: (one.setting, one.context)):
         rows = list(group)
         yield ""
-        yield f"  {setting}, {context:,} prompt tokens"
+        answers = f", answers of {rows[0].answer_tokens:,}" if any(one.first_token for one in rows) else ""
+        yield f"  {setting}, {context:,} prompt tokens{answers}"
         cells = [_cells(one, baseline_of(one, rows)) for one in rows]
         yield from table.lines(_COLUMNS, cells, width=width, indent="  ")
         yield from _best(rows)
@@ -65,6 +59,7 @@ def _cells(one: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
         times,
         f"{guessed}{one.curve.tokens_per_step:.2f}",
         f"{one.step.seconds * 1000:.2f}",
+        f"{one.first_token:.2f} s" if one.first_token else "-",
     )
 
 

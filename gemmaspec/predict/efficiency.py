@@ -1,0 +1,87 @@
+"""The share of its memory's bandwidth that a machine reaches: data by family of GPUs and format of the weights."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemmaspec import data
+
+Weights = Literal["4-bit", "8-bit", "16-bit"]
+_NEAR: Final = 0.5
+"""Sizes of steps whose logarithms differ by this are alike."""
+_OTHER_WEIGHTS: Final = 0.15
+"""What a server of the same family with other weights counts."""
+_LEAST: Final = 0.08
+"""Smallest relative standard deviation of a share."""
+_STRANGE: Final = {"weights": 0.2, "family": 0.35}
+"""The same where no server has those weights, or none is of that family."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One server without a draft, one request at a time."""
+
+    family: str
+    weights: Weights
+    step_gb: float
+    """10^9 bytes that a step reads."""
+    share: float
+    """Of the bandwidth: step_gb times tokens per second over 10^9 bytes per second."""
+    server: str
+    tokens_per_second: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The share of the bandwidth that a step reaches."""
+
+    value: float
+    deviation: float
+    """Relative standard deviation."""
+    said: str
+    """The servers that it was taken from."""
+
+
+@functools.cache
+def served() -> tuple[Served, ...]:
+    """Return the servers of measurements/efficiency.jsonl."""
+    lines = (data.MEASUREMENTS / "efficiency.jsonl").read_text(encoding="utf-8").splitlines()
+    return tuple(Served(**json.loads(line)) for line in lines)
+
+
+def share_of(family: str | None, weights: Weights, nbytes: float) -> Share:
+    """Return the share for steps of so many bytes, by the servers nearest in size.
+
+    A family without a server gets the share of all others, three times as uncertain, and `said` says so.
+    """
+    own = [one for one in served() if one.family == family]
+    same = [one for one in own if one.weights == weights]
+    counted = [(one, _alike(one, weights, nbytes)) for one in own or served()]
+    total = sum(weight for _, weight in counted)
+    mean = sum(math.log(one.share) * weight for one, weight in counted) / total
+    variance = sum((math.log(one.share) - mean) ** 2 * weight for one, weight in counted) / total
+    least = _LEAST if same else _STRANGE["weights" if own else "family"]
+    return Share(
+        value=math.exp(mean), deviation=max(math.sqrt(variance), least), said=_said(family, weights, own, same)
+    )
+
+
+def _alike(one: Served, weights: Weights, nbytes: float) -> float:
+    apart = math.log(one.step_gb * 1e9 / max(nbytes, 1.0)) / _NEAR
+    return max(math.exp(-(apart**2) / 2), 1e-3) * (1.0 if one.weights == weights else _OTHER_WEIGHTS)
+
+
+def _said(family: str | None, weights: Weights, own: list[Served], same: list[Served]) -> str:
+    if same:
+        return (
+            f"{len(same)} server{'s' if len(same) > 1 else ''} of this family of GPUs ({family}) with {weights} weights"
+        )
+    if own:
+        return f"{len(own)} servers of this family of GPUs ({family}) with other weights: none has {weights} ones"
+    others = " and ".join(dict.fromkeys(one.family for one in served()))
+    return f"servers of other families of GPUs ({others}): none is known of {family or 'this one'}"

@@ -1,0 +1,36 @@
+"""What a profile's server runs at once and how long its requests may be: what can be measured or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gemmaspec.errors import UsageError
+from gemmaspec.profile.model import Profile
+
+QUEUED: Final = "more would queue, and the queueing would be measured"
+
+
+def concurrencies(profile: Profile, asked: Sequence[int], *, usual: Sequence[int], why: str) -> tuple[int, ...]:
+    """Return the loads that were asked for, else the usual ones that the server runs at once.
+
+    Raises UsageError for more than max_num_seqs; `why` says what becomes of the rest.
+    """
+    limit = profile.serve.max_num_seqs
+    if limit and (above := [one for one in asked if one > limit]):
+        raise UsageError(
+            f"--concurrency {above[0]}: {profile.name} runs {limit} concurrent requests (serve.max_num_seqs); {why}",
+            hint=f"--set serve.max_num_seqs={above[0]}",
+        )
+    return tuple(asked) or tuple(one for one in usual if not limit or one <= limit) or (1,)
+
+
+def need_room(profile: Profile, contexts: Sequence[int], answer: int) -> None:
+    """Raise UsageError for prompts that, with their answer, are longer than max_model_len."""
+    longest = profile.serve.max_model_len
+    if longest and (above := [one for one in contexts if one + answer > longest]):
+        raise UsageError(
+            f"--context {above[0]}: with an answer of {answer:,} tokens that is more than {profile.name} takes, "
+            f"{longest:,} tokens (serve.max_model_len)",
+            hint=f"--set serve.max_model_len={above[0] + answer}",
+        )
