@@ -13,7 +13,7 @@ import typer.core
 from gemmaspec.cli.renamed import with_new_names
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "First": ("up", "status", "down", "bench", "tune", "smoke"),
+    "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
     "Run": ("restart", "wait", "logs", "k", "top", "watch", "compare", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
