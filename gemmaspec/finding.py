@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from gemmaspec.strict_yaml import Place
 
@@ -34,6 +34,12 @@ class Finding:
     """The profile's key that causes it, with dots."""
     patches: tuple[str, ...] = ()
     """The patches that fix it."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it for machines."""
+        place = {"file": self.place.file if self.place else "", "line": self.place.line if self.place else 0}
+        own = {name: value for name, value in asdict(self).items() if name != "place"}
+        return {**own, **place, "patches": list(self.patches)}
 
 
 def impossible(findings: Iterable[Finding]) -> bool:

@@ -60,7 +60,9 @@ def _above(error: Mapping[str, Any]) -> str:
 
 def _list(error: Mapping[str, Any]) -> str:
     value = error["input"]
-    return f"must be a list{f': [{value}]' if isinstance(value, str | int) else ''}"
+    words = value.split() if isinstance(value, str) else [value] if isinstance(value, int) else []
+    shown = ", ".join(f"'{one}'" if str(one).isdecimal() and len(words) > 1 else str(one) for one in words)
+    return f"must be a list{f': [{shown}]' if words else ''}"
 
 
 def _map(error: Mapping[str, Any]) -> str:
@@ -70,7 +72,7 @@ def _map(error: Mapping[str, Any]) -> str:
 def _choice(error: Mapping[str, Any]) -> str:
     expected = str(error["ctx"]["expected"])
     names = re.findall(r"'([^']+)'", expected)
-    near = difflib.get_close_matches(str(error["input"]), names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(error["input"]).lower(), names, n=1, cutoff=0.6)
     return f"must be {expected}{got(error)}{f'; did you mean {near[0]}?' if near else ''}"
 
 

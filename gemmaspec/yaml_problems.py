@@ -29,6 +29,11 @@ def explained(problem: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     line = lines[number] if number < len(lines) else ""
     if "\t" in _indent(line):
         return number + 1, "the line begins with a tab; YAML indents with spaces"
+    if line.lstrip().startswith("--"):
+        flag = line.split()[0].partition("=")[0]
+        key = flag.removeprefix("--").replace("-", "_")
+        named = "speculative: {method: mtp, …}" if key == "speculative_config" else f"serve: {{{key}: …}}"
+        return number + 1, f"{flag} is a flag of a command line; a profile writes {named}"
     said = str(problem.problem)
     if said.startswith("mapping values"):
         return number + 1, _unexpected_colon(lines[: number + 1], column)

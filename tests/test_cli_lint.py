@@ -70,8 +70,12 @@ def test_a_finding_as_json(mine: str, capsys: pytest.CaptureFixture[str]) -> Non
     (profile,) = found["profiles"]
     assert (profile["name"], profile["vllm"], profile["assumed"], profile["invalid"]) == ("mine", "0.33.0", False, None)
     (error,) = [one for one in profile["findings"] if one["severity"] == "error"]
-    assert set(error) == {"code", "severity", "file", "line", "key", "why", "mend", "documentation"}
-    assert error["documentation"] == "docs/reference/lint.md#gs101"
+    assert set(error) == {
+        "code", "severity", "message", "impact", "fix", "key", "patches", "file", "line", "documentation"
+    }  # fmt: skip
+    assert (error["key"], error["patches"]) == ("serve.extra_args.0", [])
+    assert error["message"]
+    assert error["documentation"] == "gemmaspec explain GS101"
 
 
 def test_warnings_count_when_they_are_asked_to(mine: str) -> None:

@@ -207,9 +207,10 @@ def _exit_code(state: Any) -> int | None:
 
 def server_of(driver: Driver) -> Any:
     """Return the server of the pair as its last start recorded it."""
-    from gemmaspec.deploy.stacks import read_record
+    from gemmaspec import records
+    from gemmaspec.deploy.stacks import Started
 
-    started = read_record(driver.folder / "state" / "stacks" / "pair" / "record.json")
+    started = records.read(Started, driver.folder / "state" / "stacks" / "pair" / "record.json")
     assert started is not None
     return started.server
 

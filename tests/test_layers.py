@@ -39,6 +39,7 @@ ROOT = (
     "finding.py",
     "lazily.py",
     "reasons.py",
+    "records.py",
     "redact.py",
     "sentences.py",
     "strict_yaml.py",

@@ -170,7 +170,7 @@ def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None
     file.write_text(BASE.replace("4096}", "4096, linear_backend: x}"))
     (found,) = [one for one in check(load_profile(str(file)), patches=SHELF) if one.severity == "error"]
     assert as_text(found).startswith(f"{file}:9: error GS102: serve.linear_backend: vLLM 0.33.0 does not take 'x'")
-    assert as_text(found).endswith("[docs/reference/lint.md#gs102]")
+    assert as_text(found).endswith("[gemmaspec explain GS102]")
 
 
 def test_a_value_of_the_command_line_is_blamed_there(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_the_board_in_rows_and_as_json() -> None:
     found = json.loads(json.dumps(document(Board(at=1.0, views=(view, gone)))))
     assert found["stacks"][0]["now"]["by_position"] == [0.9, 0.6, 0.3, 0.2]
     assert found["stacks"][1] == {
-        "name": "b", "engine": "process", "address": "http://127.0.0.1:8001", "problem": "exited", "vllm": None,
+        "name": "b", "engine": "process", "address": "http://127.0.0.1:8001", "problem": "exited", "hang": None, "vllm": None,
         "patches": [], "k": None, "gauges": None, "now": None, "lately": None,
     }  # fmt: skip
 

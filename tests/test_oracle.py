@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.models import MAKER
+from gemmaspec.data import MAKER
 from gemmaspec.releases.facts import facts_for, newest
 from tests import real
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
+from gemmaspec.deploy.explain import PAGES
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime.pip_settings import uv_environment
@@ -34,7 +35,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_every_tracked_file_of_package_and_data_and_nothing_else(wheel: Path) -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "gemmaspec", *DATA], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "gemmaspec", *DATA, *(f"docs/{page}" for page in PAGES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     tracked = {
         name if name.startswith("gemmaspec/") else f"gemmaspec/_data/{name}" for name in listed.stdout.splitlines()

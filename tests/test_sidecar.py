@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gemmaspec import data
+from gemmaspec import data, records
 from gemmaspec.cli.text import verdicts as text
 from gemmaspec.deploy import verdicts
 from gemmaspec.deploy.stacks import Started
@@ -145,7 +145,7 @@ def test_a_server_that_still_starts_is_not_called_unreachable(fake: FakeServer, 
 def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path, "watch.container=true")
     looked(one, fake, times=4)
-    found = verdicts.parse_watch((tmp_path / "watch.json").read_bytes())
+    found = records.read(verdicts.Watching, tmp_path / "watch.json")
     assert found is not None
     assert list(found.active) == ["dead draft"]
     assert len(found.unknown) == 2

@@ -13,12 +13,13 @@ from typing import Any
 import platformdirs
 import pytest
 
+from gemmaspec import records
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import smoke, stacks, verdicts
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import State
 from gemmaspec.smoke.catalogue import CHECKS
-from gemmaspec.smoke.row import SmokeRow, Verdict, verdict_from, verdict_of, verdict_text
+from gemmaspec.smoke.row import SmokeRow, Verdict, verdict_of
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
 
 PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4", "smoke=null")
@@ -229,9 +230,9 @@ def test_a_verdict_survives_being_kept_and_a_damaged_one_counts_as_missing() -> 
     ]
     verdict = verdict_of(made, at=1.0, since=None, vllm="0.32.0")
     assert verdict.line() == "1 of 4 passed, S9 failed, S14 warned, 1 unknown"
-    assert verdict_from(verdict_text(verdict).encode()) == verdict
-    for damaged in (b"", b"{}", b"[]", b"[" * 9999, verdict_text(verdict).replace("1.0", '"x"').encode()):
-        assert verdict_from(damaged) is None
+    assert records.parse(Verdict, records.text_of(verdict)) == verdict
+    for damaged in (b"", b"{}", b"[]", b"[" * 9999, records.text_of(verdict).replace("1.0", '"x"').encode()):
+        assert records.parse(Verdict, damaged) is None
 
 
 def test_a_profile_names_the_checks_that_mean_something(start: Start, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,12 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy import stacks, verdicts
 from gemmaspec.deploy.neighbours import warn_of_neighbours
 from gemmaspec.deploy.owner import owned
-from gemmaspec.engine.server import State
+from gemmaspec.deploy.top import Top
+from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, StartFailed
 from gemmaspec.files import state_dir
-from tests.fake_engine import FakeMachine
+from gemmaspec.live.sample import Sample
+from tests.fake_engine import FakeEngine, FakeMachine
 
 PYTHON = ("--set", f"runtime.python={sys.executable}")
 
@@ -97,12 +99,80 @@ def test_a_server_that_ended_says_how_and_since_when_and_what_to_look_at(
     machine.running.clear()
     machine.ended = State(status="exited", exit_code=137, ended=time.time() - 600)
     found = row(capsys)
-    assert (found["state"], found["exit_code"], found["next"]) == ("exited", 137, "gemmaspec logs mine")
+    assert (found["state"], found["exit_code"], found["next"]) == ("exited", 137, "gemmaspec up mine")
+    assert "killed from outside (SIGKILL)" in found["cause"]
     assert run(["status", "mine"]) == 1
     printed = capsys.readouterr().out
     assert "mine is exited: exit code 137" in printed
     assert "10 min" in printed
     assert run(["wait", "mine"]) == 6
+
+
+def test_the_cause_of_a_death_is_the_same_everywhere_and_leftovers_are_ended_first(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up()
+    machine.running.clear()
+    machine.log = ["x [loggers.py:1] Avg generation throughput: 1", "torch.OutOfMemoryError: CUDA out of memory."]
+    machine.ended = State(status="exited", detail="left processes behind: pid 7", ended=time.time())
+    found = row(capsys)
+    assert (found["why"], found["next"]) == (
+        "left processes behind: pid 7", "gemmaspec down mine    # then: gemmaspec up mine",
+    )  # fmt: skip
+    assert "CUDA out of memory" in found["cause"]
+    assert "gpu_memory_utilization" in found["fix"]
+    for command in ("status", "wait"):
+        run([command, "mine"])
+        said = capsys.readouterr()
+        assert found["cause"] in said.out + said.err, command
+        assert found["next"] in said.out + said.err, command
+
+
+def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    now = stacks.now()
+    verdicts.keep_watch("mine", verdicts.Watching(at=now, active={"hangs": now}))
+    found = row(capsys)
+    assert (found["state"], found["next"]) == ("unknown", "gemmaspec restart mine")
+    assert re.fullmatch(r"hangs since \d\d:\d\d:\d\d, as watch has found", found["why"])
+    assert run(["status", "mine"]) == 4
+    monkeypatch.setattr("gemmaspec.deploy.top.read_metrics", lambda *_, **__: Sample(at=now, histograms={}))
+    (view,) = Top(["mine"]).look().views
+    assert view.hang == found["why"]
+    for ended_or_older in (
+        verdicts.Watching(at=now - 60, active={"hangs": now}),
+        verdicts.Watching(at=now, active={"hangs": now - 3600}),
+    ):
+        verdicts.keep_watch("mine", ended_or_older)
+        assert row(capsys)["state"] == "ready"
+
+
+def test_a_start_that_was_interrupted_ends_soon_and_a_second_ctrl_c_kills(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graces: list[float] = []
+    stop = FakeEngine.stop
+
+    def stopping(self: FakeEngine, server: Server) -> bool:
+        graces.append(server.stop_grace_s)
+        return stop(self, server)
+
+    monkeypatch.setattr(FakeEngine, "stop", stopping)
+    machine.fails["wait"] = KeyboardInterrupt()
+    machine.fails["stop"] = KeyboardInterrupt()
+    assert up() == 130
+    assert graces == [5.0, 0]
+    said = capsys.readouterr().err
+    assert "stopping mine (up to 5 s; Ctrl-C again kills it)" in said
+    assert "interrupted; mine is not running" in said
+    found = row(capsys)
+    assert (found["state"], found["why"], found["next"]) == (
+        "stopped", "its start was interrupted", "gemmaspec up mine",
+    )  # fmt: skip
+    assert run(["wait", "mine"]) == 6
+    assert "its start was interrupted" in capsys.readouterr().err
 
 
 def test_what_was_stopped_is_not_called_exited(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +190,7 @@ def test_a_start_that_failed_leads_to_its_log(machine: FakeMachine, capsys: pyte
     assert (found["state"], found["why"], found["next"]) == (
         "exited", "its start failed", "gemmaspec logs --previous mine",
     )  # fmt: skip
+    assert found["cause"] == "RuntimeError: the moon is full"
     assert run(["logs", "--previous", "mine"]) == 0
     assert capsys.readouterr().out == "RuntimeError: the moon is full\n"
     assert run(["wait", "mine"]) == 6

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.deploy.models import MAKER
+from gemmaspec.data import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime

@@ -99,7 +99,7 @@ def test_a_tiny_pair_of_an_earlier_version_is_made_again(
     for name in ("tiny-target", "tiny-draft"):
         (state_dir() / "tiny" / name / "config.json").write_text('{"text_config": {\n "vocab_size": 1024\n}}')
     assert up("--dry-run") == 0
-    assert "fetch:  target state:tiny/tiny-target" in capsys.readouterr().out
+    assert "make:   target state:tiny/tiny-target" in capsys.readouterr().out
 
 
 def test_up_joins_a_stack_that_runs_as_it_would_be_rendered(machine: FakeMachine) -> None:

@@ -33,6 +33,7 @@ import accuracy
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
 from gemmaspec.cli.help import PATCH_SECTIONS
+from gemmaspec.deploy.offer import FIRST
 from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.patch import Patch, Shelf, Upstream
@@ -269,9 +270,6 @@ def shipped_profiles() -> str:
     head = ("profile", "tokens/s", "with another model", "run here", "target", "draft", "source")
     return table(head, rows)
 
-
-FIRST: Final = "spark-31b-mtp"
-"""The recommended profile: the fastest published method for the 31B on a DGX Spark that a release of vLLM runs."""
 
 _TINY: Final = "real, on a CPU"
 _DUMMY: Final = "dummy weights, on an H200"

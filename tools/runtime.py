@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Final
 
-from gemmaspec.deploy.models import MAKER
+from gemmaspec.data import MAKER
 from gemmaspec.deploy.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from gemmaspec.deploy.doctor import Examined
     from gemmaspec.doctor.result import CheckResult
 
-_COLOURS: Final = {"ok": "32", "warning": "33", "failed": "31", "skipped": "2"}
+_COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
 
 OptionalProfile = Annotated[
     str | None,
@@ -95,15 +94,11 @@ def _show(found: Examined) -> None:
 def _table(rows: Sequence[CheckResult]) -> None:
     width = max(len(row.name) for row in rows)
     for row in rows:
-        output.told(f"{_state(row.state)}  {row.name:<{width}}  {row.message}")
+        state = output.coloured(f"{row.state:<7}", _COLOURS[row.state])
+        output.told(f"{state}  {row.name:<{width}}  {row.message}")
         if row.fix and row.state in ("failed", "warning"):
             output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
 
 
 def _as_json(row: CheckResult) -> dict[str, str | None]:
     return {"name": row.name, "state": row.state, "says": row.message, "do": row.fix}
-
-
-def _state(state: str) -> str:
-    text = f"{state:<7}"
-    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if output.wants_colour(sys.stdout) else text

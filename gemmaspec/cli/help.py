@@ -11,14 +11,16 @@ import typer
 import typer.core
 
 from gemmaspec.cli.renamed import with_new_names
+from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "wait", "logs", "k", "top", "watch", "compare", "export", "demo"),
+    "Run": ("restart", "switch", "wait", "logs", "connect", "k", "top", "watch", "compare", "export", "demo"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
     "Patches of vLLM": ("patch",),
+    "Help": ("explain",),
     "This machine": ("config", "gc"),
 }
 """The groups of commands in the help, the six that carry the product first; commands in no group come last."""
@@ -42,14 +44,16 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About("Start a server and wait until it answers", ("up spark-31b-e2b", "up tiny-cpu --set serve.port=8001")),
+    "up": About("Start a server and wait until it answers", ("up spark-31b-mtp", "up tiny-cpu --set serve.port=8001")),
     "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
     "restart": About(
         "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
     ),
+    "switch": About("Stop one profile and start another", ("switch spark-31b-mtp spark-26b-a4b-mtp",)),
     "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
     "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
+    "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
     "k": About("Change how many tokens are drafted, live", ("k tiny-cpu", "k tiny-cpu 2", "k tiny-cpu off")),
     "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
@@ -86,11 +90,15 @@ ABOUT: Final[Mapping[str, About]] = {
         "Write a Prometheus configuration", ("export prometheus spark-31b-mtp --out monitoring",)
     ),
     "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
+    "explain": About("Explain a code or a word", ("explain", "explain GS505", "explain exit 5")),
     "config": About("Print folders and variables in use", ("config", "config --json")),
     "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
     "profile list": About("List profiles and which of them run", ("profile list",)),
     "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
-    "profile new": About("Create a profile of your own", ("profile new mine --from spark-31b-e2b",)),
+    "profile new": About(
+        "Create a profile of your own",
+        ("profile new mine --from spark-31b-e2b", "profile new mine --from-compose compose.yaml"),
+    ),
     "profile lint": About(
         "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --release 0.33.0")
     ),
@@ -120,27 +128,42 @@ ABOUT: Final[Mapping[str, About]] = {
     "patch prove": About("Prove that patches fix their bugs", ("patch prove draft-text-only",)),
 }
 
-MEANT: Final[Mapping[str, str]] = {
-    "check": "profile lint", "clean": "gc", "env": "config", "health": "status", "info": "config",
-    "init": "profile new", "kill": "down", "lint": "profile lint",
-    "list": "status, or gemmaspec profile list", "log": "logs",
-    "ls": "status, or gemmaspec profile list", "monitor": "top", "new": "profile new", "patches": "patch list",
-    "profiles": "profile list", "prune": "gc", "ps": "status", "rm": "down", "run": "up", "serve": "up",
-    "show": "profile show", "start": "up", "stats": "top", "stop": "down", "undo": "rollback", "verify": "patch verify",
-}  # fmt: skip
-"""Names that people know from other tools → the command here."""
-
 
 class Command(typer.core.TyperCommand):
     """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words, old names of options included; an unknown option is answered by what it means."""
+        args = with_new_names(ctx.command_path.partition(" ")[2], args)
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter:
+            raise
+        except Exception as error:
+            if option := getattr(error, "option_name", None) if hasattr(error, "possibilities") else None:
+                error.possibilities = None  # type: ignore[attr-defined]
+                error.message += self._meant(option, given)  # type: ignore[attr-defined]
+            raise
+
+    def _meant(self, option: str, given: list[str]) -> str:
+        """Return what an unknown option may mean, as the end of a sentence."""
+        from gemmaspec.profile.model import Serve
+
+        after = given[given.index(option) + 1 :][:1] if option in given else []
+        value = after[0] if after and not after[0].startswith("-") else None
+        names = [name for one in self.params for name in one.opts if name.startswith("--")]
+        meant = option_meant(option, value, Serve.model_fields)
+        if meant and meant.startswith("--set") and "--set" not in names:
+            meant = None
+        near = nearest(option, names)
+        if near and near.strip("-") == option.strip("-").lower():
+            meant = None
+        return f"; write {meant}" if meant else f"; did you mean {near}?" if near else ""
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""
         return [self.options_metavar or "", *(_shown(one) for one in _arguments(self))]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, old names of options included."""
-        return super().parse_args(ctx, with_new_names(ctx.command_path.partition(" ")[2], args))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options."""
@@ -176,10 +199,10 @@ class CommandGroup(typer.core.TyperGroup):
         """Return the command. Raises an error that suggests the closest name for an unknown one."""
         if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
-            meant = None if ctx.parent else MEANT.get(args[0])
-            near = difflib.get_close_matches(args[0], list(self.commands), n=1)
-            guess = meant or (near[0] if near else None)
-            found = f"Did you mean {path} {guess}?" if guess else f"{path} --help lists the commands."
+            meant = None if ctx.parent else COMMANDS.get(args[0].lower())
+            near = difflib.get_close_matches(args[0].lower(), list(self.commands), n=1, cutoff=0.75)
+            guess = meant or (f"{path} {near[0]}" if near else None)
+            found = f"Did you mean {guess}?" if guess else f"{path} --help lists the commands."
             ctx.fail(f"No such command {args[0]!r}. {found}")
         return super().resolve_command(ctx, args)
 

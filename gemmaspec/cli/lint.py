@@ -127,19 +127,13 @@ def _heading(one: Linted) -> str:
 
 
 def _coloured(text: str, severity: str) -> str:
-    """Return the severity, in colour if the terminal supports it."""
-    import sys
-
-    if not output.wants_colour(sys.stdout):
-        return text
     colour = {"error": 31, "warning": 33}.get(severity, 36)
-    return text.replace(f" {severity} ", f" \x1b[{colour}m{severity}\x1b[0m ", 1)
+    return text.replace(f" {severity} ", f" {output.coloured(severity, colour)} ", 1)
 
 
 def _as_json(one: Linted) -> dict[str, Any]:
-    from gemmaspec.cli.text.finding import of_profile
     from gemmaspec.lint.rule import documentation
 
-    findings = [{**of_profile(finding), "documentation": documentation(finding)} for finding in one.findings]
+    findings = [{**finding.document(), "documentation": documentation(finding)} for finding in one.findings]
     own = {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid}
     return {**own, "findings": findings, "shapes": list(one.shapes)}

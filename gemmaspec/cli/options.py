@@ -36,10 +36,10 @@ def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tupl
     return tuple(found)
 
 
-def host_names(text: str | None) -> tuple[str, ...] | None:
-    """Return the names of --hosts in the order given; None without it. Raises UsageError for an empty name."""
+def host_names(text: str | None) -> tuple[str, ...]:
+    """Return the names of --hosts in the order given; none without it. Raises UsageError for an empty name."""
     if text is None:
-        return None
+        return ()
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
         raise UsageError(f"--hosts must be names of fleet.yaml, such as a,b; not {text!r}")

@@ -20,6 +20,9 @@ _CONTROLS: Final = re.compile("[\x7f-\x9f]")
 _COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
 """A line's first column, and the two blanks or more that end it."""
 
+_COMMAND: Final = re.compile(r"(.*\b(?:try|next|run): +|\s*ask +)(\S.*)")
+"""A line that ends in a command to copy."""
+
 
 def data(text: str) -> None:
     """Print the command's result on standard output, unwrapped."""
@@ -46,13 +49,20 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Return `text` with long lines broken at blanks, never inside a word or a path.
+    """Return `text` with long lines broken at blanks, never inside a word, a path or a command to copy.
 
     Continuation lines are indented to the line's second column if it has one (after two blanks), else by two more.
     """
-    if width is None:
-        return text
-    return "\n".join(_fitted(line, width) for line in text.split("\n"))
+    return "\n".join(_copied(line) or (_fitted(line, width) if width else line) for line in text.split("\n"))
+
+
+def _copied(line: str) -> str | None:
+    """Return a line with a command to copy: never wrapped, and its comment on a line of its own; None for others."""
+    found = _COMMAND.match(line)
+    if not found:
+        return None
+    command, _, comment = found[2].partition("    # ")
+    return f"{found[1]}{command}\n{' ' * len(found[1])}# {comment}" if comment else line
 
 
 def _fitted(line: str, width: int) -> str:
@@ -95,7 +105,7 @@ def failure(error: GemmaspecError, *, as_json: bool) -> int:
         kind = type(error).__name__
         with contextlib.suppress(GemmaspecError, BrokenPipeError):
             json_data({"ok": False, "error": {"kind": kind, "message": error.message, "hint": error.hint}})
-    progress(_red("error: ") + error.message)
+    progress(coloured("error: ", 31, sys.stderr) + error.message)
     if error.hint:
         progress(f"  try: {error.hint}")
     return error.exit_code
@@ -128,13 +138,9 @@ def _let_go(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _red(text: str) -> str:
-    return f"\x1b[31m{text}\x1b[0m" if colours() else text
-
-
-def colours() -> bool:
-    """Return whether stderr is a terminal that wants colours."""
-    return wants_colour(sys.stderr)
+def coloured(text: str, colour: int, stream: TextIO | None = None) -> str:
+    """Return text in one of ANSI's colours, for a terminal that wants them; by default of standard output."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if wants_colour(stream or sys.stdout) else text
 
 
 def wants_colour(stream: TextIO) -> bool:

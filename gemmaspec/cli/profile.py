@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import lint, options, output
+from gemmaspec.errors import UsageError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,15 +52,37 @@ def new(
         ),
     ],
     parent: Annotated[
-        str,
+        str | None,
         typer.Option("--from", metavar="PROFILE", help="Profile to extend.", autocompletion=options.complete_profile),
-    ],
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--from-command", metavar="TEXT", help="A command to take over: vllm serve … or docker run …"),
+    ] = None,
+    compose: Annotated[
+        Path | None, typer.Option("--from-compose", metavar="FILE", help="A Compose file to take over.")
+    ] = None,
 ) -> None:
-    """Create a profile that extends another one, in your own profile folder."""
-    from gemmaspec.deploy.newprofile import new_profile
+    """Create a profile in your own profile folder: one that extends another, or one from what you serve with today.
 
-    file = new_profile(name, parent=parent)
-    output.data(str(file))
+    Every flag that has no key in a profile is named, with what gemmaspec does instead.
+    """
+    from gemmaspec.deploy import newprofile
+
+    if sum(one is not None for one in (parent, command, compose)) != 1:
+        raise UsageError(
+            "give one of --from, --from-command and --from-compose",
+            hint=f"gemmaspec profile new {name} --from spark-31b-mtp",
+        )
+    if command is not None:
+        new = newprofile.new_from_command(name, command)
+    elif compose is not None:
+        new = newprofile.new_from_compose(name, compose)
+    else:
+        new = newprofile.new_profile(name, parent=str(parent))
+    output.data(str(new.file))
+    for one in new.left:
+        output.progress(f"not taken over: {one}")
     output.progress(f"next: edit it, then gemmaspec profile lint {name} and gemmaspec up {name}")
 
 

@@ -76,7 +76,7 @@ def render(
         typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="Namespace for --validate cluster.")
+        str | None, typer.Option("--namespace", metavar="NAME", help="For a cluster: namespace of the objects.")
     ] = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
@@ -103,6 +103,7 @@ def render(
         "storage": storage,
         "runtime_class": runtime_class,
         "secret": secret,
+        "namespace": namespace,
     }
     if to == _COMPOSE:
         _refuse_replicas(loaded)
@@ -111,13 +112,12 @@ def render(
                 **settings,
                 "replicas": _DEFAULTS.replicas if replicas is None else replicas,
                 "validate": validate,
-                "namespace": namespace,
             },
             profile,
         )
         made: Rendered = _stack(loaded, single_file=single_file, locked=locked)
         out = out or Path(loaded.profile.name)
-        follow = [f"next: docker compose -f {out}/compose.yaml up    # or: gemmaspec up {loaded.profile.name}"]
+        follow = [f"next: docker compose -f {out}/compose.yaml up"]
     else:
         if single_file:
             raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")

@@ -43,7 +43,7 @@ def rollback(
     """
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import rollback as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
     from gemmaspec.deploy.knowngood import known_goods
 
     if list_:

@@ -39,7 +39,8 @@ def status(
     patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import status as text
-    from gemmaspec.deploy.group_status import is_group, replicas_status, router_status, routers_status
+    from gemmaspec.deploy.group_status import replicas_status, router_status, routers_status
+    from gemmaspec.deploy.groups import is_group
     from gemmaspec.deploy.status import status as use_case
 
     if kubernetes:

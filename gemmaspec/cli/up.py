@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(
-    profile: options.Profile,
+    profile: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROFILE]",
+            help="Name of a profile, or path of a profile file. [default: offers one that fits this machine]",
+            autocompletion=options.complete_profile,
+            show_default=False,
+        ),
+    ] = None,
     engine: options.Engine = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
@@ -53,10 +62,12 @@ def up(
         bool,
         typer.Option("--detach", "-d", help="Return once it is started; use gemmaspec wait to wait until it is ready."),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the offered profile without a question.")] = False,
     json: options.Json = False,
 ) -> None:
     """Start a profile and wait until it has drafted, verified and answered.
 
+    Without a name it looks at the GPU and the memory, offers the profile to take, and asks once.
     A server that runs under its name keeps running until everything that the new start needs is in place. The replicas
     of a profile are changed one at a time, each taken out of the router first; the first failure ends it. It
     starts servers with Docker or as processes, never in a cluster: gemmaspec render --to kubernetes writes what kubectl
@@ -66,6 +77,7 @@ def up(
     from gemmaspec.deploy.decide import UpRequest
     from gemmaspec.deploy.observe import has_replicas
 
+    profile = profile or _offered(yes=yes, dry_run=dry_run)
     request = UpRequest(
         profile=profile,
         overrides=options.overrides_of(set_, no_speed_patches=no_speed_patches),
@@ -100,6 +112,22 @@ def up(
     stack.running(running, as_json=json)
 
 
+def _offered(*, yes: bool, dry_run: bool) -> str:
+    """Return the profile that is offered for this machine, if it is taken."""
+    from gemmaspec.deploy.offer import offer
+
+    offered = offer()
+    for line in offered.lines:
+        output.progress(line)
+    if yes or dry_run:
+        return offered.profile
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is there to ask", hint=f"gemmaspec up {offered.profile}")
+    if not typer.confirm(f"Start {offered.profile}? (--dry-run shows what that does)", default=True, err=True):
+        raise UsageError("nothing was started", hint="gemmaspec profile list")
+    return offered.profile
+
+
 def restart(
     name: options.Stack,
     set_: options.Set = None,
@@ -114,7 +142,7 @@ def restart(
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import replicas
     from gemmaspec.deploy import up as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
 
     if is_group(name):
         with told_of_replicas(name), stack.start_progress() as progress:

@@ -23,7 +23,7 @@ def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Jso
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy import replicas, stacks
     from gemmaspec.deploy import wait as use_case
-    from gemmaspec.deploy.group_status import is_group
+    from gemmaspec.deploy.groups import is_group
     from gemmaspec.deploy.verdicts import last_verdicts
 
     if is_group(name):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ def watch(
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     found = use_case.watched(names or (), window_s=window, hang_s=hang)
-    output.progress(
-        f"Watching {', '.join(one.started.server.name for one in found) or 'nothing'}. Press Ctrl-C to stop."
-    )
-    while found:
+    if not found:
+        raise UsageError("no profile was started on this machine", hint="gemmaspec up")
+    output.progress(f"Watching {', '.join(one.started.server.name for one in found)}. Press Ctrl-C to stop.")
+    while True:
         began = time.monotonic()
         drawn = use_case.power()
         for one in found:

@@ -56,5 +56,5 @@ def build_manifests(loaded: Loaded, settings: Settings) -> Manifests:
     found = {name: make(server) for name, make in _OBJECTS.items()}
     head = f"Rendered by gemmaspec {__version__} from the profile {server.profile.name}: {server.profile.summary}"
     files = {name: yaml_text([one], head=head) for name, one in found.items()}
-    files[KUSTOMIZATION] = yaml_text([objects.kustomization(found)], head=head)
+    files[KUSTOMIZATION] = yaml_text([objects.kustomization(found, settings.namespace)], head=head)
     return Manifests(server=server, objects=found, files=files)

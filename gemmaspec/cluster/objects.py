@@ -135,6 +135,8 @@ def metadata(server: PodServer, *, name: str | None = None) -> Object:
     return {"name": name or server.name, "labels": dict(labels(server.profile.name))}
 
 
-def kustomization(files: Mapping[str, Object]) -> Object:
-    """Return the kustomization of these files; it changes nothing, and is what a patch of one's own begins with."""
-    return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": list(files)}
+def kustomization(files: Mapping[str, Object], namespace: str | None) -> Object:
+    """Return the kustomization of these files; it sets their namespace, and a patch of one's own begins with it."""
+    where = {"namespace": namespace} if namespace else {}
+    head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return {**head, **where, "resources": list(files)}

@@ -26,6 +26,8 @@ class Settings:
     """RuntimeClass of pods with a GPU; None where the nodes' default runtime knows GPUs."""
     secret: str | None = None
     """The Secret that holds the variables of `pass_env`; named as the other objects when not given."""
+    namespace: str | None = None
+    """The namespace of all objects; None for the one of kubectl's context."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for what Kubernetes would refuse."""
@@ -33,8 +35,11 @@ class Settings:
             raise UsageError(f"--replicas must be a number from 1 to {MOST_REPLICAS}, not {self.replicas}")
         if not _STORAGE.fullmatch(self.storage):
             raise UsageError(f"--storage must be a size such as 100Gi or 1Ti, not {self.storage!r}")
-        for option, name in (("--runtime-class", self.runtime_class), ("--secret", self.secret)):
+        for option, name in self._names():
             if name is not None and not (len(name) <= LIMIT and _NAME.fullmatch(name)):
                 raise UsageError(
                     f"{option} must be a name of at most {LIMIT} lowercase letters, digits and hyphens, not {name!r}"
                 )
+
+    def _names(self) -> tuple[tuple[str, str | None], ...]:
+        return ("--runtime-class", self.runtime_class), ("--secret", self.secret), ("--namespace", self.namespace)

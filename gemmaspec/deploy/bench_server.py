@@ -166,8 +166,11 @@ class Servers:
         """Stop what this run has started."""
         self._arm = self._server = None
         if self._started:
+            name = self._loaded.profile.name
             with contextlib.suppress(GemmaspecError):
-                down(self._loaded.profile.name)
+                if stacks.look(stacks.find(name)).status == "running":
+                    self._progress.note(f"stopping {name}")
+                down(name)
             if self._before:
                 stacks.save(dataclasses.replace(self._before, outcome="stopped"))
             self._started = False
@@ -211,7 +214,7 @@ class Servers:
             overrides=(*self._overrides, *arm.overrides),
             no_spec=arm.no_spec,
             engine=self._engine,
-            hosts=self._before.options.hosts or None if self._before else None,
+            hosts=self._before.options.hosts if self._before else (),
             timeout_s=self._timeout_s,
             to_measure=True,
             any_text=self._any_text,

@@ -32,17 +32,9 @@ LIVE = ("running", "restarting")
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpRequest:
+class UpRequest(Options):
     """The request of `up` or `restart`."""
 
-    profile: str
-    overrides: Sequence[str] = ()
-    no_spec: bool = False
-    engine: EngineName | None = None
-    locked: bool = False
-    """Whether only what the profile's lock pins may run."""
-    replica: int | None = None
-    """Which replica of the profile is meant, counted from 1; None for a profile's only server."""
     timeout_s: float = 1800.0
     afresh: bool = False
     """Restart it even if it already runs unchanged."""
@@ -52,14 +44,12 @@ class UpRequest:
     """Whether it is started only to be timed: such a stack is not kept as known good."""
     any_text: bool = False
     """Whether an unreadable first answer is accepted, as dummy weights give it."""
-    hosts: tuple[str, ...] | None = None
-    """The machines of a server that spans several, by rank; None for all of fleet.yaml."""
 
     @property
     def wants(self) -> str:
         """The request as text: two requests with the same text can share one start."""
         flags = (self.no_spec, self.engine, self.locked, self.replica, self.to_measure, self.any_text, self.hosts)
-        return repr((self.profile, tuple(self.overrides), *flags))
+        return repr((self.profile, self.overrides, *flags))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,14 +217,11 @@ def decide(request: UpRequest, observed: Observed) -> Start:
 
 def _as_started(request: UpRequest, observed: Observed) -> Started:
     """Return the record of a start with these options."""
-    return Started(
+    return Started.of(
+        request,
         engine=observed.engine,
         server=observed.server,
         profile=observed.profile,
-        overrides=tuple(request.overrides),
-        no_spec=request.no_spec,
-        locked=request.locked,
-        replica=request.replica,
         hub_cache=observed.hub_cache,
         since=observed.now,
         before=_options_before(observed.before),

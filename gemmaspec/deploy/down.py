@@ -28,7 +28,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
         was_running = engine.stop(started.server)
         if was_running and ended:
             note(f"the server of {name} was not running, but its watch was")
-        if not damaged and started.outcome != "failed":
+        if not damaged and not started.was_undone:
             with contextlib.suppress(GemmaspecError):  # it is stopped, whether that can be written down or not
                 stacks.save(dataclasses.replace(started, outcome="stopped"))
         claims.settle(name, None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gemmaspec import data
 from gemmaspec.deploy import lock
+from gemmaspec.deploy.ahead import Ahead, ahead
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.observe import load_request, observe
 from gemmaspec.engine.server import EngineName
@@ -26,8 +27,8 @@ class DryRun:
     """It already runs unchanged, so only the probe would be sent."""
     stops: str | None
     """What runs now and would be stopped first."""
-    fetches: tuple[str, ...]
-    """Image, runtime and models that are not on this machine."""
+    ahead: Ahead | None
+    """Image, runtime and models that are not on this machine, and how long it takes; None if it runs already."""
     files: tuple[str, ...]
     command: str
     environment: tuple[str, ...]
@@ -44,7 +45,7 @@ class DryRun:
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
-    """Return what `up` would do. Changes nothing, and asks only the engine.
+    """Return what `up` would do. Changes nothing; asks the engine, and for the sizes of what is missing.
 
     Raises DifferencesFound where `up` would refuse what its lock does not pin.
     """
@@ -58,7 +59,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         why=start.why,
         joins=start.joins,
         stops=_stops(start),
-        fetches=tuple(_fetches(start)),
+        ahead=None if start.joins else ahead(start),
         files=tuple(str(start.server.folder / name) for name in sorted(start.files)),
         command=shlex.join(start.command),
         environment=start.environment,
@@ -75,10 +76,3 @@ def _stops(start: Start) -> str | None:
         return None
     before = start.replaces.started
     return f"{before.server.name} ({before.engine}, port {before.server.port})"
-
-
-def _fetches(start: Start) -> Sequence[str]:
-    image = [f"image {start.image}"] if start.image else []
-    runtime = [f"runtime {start.runtime.key}"] if start.runtime else []
-    models = [f"{one.role} {one.model}" for one in (*start.fetch, *start.make)]
-    return [*image, *runtime, *models]

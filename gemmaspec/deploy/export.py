@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from gemmaspec.deploy import stacks
-from gemmaspec.deploy.group_status import each_of
+from gemmaspec.deploy.groups import each_of
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules

@@ -17,16 +17,16 @@ from gemmaspec.stack.nodes import Rank
 from gemmaspec.strict_yaml import read_text
 
 
-def hosts_of(loaded: Loaded, names: Sequence[str] | None) -> tuple[Host, ...]:
+def hosts_of(loaded: Loaded, names: Sequence[str]) -> tuple[Host, ...]:
     """Return the hosts of a profile's server by rank; none for a profile of one machine.
 
-    `names` are those of --hosts; None stands for the whole fleet. Raise UsageError if the profile does not span
+    `names` are those of --hosts; none stand for the whole fleet. Raise UsageError if the profile does not span
     machines or the hosts do not fit it, ProfileError for an invalid fleet.yaml.
     """
     profile = loaded.profile
     if profile.nodes > 1:
-        return choose(load_fleet(loaded.file.parent), names, needed=profile.nodes, profile=loaded.typed)
-    if names is not None:
+        return choose(load_fleet(loaded.file.parent), names or None, needed=profile.nodes, profile=loaded.typed)
+    if names:
         raise UsageError(
             f"--hosts is for a server on several machines, and {profile.name} runs on one (nodes: 1)",
             hint=f"gemmaspec up {loaded.typed} --set nodes={max(2, len(names))} --hosts {','.join(names)}",

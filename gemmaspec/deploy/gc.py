@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gemmaspec import records
 from gemmaspec.deploy import knowngood, stacks
 from gemmaspec.deploy.fleet import load_fleet, nodes_of
 from gemmaspec.deploy.prepare import runtime_spec
@@ -92,7 +93,7 @@ def _runtimes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
 
 def _runtimes_in_use() -> Iterator[Path]:
     for record in _records():
-        started = stacks.read_record(record)
+        started = records.read(stacks.Started, record)
         if started and started.server.python:
             yield from started.server.python.parents
     for file in profile_names(profile_folders()).values():
@@ -160,7 +161,7 @@ def _known_nodes(note: Callable[[str], None]) -> list[Node]:
             note(f"{error.message}; the volumes of its hosts were not checked")
     for record in _records():
         with contextlib.suppress(UnreadableFile):
-            started = stacks.read_record(record)
+            started = records.read(stacks.Started, record)
             found = {**{node.docker: node for node in (started.server.nodes if started else ())}, **found}
     return list(found.values())
 

@@ -43,14 +43,6 @@ class RouterStatus:
 GETS = "gets requests"
 
 
-def is_group(name: str) -> bool:
-    """Return whether replicas of a profile were started here, and nothing else runs under its name."""
-    if groups.read(name) is None:
-        return False
-    alone = stacks.read_stack(name)
-    return not (alone and stacks.look(alone).status in ("running", "restarting", "unknown"))
-
-
 def router_status(name: str) -> RouterStatus:
     """Return the status of the router of a profile. Raises UsageError if it has no replicas here."""
     group = groups.find(name)
@@ -78,11 +70,6 @@ def router_status(name: str) -> RouterStatus:
     return RouterStatus(
         group=group, state=state, word=word, why=why, routed=routed, busy=busy, strangers=strangers, audit=lines
     )
-
-
-def each_of(names: Sequence[str]) -> list[str]:
-    """Return the stacks that these names mean: a profile with replicas means all of them."""
-    return [one for name in names for one in (stacks.replicas_of(name) if is_group(name) else [name])]
 
 
 def replicas_status(name: str) -> list[Status]:

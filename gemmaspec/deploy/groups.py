@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
-import json
 import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from gemmaspec import records
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.stacks import Options, stack_folder
 from gemmaspec.engine.router import Router
 from gemmaspec.engine.routing import Place
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.files import read_regular, state_dir
 from gemmaspec.profile.find import is_path, profile_folders, profile_names
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.replica import replica_name
@@ -69,14 +68,7 @@ def place_of(server: Server, index: int) -> Place:
 
 def read(name: str) -> Group | None:
     """Return the record of a profile's replicas, if any. Raises UnreadableFile if it is damaged."""
-    file = stack_folder(name) / GROUP
-    text = read_regular(file)
-    if text is None:
-        return None
-    try:
-        return _group(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UnreadableFile(file, "it is damaged", hint=f"gemmaspec down {name}-1    # and so on") from None
+    return records.read(Group, stack_folder(name) / GROUP, hint=f"gemmaspec down {name}-1    # and so on")
 
 
 def find(name: str) -> Group:
@@ -118,10 +110,22 @@ def names() -> Sequence[str]:
     return sorted(file.parent.name for file in (state_dir() / "stacks").glob(f"*/{GROUP}"))
 
 
+def is_group(name: str) -> bool:
+    """Return whether replicas of a profile were started here, and nothing else runs under its name."""
+    if read(name) is None:
+        return False
+    alone = stacks.read_stack(name)
+    return not (alone and stacks.look(alone).status in ("running", "restarting", "unknown"))
+
+
+def each_of(names: Sequence[str]) -> list[str]:
+    """Return the stacks that these names mean: a profile with replicas means all of them."""
+    return [one for name in names for one in (stacks.replicas_of(name) if is_group(name) else [name])]
+
+
 def save(group: Group) -> None:
     """Save the record."""
-    record = {"schema": 1, **dataclasses.asdict(group)}
-    write_whole(stack_folder(group.name) / GROUP, json.dumps(record, indent=1, default=str) + "\n")
+    records.write(stack_folder(group.name) / GROUP, group)
 
 
 def lives(group: Group) -> bool:
@@ -168,23 +172,3 @@ def _who() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def _group(content: Mapping[str, Any]) -> Group:
-    router = {**content["router"], "folder": Path(content["router"]["folder"])}
-    before = content.get("options_before")
-    return Group(
-        name=str(content["name"]),
-        options=_options(content["options"]),
-        replicas=tuple(int(one) for one in content["replicas"]),
-        router=Router(**router),
-        drain_s=float(content["drain_s"]),
-        stopped=bool(content["stopped"]),
-        complete=bool(content["complete"]),
-        before={str(name): None if key is None else str(key) for name, key in content["before"].items()},
-        options_before=_options(before) if before else None,
-    )
-
-
-def _options(content: Mapping[str, Any]) -> Options:
-    return Options(**{**content, "overrides": tuple(map(str, content["overrides"]))})

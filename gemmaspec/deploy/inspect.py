@@ -13,6 +13,7 @@ from gemmaspec.inspect.examine import examine
 from gemmaspec.inspect.pair import KnownPair, Pairing, pair
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words
+from gemmaspec.profile.fields import hub_id
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Profile
@@ -70,6 +71,9 @@ def inspect(request: InspectRequest) -> Inspection:
 
     Raises EnvironmentMissing, CheckpointError, and UsageError for a name that is neither a model nor a profile.
     """
+    for one in filter(None, (request.target, request.draft)):
+        if name := hub_id(one):
+            raise UsageError(f"{one} is an address, and models are named owner/name", hint=f"gemmaspec inspect {name}")
     wanted = _wanted(request)
     target = _opened(wanted.target, wanted, request)
     if wanted.draft is None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gemmaspec import records
 from gemmaspec.deploy import lock, stacks
 from gemmaspec.deploy.prepare import prepare
 from gemmaspec.deploy.resolve import cached, resolve
-from gemmaspec.deploy.stacks import RECORD, Started, record_text
+from gemmaspec.deploy.stacks import RECORD, Started
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
@@ -100,7 +101,7 @@ def names() -> Sequence[str]:
 
 def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
     """Save it and return its key; an identical stack only becomes the newest."""
-    record = record_text(started)
+    record = records.text_of(started)
     key = _key(record, files)
     before = next((good for good in known_goods(started.server.name) if good.key == key), None)
     if before:
@@ -155,7 +156,7 @@ def _tidy(name: str) -> None:
 def _read(folder: Path) -> KnownGood | None:
     """Return a known good stack; None if one of its files has changed."""
     with contextlib.suppress(GemmaspecError):
-        started = stacks.read_record(folder / RECORD)
+        started = records.read(Started, folder / RECORD)
         text = read_file(folder / FACTS)[: MAX_CHARACTERS + 1]
         facts = parse_lock(text, file=str(folder / FACTS))
         if started and started.server.name == facts.profile:

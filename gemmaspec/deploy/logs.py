@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.deploy import stacks
-from gemmaspec.deploy.group_status import is_group
+from gemmaspec.deploy.groups import is_group
 from gemmaspec.deploy.stacks import FAILED_LOG
 from gemmaspec.engine.lines import host_line
 from gemmaspec.engine.merged import merged

@@ -16,7 +16,6 @@ from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
 
-MAKER = Path(__file__).parent.parent / "tiny" / "make.py"
 TINY = "state:tiny/"
 _OUTDATED: Final = re.compile(rb'"vocab_size": 1024\b')
 _CONFIG_LIMIT: Final = 2**20

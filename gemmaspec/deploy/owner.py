@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from gemmaspec import records
 from gemmaspec.engine.proc import boot_id, start_ticks
 from gemmaspec.errors import GemmaspecError, TimedOut, UsageError
-from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable, write_whole
+from gemmaspec.files import state_dir, unwritable
 
 if TYPE_CHECKING:
     import filelock
@@ -48,7 +48,6 @@ class Holder:
     """What it is doing; a phase of the start once the server has been started."""
     phase_since: float = 0.0
     """Seconds since 1970."""
-    schema: int = 1
 
     def __str__(self) -> str:
         seconds = f"{max(0.0, time.time() - self.since):.0f} s"
@@ -74,7 +73,7 @@ class Owner:
 
     def _tell(self, holder: Holder) -> None:
         self._holder = holder
-        write_whole(_file(holder.stack), json.dumps(asdict(holder), indent=1) + "\n", mode=0o600)
+        records.write(_file(holder.stack), holder, mode=0o600)
 
 
 def holder(name: str) -> Holder | None:
@@ -82,11 +81,8 @@ def holder(name: str) -> Holder | None:
 
     Stale files of killed commands and damaged files do not count.
     """
-    try:
-        found = Holder(**json.loads(read_regular(_file(name), limit=64 * 1024) or b"{}"))
-        alive = found.boot_id == boot_id() and start_ticks(found.pid) == found.start_ticks
-    except (UnreadableFile, ValueError, TypeError, RecursionError):
-        return None
+    found = records.kept(Holder, _file(name), limit=64 * 1024)
+    alive = found and found.boot_id == boot_id() and start_ticks(found.pid) == found.start_ticks
     return found if alive else None
 
 

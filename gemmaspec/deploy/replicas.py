@@ -86,8 +86,7 @@ def plan(request: UpRequest, note: Callable[[str], None]) -> Planned:
 def restart(name: str, progress: StartProgress, *, timeout_s: float, overrides: Sequence[str] = ()) -> Rolled:
     """Render the profile again and restart every replica, one at a time, with the options of its last `up`."""
     options = groups.find(name).options
-    request = _request(options, timeout_s=timeout_s)
-    request = dataclasses.replace(request, overrides=(*request.overrides, *overrides), afresh=True)
+    request = UpRequest.of(options, overrides=(*options.overrides, *overrides), timeout_s=timeout_s, afresh=True)
     return up(request, progress, command="restart")
 
 
@@ -180,17 +179,6 @@ def _completed(rolling: Rolling) -> Rolled:
 
 def _load(request: UpRequest) -> Loaded:
     return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-
-
-def _request(options: Options, *, timeout_s: float) -> UpRequest:
-    return UpRequest(
-        profile=options.profile,
-        overrides=options.overrides,
-        no_spec=options.no_spec,
-        engine=options.engine,
-        locked=options.locked,
-        timeout_s=timeout_s,
-    )
 
 
 def _of_replica(request: UpRequest, index: int) -> UpRequest:
@@ -292,16 +280,10 @@ def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: s
         first_port=profile.serve.port + 1,
         program=program,
     )
-    options = Options(
-        profile=str(loaded.file) if is_path(request.profile) else request.profile,
-        engine=engine,
-        overrides=tuple(request.overrides),
-        no_spec=request.no_spec,
-        locked=request.locked,
-    )
+    typed = str(loaded.file) if is_path(request.profile) else request.profile
     return Group(
         name=profile.name,
-        options=options,
+        options=Options.of(request, profile=typed, engine=engine),
         replicas=tuple(range(1, profile.replicas + 1)),
         router=router,
         drain_s=float(wanted.drain_seconds),

@@ -244,6 +244,6 @@ class _Named:
             self._said.add(text)
             self._told.note(f"{self._name}: {text}")
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
         self._told.owner.tell(f"{self._name}: {phase}")
-        self._told.progress.phase(phase, elapsed)
+        self._told.progress.phase(phase, elapsed, left)

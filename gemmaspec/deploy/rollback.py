@@ -96,7 +96,7 @@ def current(name: str) -> str | None:
     """Return the key of the last started stack, if it became ready."""
     with contextlib.suppress(GemmaspecError):
         started = stacks.find(name)
-        return started.known_good if started.outcome != "failed" else None
+        return None if started.was_undone else started.known_good
     return None
 
 

@@ -7,16 +7,17 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gemmaspec import records
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.lockfile import lock_file
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, StartFailed
-from gemmaspec.files import UnreadableFile, read_regular, write_whole
+from gemmaspec.files import UnreadableFile, read_regular
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.runs import settings_digest
 from gemmaspec.ready.failures import find_cause
@@ -96,18 +97,13 @@ def why_without(started: Started) -> str:
 
 def kept_for(name: str) -> Fallback | None:
     """Return what is kept of a stack, whatever its profile says by now."""
-    with contextlib.suppress(UnreadableFile, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        found = json.loads(read_regular(file_of(name)) or b"null")
-        if found is not None:
-            names = tuple(map(str, found["patches"]))
-            return Fallback(of=str(found["of"]), patches=names, why=str(found["why"]), at=float(found["at"]))
-    return None
+    return records.kept(Fallback, file_of(name))
 
 
 def remember(loaded: Loaded, patches: Sequence[str], why: str) -> None:
     """Keep that a stack runs without its patches for speed. Raises EnvironmentMissing when it cannot be written."""
     kept = Fallback(of=digest_of(loaded), patches=tuple(patches), why=why, at=stacks.now())
-    write_whole(file_of(loaded.profile.name), json.dumps({"schema": 1, **asdict(kept)}, indent=1) + "\n")
+    records.write(file_of(loaded.profile.name), kept)
 
 
 def forget(name: str) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Self
 
-from gemmaspec.engine.server import Engine, EngineName, Node, Server, State
+from gemmaspec import records
+from gemmaspec.engine.server import Engine, EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.files import UnreadableFile, state_dir
 from gemmaspec.profile.engines import engine_of_files
 from gemmaspec.profile.find import profile_folders, profile_names
 
@@ -22,8 +22,8 @@ RECORD: Final = "record.json"
 FAILED_LOG: Final = "failed.log"
 """The log of a start that failed, in the stack's folder."""
 
-Outcome = Literal["starting", "ready", "failed", "stopped"]
-"""The outcome of the last start, as its command recorded it."""
+Outcome = Literal["starting", "ready", "failed", "interrupted", "stopped"]
+"""The outcome of the last start, as its command recorded it; interrupted: by Ctrl-C, SIGTERM or `down`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +32,30 @@ class Options:
 
     profile: str
     """The profile as given: a name, or the absolute path of a file."""
-    engine: EngineName
+    engine: EngineName | None = None
+    """None to choose one."""
     overrides: tuple[str, ...] = ()
     no_spec: bool = False
     locked: bool = False
-    """Whether it was rendered from its lock."""
+    """Whether only what the profile's lock pins may run."""
     hosts: tuple[str, ...] = ()
-    """The machines of a server that spans several, by rank."""
+    """The machines of a server that spans several, by rank; empty for all of fleet.yaml."""
     replica: int | None = None
     """Which replica of the profile it is, counted from 1; None for a profile's only server."""
 
+    @classmethod
+    def of(cls, other: Options, **more: Any) -> Self:
+        """Return the options of `other`, with what else this kind of record holds."""
+        own = {field.name: getattr(other, field.name) for field in dataclasses.fields(Options)}
+        return cls(**{**own, **more})
+
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class Started(Options):
     """The record of one start: enough to find the server and to start it again in the same way."""
 
     engine: EngineName
     server: Server
-    profile: str
-    overrides: tuple[str, ...] = ()
-    no_spec: bool = False
-    locked: bool = False
-    replica: int | None = None
-    """Which replica of the profile it is, counted from 1."""
     hub_cache: str | None = None
     """The server's Hugging Face cache; None if it is not visible from this machine."""
     known_good: str | None = None
@@ -68,20 +69,17 @@ class Started:
     @property
     def options(self) -> Options:
         """The options of this very start."""
-        return Options(
-            profile=self.profile,
-            engine=self.engine,
-            overrides=self.overrides,
-            no_spec=self.no_spec,
-            locked=self.locked,
-            hosts=tuple(node.host for node in self.server.nodes),
-            replica=self.replica,
-        )
+        return Options.of(self, hosts=tuple(node.host for node in self.server.nodes))
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether its start failed or was interrupted, and was stopped."""
+        return self.outcome in ("failed", "interrupted")
 
     @property
     def last_good_options(self) -> Options:
-        """The options for the next restart; after a failed start, those of the start before it."""
-        return self.before if self.outcome == "failed" and self.before else self.options
+        """The options for the next restart; after a start that was undone, those of the start before it."""
+        return self.before if self.was_undone and self.before else self.options
 
 
 def stack_folder(name: str) -> Path:
@@ -91,19 +89,12 @@ def stack_folder(name: str) -> Path:
 
 def save(started: Started) -> None:
     """Save the record of a stack in its folder."""
-    write_whole(stack_folder(started.server.name) / RECORD, record_text(started))
+    records.write(stack_folder(started.server.name) / RECORD, started)
 
 
 def now() -> float:
     """Return the current time for a record's `since`."""
     return round(time.time(), 3)
-
-
-def record_text(started: Started) -> str:
-    """Return a record as JSON."""
-    server = dataclasses.asdict(started.server) | {"command": list(started.server.command)}
-    record = {"schema": 1, **dataclasses.asdict(started), "server": server}
-    return json.dumps(record, indent=2, default=str) + "\n"
 
 
 def find(name: str) -> Started:
@@ -128,7 +119,7 @@ def read_stack(name: str) -> Started | None:
     Raises UnreadableFile if it is damaged, or missing although a process was started.
     """
     record = stack_folder(name) / RECORD
-    started = read_record(record)
+    started = records.read(Started, record)
     if started is None and _has_process(name):
         raise UnreadableFile(record, "missing, although a server was started")
     return started
@@ -156,9 +147,8 @@ def started_stacks() -> Sequence[Started]:
     """Return all readable records, by name."""
     found = []
     for name in names_of_stacks():
-        with contextlib.suppress(UnreadableFile):
-            if started := read_record(stack_folder(name) / RECORD):
-                found.append(started)
+        if started := records.kept(Started, stack_folder(name) / RECORD):
+            found.append(started)
     return found
 
 
@@ -179,7 +169,7 @@ def look(started: Started, engine: Engine | None = None) -> State:
     try:
         return (engine or engine_of(started)).state(started.server)
     except GemmaspecError as error:
-        if started.outcome in ("stopped", "failed") and not started.server.nodes:
+        if (started.was_undone or started.outcome == "stopped") and not started.server.nodes:
             return State(status="absent", detail=f"{started.outcome} by gemmaspec; {error.message}")
         return State(status="unknown", detail=error.message, hint=error.hint)
 
@@ -203,47 +193,3 @@ def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
         raise EnvironmentMissing(f"{error.message}; whether its server runs: {state.detail}", hint=state.hint)
     if error.path.is_dir() and not error.path.is_symlink():
         raise UnreadableFile(error.path, error.why, hint=f"rm -r {error.path}")
-
-
-def read_record(record: Path) -> Started | None:
-    """Return the record in a file; None if the file is missing. Raises UnreadableFile if it is damaged."""
-    text = read_regular(record)
-    if text is None:
-        return None
-    try:
-        return _started(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UnreadableFile(record, "damaged") from None
-
-
-def _nodes(server: Mapping[str, Any]) -> tuple[Node, ...]:
-    return tuple(Node(host=str(one["host"]), docker=str(one["docker"])) for one in server.get("nodes", ()))
-
-
-def _started(content: Mapping[str, Any]) -> Started:
-    server, before = content["server"], content.get("before")
-    paths = {key: Path(server[key]) for key in ("folder", "python") if server.get(key)}
-    if content["engine"] not in get_args(EngineName) or not isinstance(server["name"], str):
-        raise ValueError("unknown engine")
-    outcome = content.get("outcome", "ready")
-    if outcome not in get_args(Outcome):
-        raise ValueError("unknown outcome")
-    return Started(
-        engine=content["engine"],
-        server=Server(**{**server, **paths, "command": tuple(server["command"]), "nodes": _nodes(server)}),
-        profile=str(content["profile"]),
-        overrides=tuple(map(str, content["overrides"])),
-        no_spec=bool(content["no_spec"]),
-        locked=bool(content.get("locked", False)),
-        replica=int(content["replica"]) if content.get("replica") is not None else None,
-        hub_cache=content.get("hub_cache"),
-        known_good=content.get("known_good"),
-        outcome=outcome,
-        since=float(content["since"]) if content.get("since") is not None else None,
-        before=_options(before) if before else None,
-    )
-
-
-def _options(content: Mapping[str, Any]) -> Options:
-    lists = {key: tuple(map(str, content.get(key, ()))) for key in ("overrides", "hosts")}
-    return Options(**{**content, **lists})

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
+from gemmaspec.deploy.ahead import earlier_start, remember
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.logs import keep_log
@@ -28,6 +29,9 @@ from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
 from gemmaspec.stack import folder as stack_files
 
+_START_GRACE_S: Final = 5.0
+"""A start has no requests to end; vLLM's own processes end within 2 s of being asked."""
+
 
 class StartProgress(Protocol):
     """Receives the progress of a start."""
@@ -35,8 +39,8 @@ class StartProgress(Protocol):
     def note(self, text: str) -> None:
         """Report one sentence."""
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
-        """Report that the start entered a phase, `elapsed` seconds after it began."""
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        """Report that the start entered a phase, `elapsed` seconds after it began, and how many are left if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +76,10 @@ class Told:
         """Record a step of the command itself."""
         self.owner.tell(what)
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
         """Pass on and record a phase of the server."""
         self.owner.tell(str(phase))
-        self.progress.phase(phase, elapsed)
+        self.progress.phase(phase, elapsed, left)
 
 
 def carry_out(
@@ -111,7 +115,7 @@ def carry_out(
 def _again(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Start the same server in another way, after the first has failed."""
     keep_log(engine, start.server)
-    engine.stop(start.server)
+    engine.stop(dataclasses.replace(start.server, stop_grace_s=_START_GRACE_S))
     write(start, told)
     launch(start, engine, told)
     return wait(start, engine, told, timeout_s=timeout_s)
@@ -218,14 +222,16 @@ def launch(start: Start, engine: Engine, told: Told) -> None:
 
 def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Wait until the server has answered, and record that it did."""
+    before = earlier_start(start.server.name, start.engine)
     ready = wait_ready(
         engine,
         live_k.expected(start.started, engine) if start.joins else start.server,
         timeout_s=timeout_s,
-        on_phase=told.phase,
+        on_phase=lambda phase, elapsed: told.phase(phase, elapsed, before.left(phase) if before else None),
         restarts=None if start.joins else 0,
         checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
     )
+    remember(start, seconds=ready.seconds, phases=ready.phases)
     started = _record(start.started, "ready")
     return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
 
@@ -292,30 +298,44 @@ def undone_on_failure(
         _record_failure(start)
         raise _with_outlook(start, refused.error, told, go_back=go_back) from None
     except GemmaspecError as error:
-        log, left = _end(start, engine)
+        log, left = _end(start, engine, "failed")
         if left:
             error.message, error.hint = f"{error.message}\n{left.message}", left.hint
         error.hint = error.hint or (f"less {log}    # the whole log" if log else None)
         raise _with_outlook(start, error, told, go_back=go_back) from None
-    except BaseException:
-        _end(start, engine)
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if interrupted:
+            told.doing("stopping")
+            told.note(f"stopping {start.server.name} (up to {_grace(start):.0f} s; Ctrl-C again kills it)")
+        _end(start, engine, "interrupted" if interrupted else "failed")
         raise
 
 
-def _end(start: Start, engine: Engine) -> tuple[Path | None, GemmaspecError | None]:
-    """Stop a failed start, and return where its log was kept and why it may not be stopped on every machine."""
+def _end(start: Start, engine: Engine, outcome: Outcome) -> tuple[Path | None, GemmaspecError | None]:
+    """Stop a start that is undone; return where its log was kept and why it may not be stopped on every machine.
+
+    Ctrl-C in the meantime kills it.
+    """
     log = keep_log(engine, start.server)
     try:
-        engine.stop(start.server)
+        try:
+            engine.stop(dataclasses.replace(start.server, stop_grace_s=_grace(start)))
+        except KeyboardInterrupt:
+            engine.stop(dataclasses.replace(start.server, stop_grace_s=0))
     except GemmaspecError as error:
         return log, error if start.server.nodes else None
-    _record_failure(start)
+    _record_failure(start, outcome)
     return log, None
 
 
-def _record_failure(start: Start) -> None:
+def _grace(start: Start) -> float:
+    return min(_START_GRACE_S, start.server.stop_grace_s)
+
+
+def _record_failure(start: Start, outcome: Outcome = "failed") -> None:
     with contextlib.suppress(GemmaspecError):
-        _record(start.started, "failed")
+        _record(start.started, outcome)
 
 
 def _with_outlook(

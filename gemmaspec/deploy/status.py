@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.deploy import live_k, owner, speedless, stacks
+from gemmaspec.deploy.died import next_after, why_ended
 from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.verdicts import Last, last_verdicts
+from gemmaspec.deploy.verdicts import Last, hang_of, last_verdicts
 from gemmaspec.engine.choose import engine_of_nodes, seats
 from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
@@ -21,6 +22,7 @@ from gemmaspec.fleet.agree import same_as
 from gemmaspec.live.live_k import InUse
 from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.counters import SpecCounters
+from gemmaspec.ready.death import Death
 from gemmaspec.ready.first_request import api_key_for, healthy, read_counters
 from gemmaspec.ready.phases import PhaseTracker
 from gemmaspec.trees.provenance import ChangedFile, compare
@@ -59,6 +61,8 @@ class Status:
     word: Word
     why: str = ""
     """Details of the state: the phase of a start, how it ended, why it is unknown."""
+    cause: Death | None = None
+    """Why it ended or its start failed, as its log says; None for any other state."""
     since: float | None = None
     """Unix time at which the start began, or at which the server ended."""
     next: str | None = None
@@ -100,7 +104,11 @@ def status(name: str | None) -> list[Status]:
 def _with_verdicts(found: Status) -> Status:
     down = found.state.status in ("absent", "unknown")
     engine = None if down else stacks.engine_of(found.started)
-    return dataclasses.replace(found, last=last_verdicts(found.started, engine), nodes=_nodes(found.started))
+    last = last_verdicts(found.started, engine)
+    if found.running and (hang := hang_of(found.started, last)):
+        follow = f"gemmaspec restart {found.started.server.name}"
+        found = dataclasses.replace(found, word="unknown", why=hang, next=follow)
+    return dataclasses.replace(found, last=last, nodes=_nodes(found.started))
 
 
 def _nodes(started: Started) -> tuple[NodeStatus, ...]:
@@ -177,18 +185,33 @@ def _gone(started: Started, state: State) -> Status:
         return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
     if started.outcome == "stopped" and state.status == "absent":
         return Status(started=started, state=state, word="stopped", next=f"gemmaspec up {started.profile}")
+    if started.outcome == "interrupted" and state.status == "absent":
+        why, follow = "its start was interrupted", f"gemmaspec up {started.profile}"
+        return Status(started=started, state=state, word="stopped", why=why, since=started.since, next=follow)
     logs = f"gemmaspec logs --previous {name}"
     if started.server.nodes and state.status == "absent":  # `watch` stops all ranks after one has ended
         why = "its start failed" if started.outcome == "failed" else "a rank has ended, and all were stopped"
         return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
     if started.outcome == "failed" and state.status == "absent":
         return Status(
-            started=started, state=state, word="exited", why="its start failed", since=started.since, next=logs
-        )
+            started=started, state=state, word="exited", why="its start failed", cause=why_ended(started, state),
+            since=started.since, next=logs,
+        )  # fmt: skip
+    return _died(started, state)
+
+
+def _died(started: Started, state: State) -> Status:
+    """Return the status of a server that ended by itself, with the cause from its log, and how to start it again."""
     code = f"exit code {state.exit_code}" if state.exit_code is not None else ""
-    why = ", ".join(part for part in (code, state.detail) if part)
-    logs = f"gemmaspec logs {name}"
-    return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
+    return Status(
+        started=started,
+        state=state,
+        word="exited",
+        why=", ".join(part for part in (code, state.detail) if part),
+        cause=why_ended(started, state),
+        since=state.ended,
+        next=next_after(started, state),
+    )
 
 
 def _alive(started: Started, state: State, engine: Engine) -> Status:

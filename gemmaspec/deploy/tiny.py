@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.deploy.models import MAKER
+from gemmaspec.data import MAKER
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import state_dir

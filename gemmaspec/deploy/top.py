@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 
 from gemmaspec.deploy import live_k, stacks
-from gemmaspec.deploy.group_status import each_of
+from gemmaspec.deploy.groups import each_of
 from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.verdicts import hang_of, last_verdicts
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.history import NOW_S, History
@@ -95,6 +96,7 @@ def _view(watched: _Watched) -> View:
         vllm=_version(watched.report),
         patches=_patches(watched.report),
         k=_k(watched),
+        hang=hang_of(watched.started, last_verdicts(watched.started)),
         sample=sample,
         now=watched.history.over(NOW_S),
         lately=watched.history.over(float("inf")),

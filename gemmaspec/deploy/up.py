@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gemmaspec.deploy import speedless, stacks, tuned
+from gemmaspec.deploy.ahead import ahead
 from gemmaspec.deploy.decide import Start, UpRequest, decide
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.observe import as_written, load_request, observe
@@ -43,7 +44,7 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
         told = Told(progress=progress, owner=owner)
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
-        told.note(f"engine {start.why}")
+        _say_ahead(start, told)
         started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
         _say_tuned(loaded, start, told)
         return started
@@ -75,17 +76,7 @@ def restart(
 
 def again(name: str, *, timeout_s: float) -> UpRequest:
     """Return the request of the last successful start."""
-    options = stacks.find(name).last_good_options
-    return UpRequest(
-        profile=options.profile,
-        overrides=options.overrides,
-        no_spec=options.no_spec,
-        engine=options.engine,
-        locked=options.locked,
-        replica=options.replica,
-        timeout_s=timeout_s,
-        hosts=options.hosts or None,
-    )
+    return UpRequest.of(stacks.find(name).last_good_options, timeout_s=timeout_s)
 
 
 def _start(
@@ -93,7 +84,7 @@ def _start(
 ) -> Running:
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
-    told.note(f"engine {start.why}")
+    _say_ahead(start, told)
     _say_speedless(request, loaded, told)
     timeout_s = request.timeout_s
     way_back = _way_back(told, timeout_s=timeout_s)
@@ -106,6 +97,17 @@ def _start(
     if not request.to_measure:
         _say_tuned(loaded, start, told)
     return running
+
+
+def _say_ahead(start: Start, told: Told) -> None:
+    """Say what runs it, what is downloaded and built first, and about how long it takes."""
+    told.note(f"engine {start.why}")
+    if start.joins or start.to_measure:
+        return
+    before = ahead(start)
+    for part in before.parts:
+        told.note(f"{part.verb} {part}")
+    told.note(f"time  {before.time()}")
 
 
 def _say_speedless(request: UpRequest, loaded: Loaded, told: Told) -> None:

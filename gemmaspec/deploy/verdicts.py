@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from gemmaspec import records
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import UnreadableFile, read_regular, write_whole
-from gemmaspec.smoke.row import Verdict, verdict_from, verdict_text
+from gemmaspec.live.faults import FaultKind
+from gemmaspec.smoke.row import Verdict
 from gemmaspec.stack.watching import SERVICE, VERDICT
 
 SMOKE: Final = "smoke.json"
 WATCH: Final = "watch.json"
+_SILENT_S: Final = 30.0
+"""After so many seconds, and five of its intervals, without a look `watch` is taken to have ended."""
+_DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,16 @@ class Watching:
     """Seconds between two looks."""
     attested: str = ""
     """Whether the processes run the patched functions, such as "attested in 3 processes"; empty without patches."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether `watch` still looks."""
+        return time.time() - self.at <= max(_SILENT_S, 5 * self.interval)
+
+    @property
+    def hangs_since(self) -> float | None:
+        """When the server began to hang, in seconds since 1970; None if it does not, or `watch` has ended."""
+        return self.active.get(str(FaultKind.HANGS)) if self.looks else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,56 +81,38 @@ def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
     )
 
 
+def hang_of(started: Started, last: Last) -> str:
+    """Return since when this start of the server hangs, as a `watch` that still looks has found; '' if none has."""
+    found = [one.hangs_since for one in (last.watch, last.beside) if one]
+    since = min((at for at in found if at is not None and at >= (started.since or 0)), default=None)
+    if since is None:
+        return ""
+    form = "%H:%M:%S" if time.time() - since < _DAY_S else "%Y-%m-%d %H:%M:%S"
+    return f"hangs since {time.strftime(form, time.localtime(since))}, as watch has found"
+
+
 def _beside(started: Started, engine: Engine) -> Watching | None:
     try:
-        return parse_watch(engine.read(started.server, VERDICT, service=SERVICE))
+        return records.parse(Watching, engine.read(started.server, VERDICT, service=SERVICE))
     except GemmaspecError:
         return None
 
 
 def keep_smoke(name: str, verdict: Verdict) -> None:
     """Keep a verdict. Raises EnvironmentMissing when it cannot be written; the last one is then still there."""
-    write_whole(stack_folder(name) / SMOKE, verdict_text(verdict))
+    records.write(stack_folder(name) / SMOKE, verdict)
 
 
 def last_smoke(name: str) -> Verdict | None:
     """Return the last verdict of `smoke`; None where there is none, or its file cannot be read."""
-    text = _kept(name, SMOKE)
-    return None if text is None else verdict_from(text)
+    return records.kept(Verdict, stack_folder(name) / SMOKE)
 
 
 def keep_watch(name: str, found: Watching) -> None:
     """Keep what `watch` knows. Raises EnvironmentMissing when it cannot be written."""
-    write_whole(stack_folder(name) / WATCH, json.dumps({"schema": 1, **dataclasses.asdict(found)}, indent=1) + "\n")
+    records.write(stack_folder(name) / WATCH, found)
 
 
 def last_watch(name: str) -> Watching | None:
     """Return what `watch` knew last; None where there is nothing, or its file cannot be read."""
-    return parse_watch(_kept(name, WATCH))
-
-
-def parse_watch(text: bytes | None) -> Watching | None:
-    """Return what a `watch` has written down; None for nothing, and for what is not that."""
-    try:
-        return None if text is None else _watching(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        return None
-
-
-def _watching(found: Mapping[str, Any]) -> Watching:
-    return Watching(
-        at=float(found["at"]),
-        active={str(kind): float(began) for kind, began in found["active"].items()},
-        restarts=tuple(map(float, found["restarts"])),
-        last=str(found["last"]),
-        unknown=tuple(map(str, found["unknown"])),
-        interval=float(found["interval"]),
-        attested=str(found.get("attested", "")),
-    )
-
-
-def _kept(name: str, file: str) -> bytes | None:
-    try:
-        return read_regular(stack_folder(name) / file)
-    except UnreadableFile:
-        return None
+    return records.kept(Watching, stack_folder(name) / WATCH)

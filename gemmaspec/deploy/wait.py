@@ -9,9 +9,12 @@ from typing import Final
 
 from gemmaspec.deploy import knowngood, live_k, owner, stacks
 from gemmaspec.deploy.decide import decide
+from gemmaspec.deploy.died import next_after, why_ended
 from gemmaspec.deploy.observe import load_request, observe
+from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import again
+from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.ready.wait import wait_ready
 
@@ -32,14 +35,23 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     if state.status == "unknown":
         raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if state.status not in ("running", "restarting"):
-        kept = " --previous" if started.outcome == "failed" else ""
-        how = "its start failed" if started.outcome == "failed" else state.detail or state.status
-        hint = f"gemmaspec up {started.profile}" if started.outcome == "stopped" else f"gemmaspec logs{kept} {name}"
-        raise StartFailed(f"{name} is not running: {how}", hint=hint)
+        raise _not_running(started, state)
     left = max(1.0, timeout_s - (time.monotonic() - began))
     ready = wait_ready(engine, live_k.expected(started, engine), timeout_s=left, on_phase=progress.phase)
     running = Running(started=started, ready=ready, report=engine.report(started.server), was_running=True)
     return _remembered(running, progress) if started.outcome == "starting" else running
+
+
+def _not_running(started: Started, state: State) -> StartFailed:
+    name = started.server.name
+    if started.outcome in ("stopped", "interrupted"):
+        how = "it was stopped" if started.outcome == "stopped" else "its start was interrupted"
+        return StartFailed(f"{name} is not running: {how}", hint=f"gemmaspec up {started.profile}")
+    cause = why_ended(started, state).why
+    how = "its start failed" if started.outcome == "failed" else state.detail or state.status
+    logs = f"gemmaspec logs --previous {name}"
+    hint = logs if started.outcome == "failed" else next_after(started, state)
+    return StartFailed(f"{name} is not running: {how}{f': {cause}' if cause else ''}", hint=hint)
 
 
 def until_nobody_starts_it(name: str, progress: StartProgress, *, timeout_s: float) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.deploy import groups, hooks, live_k, measurements, stacks, suspects
-from gemmaspec.deploy.group_status import each_of
+from gemmaspec.deploy.groups import each_of
 from gemmaspec.deploy.logs import keep_log
 from gemmaspec.deploy.stacks import Started, stack_folder
 from gemmaspec.deploy.strangers import remove_strangers

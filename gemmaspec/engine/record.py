@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import psutil
 
+from gemmaspec import records
 from gemmaspec.engine.proc import boot_id, start_ticks, stat
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import UnreadableFile, read_regular, write_whole
+from gemmaspec.files import UnreadableFile
 
 MARKER: Final = "GEMMASPEC_STACK"
 """The variable that every process of a stack carries in its environment."""
@@ -42,7 +42,7 @@ class Record:
     """The leader of the session; None while it is being started."""
     start_ticks: int | None = None
     """Clock ticks from boot to the leader's start, which do not depend on the system's clock."""
-    schema: int = 1
+    schema: Literal[1] = 1
 
     @property
     def marker(self) -> str:
@@ -52,24 +52,18 @@ class Record:
 
 def write(run_dir: Path, record: Record) -> None:
     """Write `record` atomically. Raise EnvironmentMissing if that fails."""
-    write_whole(run_dir / _FILE, json.dumps(asdict(record), indent=1) + "\n", mode=0o600)
+    records.write(run_dir / _FILE, record, mode=0o600)
 
 
 def read(run_dir: Path) -> Record | None:
     """Return the record of the last start; None if it is missing. Raise UnreadableFile if it is damaged."""
     file = run_dir / _FILE
-    text = read_regular(file)
-    if text is None:
+    record = records.read(Record, file)
+    if record is None:
         return None
-    try:
-        found = json.loads(text)
-        record = Record(**{**found, "command": tuple(found["command"])})
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise UnreadableFile(file, "it is damaged") from None
     numbers = (record.pid, record.start_ticks)
-    sound = numbers == (None, None) or all(type(number) is int and number > 1 for number in numbers)
-    whole = type(record.since_ticks) is int and all(map(_is_name, (record.stack, record.nonce, record.boot_id)))
-    if not (sound and whole and record.schema == 1):
+    sound = numbers == (None, None) or all(number is not None and number > 1 for number in numbers)
+    if not (sound and record.stack and record.nonce and record.boot_id):
         raise UnreadableFile(file, "it is damaged")
     return record
 
@@ -100,10 +94,6 @@ def rescued(stack: str, leader: int) -> Record | None:
                 start_ticks=began,
             )
     return None
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def without_key(command: tuple[str, ...]) -> tuple[str, ...]:

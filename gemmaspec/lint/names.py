@@ -181,7 +181,12 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def one_of(value: str, known: Iterable[str]) -> str:
+    """Return the fix for a value that is not among the known ones."""
     names = sorted(known)
+    if value.lower() in names:
+        return f"write {value.lower()}"
+    if value.lower().startswith(("nvfp4", "w4a4")) and "modelopt" in names:
+        return "use modelopt, or compressed-tensors, whichever wrote the checkpoint (config.json says it)"
     near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
     return (
         f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(names[:12])}{' …' * (len(names) > 12)}"

@@ -42,8 +42,8 @@ def rule(code: str, severity: Severity, *, any_release: bool = False) -> Callabl
 
 
 def documentation(finding: Finding) -> str:
-    """Return the link to the documentation of a finding's rule."""
-    return f"docs/reference/lint.md#{finding.code.lower()}"
+    """Return the command that explains a finding's rule."""
+    return f"gemmaspec explain {finding.code}"
 
 
 def as_text(finding: Finding) -> str:

@@ -23,6 +23,8 @@ class View:
     address: str
     problem: str | None = None
     """Why there is nothing to show: not running, or no answer from /metrics; None otherwise."""
+    hang: str = ""
+    """Since when it hangs, although it answers /metrics, as `watch` has found."""
     vllm: str | None = None
     patches: tuple[str, ...] = ()
     """Patches that the running server reports as in place."""
@@ -59,7 +61,7 @@ class Board:
 
 def rows(views: Sequence[View]) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of the table: a label, and a cell for each stack."""
-    yield "engine", [one.problem or one.engine for one in views]
+    yield "engine", [one.problem or one.hang or one.engine for one in views]
     yield "vLLM", [one.vllm or _UNKNOWN for one in views]
     yield "tokens/s", [_both(one, lambda w: f"{w.tokens_per_second:.1f}") for one in views]
     yield "prompt tokens/s", [_both(one, lambda w: f"{w.prompt_tokens_per_second:.1f}") for one in views]
@@ -122,6 +124,7 @@ def _view_json(view: View) -> dict[str, Any]:
         "engine": view.engine,
         "address": view.address,
         "problem": view.problem,
+        "hang": view.hang or None,
         "vllm": view.vllm,
         "patches": list(view.patches),
         "k": view.k,

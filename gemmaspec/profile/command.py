@@ -77,6 +77,11 @@ def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Comma
     return Command(tuple(_extra(words, _flags_for(profile) if flags is None else flags)) if words else ())
 
 
+def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
+    """Return what the words of a command line give; `flags` are those of the vLLM that it is for."""
+    return Command(tuple(_extra(words, flags)))
+
+
 def compile_of(profile: Profile) -> str:
     """Return how a profile's server compiles: one word, or what its flags say. It changes the step times.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,7 @@ import platformdirs
 from gemmaspec import data
 from gemmaspec.errors import UsageError
 
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 FLEET: Final = "fleet.yaml"
 """The file that lists machines in a folder of profiles; it is not a profile."""
 
@@ -43,6 +46,36 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith(".yaml")
 
 
+def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
+    """Return the error for a path without a file: it may be a model, or a profile's name with its ending."""
+    if name.endswith(".yaml") and Path(name).stem in profile_names(folders):
+        stem = Path(name).stem
+        return UsageError(
+            f"{name} does not exist here; there is a profile {stem}", hint=f"gemmaspec profile show {stem}"
+        )
+    if _MODEL.fullmatch(name) and not name.endswith((".yaml", ".yml")):
+        return UsageError(
+            f"{name} is a model, not a profile{_named_in(name, 'model', folders)}", hint=f"gemmaspec inspect {name}"
+        )
+    return UsageError(f"the profile file {name} does not exist", hint="gemmaspec profile list")
+
+
+def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
+    """Return the profiles that name a value, directly or through a base, as the end of a sentence."""
+    texts = {file.stem: file.read_text(errors="replace") for folder in folders for file in folder.glob("*.yaml")}
+    found: set[str] = set()
+    wanted = {(key, value)}
+    while wanted:
+        line = re.compile(
+            "|".join(rf"\b{one}: {re.escape(text)}\s*(?:#|,|\}}|$)" for one, text in wanted), re.MULTILINE
+        )
+        more = {stem for stem, text in texts.items() if line.search(text)} - found
+        found |= more
+        wanted = {("extends", stem) for stem in more}
+    names = [name for name in profile_names(folders) if name in found]
+    return f"; profiles with it: {', '.join(names)}" if names else "; no profile names it"
+
+
 def find_profile(name: str, folders: Sequence[Path]) -> Path:
     """Return the file of a profile: a path when `name` has a slash or ends in .yaml, else a name in `folders`.
 
@@ -51,11 +84,20 @@ def find_profile(name: str, folders: Sequence[Path]) -> Path:
     if is_path(name):
         file = Path(name).expanduser()
         if not file.is_file():
-            raise UsageError(f"the profile file {name} does not exist", hint="gemmaspec profile list")
+            raise _no_file(name, folders)
         return file.absolute()
     known = profile_names(folders)
     if name in known:
         return known[name]
+    if base := next((folder / f"{name}.yaml" for folder in folders if (folder / f"{name}.yaml").is_file()), None):
+        raise UsageError(
+            f"{name} is a base that profiles extend, not a profile to run{_named_in(base.stem, 'extends', folders)}",
+            hint="gemmaspec profile list",
+        )
+    if re.search(r"\bvllm\b.*\s", name):
+        raise UsageError(
+            "this is a command, not a profile", hint=f"gemmaspec profile new NAME --from-command {shlex.quote(name)}"
+        )
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     guess = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"unknown profile {name!r}{guess}", hint="gemmaspec profile list")

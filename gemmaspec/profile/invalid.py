@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from gemmaspec.profile.meant import key_meant, nearest
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.rules import OWN_KEYS
 from gemmaspec.sentences import got, sentence
@@ -16,16 +16,12 @@ Path = tuple[str | int, ...]
 _MAPS: Final = {"dict_type", "model_type", "model_attributes_type"}
 _MANY: Final = 12
 """Maximum number of known keys to list."""
-_OTHER_NAMES: Final = {
-    "serve.host": "serve.bind",
-    "serve.model": "target.model",
-    "serve.quantization": "target.quantization",
-    "serve.tool_call_parser": "chat.tool_call_parser",
-    "serve.reasoning_parser": "chat.reasoning_parser",
-    "draft.method": "speculative.method",
-    "speculative.model": "draft.model",
+_FIRST: Final = {"target": "model", "draft": "model", "patches": "required"}
+"""The key that a value is meant for, where somebody writes it in place of its section."""
+_ADVICE: Final = {
+    "num_speculative_tokens": "gemmaspec tune finds the best number, and speculative: null (or --no-spec) drafts none",
+    "nodes": "nodes is a number; fleet.yaml names the machines",
 }
-"""Names that people use for keys, and the right ones."""
 
 
 def invalid(errors: Iterable[Mapping[str, Any]], data: Any) -> Iterator[tuple[Path, str]]:
@@ -53,37 +49,57 @@ def _path(error: Mapping[str, Any], data: Any) -> Path:
 def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
     first = errors[0]
     kinds = {error["type"] for error in errors}
+    more = f"; {_ADVICE[str(path[-1])]}" if path and path[-1] in _ADVICE else ""
     if "value_error" in kinds:
-        return next(sentence(error) for error in errors if error["type"] == "value_error")
+        return next(sentence(error) for error in errors if error["type"] == "value_error") + more
     if len(kinds) > 1:
         return f"must be text, a whole number, true or false{got(first)}"
     if "extra_forbidden" in kinds:
-        return _unknown(path)
+        return _unknown(path, first.get("input"))
     if kinds & _MAPS:
         known = list(keys_at(path))
         keys = f" with keys such as {', '.join(known[:3])}" if known else ""
-        return f"must be a map{keys}{got(first)}"
-    return sentence(first)
+        return f"must be a map{_as_map(path, first.get('input')) or keys}{got(first)}"
+    return sentence(first) + more
 
 
-def _unknown(path: Path) -> str:
-    """Return what an unknown key may mean: another name, a similar one, another section, or the known keys here."""
+def _as_map(path: Path, value: Any) -> str | None:
+    """Return a value as the map that it is meant as."""
+    if isinstance(value, list) and value and all("=" in str(one) for one in value):
+        return ": {" + ", ".join("{}: '{}'".format(*str(one).split("=", 1)) for one in value) + "}"
+    if key := _FIRST.get(str(path[-1]) if path else ""):
+        many = value if isinstance(value, list) else [value]
+        shown = ", ".join(map(str, many))
+        return f": {{{key}: {f'[{shown}]' if key == 'required' else shown}}}"
+    return None
+
+
+def _unknown(path: Path, value: Any) -> str:
+    """Return what an unknown key may mean: another name, another section, a similar name, or the known keys here."""
     key, section = str(path[-1]), tuple(str(part) for part in path[:-1])
-    other = _OTHER_NAMES.get(".".join((*section, key))) or _flag_of_its_own(section, key)
-    if other:
-        return f"unknown key; the right name is {other}"
-    known = list(keys_at(path[:-1]))
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if near:
-        return f"unknown key; did you mean '{near[0]}'?"
-    elsewhere = [name for name in Profile.model_fields if not section and key in keys_at((name,))]
+    other = _flag_of_its_own(section, key)
+    meant = f"the right name is {other}" if other else key_meant(section, key)
+    if meant:
+        return f"unknown key; {meant}"
+    lower = key.lower().replace("-", "_")
+    elsewhere = [name for name in Profile.model_fields if (name,) != section and lower in keys_at((name,))]
     if elsewhere:
-        return f"unknown key; did you mean {' or '.join(f'{name}.{key}' for name in elsewhere)}?"
+        return f"unknown key; did you mean {' or '.join(f'{name}.{lower}' for name in elsewhere)}?"
+    known = list(keys_at(path[:-1]))
+    near = nearest(key, known)
+    if near and isinstance(value, dict) <= _holds_keys((*section, near)):
+        return f"unknown key; did you mean '{near}'?"
     if section == ("serve",):
         flag = f"--{key.replace('_', '-')}"
         return f"unknown key; add other flags of vllm serve to serve.extra_args: [{flag}, …]"
-    more = ", …" if len(known) > _MANY else ""
+    more = ", … (all: gemmaspec profile schema)" if len(known) > _MANY else ""
     return f"unknown key; the known keys are {', '.join(known[:_MANY])}{more}"
+
+
+def _holds_keys(path: Sequence[str]) -> bool:
+    """Return whether a value there may be a map."""
+    field: Any = Profile.model_fields.get(path[0])
+    return any(True for _ in keys_at(path)) or "dict" in str(field and field.annotation)
 
 
 def _flag_of_its_own(section: Sequence[str], key: str) -> str | None:

@@ -20,6 +20,7 @@ from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.profile import rules
 from gemmaspec.profile.find import find_profile, profile_folders, profile_names
 from gemmaspec.profile.invalid import invalid
+from gemmaspec.profile.meant import foreign_file
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import spread
 from gemmaspec.strict_yaml import Document, Place
@@ -84,6 +85,8 @@ def _read(file: Path) -> Document:
         text = strict_yaml.read_text(file.read_bytes(), file=_shown(file))
     except OSError as error:
         raise ProfileError(f"cannot read {file}: {error.strerror}") from None
+    if foreign := foreign_file(text):
+        raise UsageError(f"{_shown(file)} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(_shown(file))))
     document = strict_yaml.parse(text, file=_shown(file))
     if not isinstance(document.data, dict):
         raise ProfileError(f"{_shown(file)}:1: a profile must be a map of keys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -10,6 +11,7 @@ from typing import Final
 from gemmaspec.profile import replica
 from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.meant import nearest
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import gives_parallel_size
 from gemmaspec.profile.speculation import LOOK_UPS
@@ -97,7 +99,9 @@ def mistakes(profile: Profile) -> Iterator[Mistake]:
 
 def _machine(profile: Profile) -> Iterator[Mistake]:
     if profile.machine not in MACHINES:
-        yield Mistake(("machine",), f"unknown machine {profile.machine!r}; the known ones are {', '.join(MACHINES)}")
+        near = nearest(profile.machine, MACHINES)
+        guess = f"; did you mean {near}?" if near else f"; the known ones are {', '.join(MACHINES)}"
+        yield Mistake(("machine",), f"unknown machine {profile.machine!r}{guess}")
 
 
 def _pairing(profile: Profile) -> Iterator[Mistake]:
@@ -174,6 +178,10 @@ def _exposure(profile: Profile) -> Iterator[Mistake]:
 
 
 def _extra_args(profile: Profile) -> Iterator[Mistake]:
+    for index, word in enumerate(profile.serve.extra_args):
+        if re.match(r"--[a-z][^ ={]* ", word):
+            shown = ", ".join(f"'{one}'" if one.isdecimal() else one for one in word.split())
+            yield Mistake(("serve", "extra_args", index), f"{word!r} is several words; one word per item: [{shown}]")
     for argument in extra_of(profile).arguments:
         if argument.flag in OWN_KEYS:
             yield Mistake(argument.path, f"set {argument.flag} with its own key, {OWN_KEYS[argument.flag]}")

@@ -81,39 +81,47 @@ def wait_ready(
     the stack is missing), and if another server shares its port; PatchConflict if the launcher refused a patch,
     TimedOut with the phase, EnvironmentMissing if the engine itself is lost. Stops nothing; the caller does.
     """
-    watch = _Watch(engine, server, timeout_s, on_phase, on_line, clock, sleep, checks or Checks(), restarts)
+    watch = _Watch(
+        _engine=engine,
+        _server=server,
+        _timeout_s=timeout_s,
+        _on_phase=on_phase,
+        _on_line=on_line,
+        _clock=clock,
+        _sleep=sleep,
+        _checks=checks or Checks(),
+        _restarts=restarts,
+    )
     try:
         return watch.run()
     finally:
         watch.close()
 
 
+@dataclass(kw_only=True)
 class _Watch:
     """One wait, with what it has seen so far."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        server: Server,
-        timeout_s: float,
-        on_phase: Callable[[Phase, float], None],
-        on_line: Callable[[str], None] | None,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        checks: Checks,
-        restarts: int | None,
-    ) -> None:
-        self._engine, self._server, self._timeout_s = engine, server, timeout_s
-        self._on_phase, self._on_line = on_phase, on_line
-        self._clock, self._sleep, self._checks = clock, sleep, checks
-        self._began = clock()
-        self._tracker = PhaseTracker(clock, speculates=server.speculates)
-        self._head = server.nodes[0].host if server.nodes else ""
+    _engine: Engine
+    _server: Server
+    _timeout_s: float
+    _on_phase: Callable[[Phase, float], None]
+    _on_line: Callable[[str], None] | None
+    _clock: Callable[[], float]
+    _sleep: Callable[[float], None]
+    _checks: Checks
+    _restarts: int | None
+
+    def __post_init__(self) -> None:
+        """Begin to follow the log."""
+        self._began = self._clock()
+        self._tracker = PhaseTracker(self._clock, speculates=self._server.speculates)
+        self._head = self._server.nodes[0].host if self._server.nodes else ""
         self._logs: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self._secrets = [value for name in _SECRETS if len(value := os.environ.get(name, "")) >= 6]
-        self._restarts, self._fresh = restarts, restarts == 0
+        self._fresh = self._restarts == 0
         self._lost_since: float | None = None
-        self._log = LogFollower(engine, server)
+        self._log = LogFollower(self._engine, self._server)
 
     def run(self) -> Ready:
         self._on_phase(self._tracker.phase, 0.0)

@@ -53,6 +53,18 @@ def describe(spec: RuntimeSpec) -> Runtime:
     return Runtime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
 
 
+def needed_bytes(spec: RuntimeSpec) -> int:
+    """Return the disk space that a runtime takes while it is built, in bytes."""
+    return _NEEDED_BYTES[spec.device]
+
+
+def earlier_builds(device: str) -> list[float]:
+    """Return how many seconds each runtime of a device took to build on this machine, the newest last."""
+    markers = [folder / _MARKER for folder in (state_dir() / "runtimes").glob(f"{device}-*") if folder.is_dir()]
+    markers = sorted((one for one in markers if one.is_file()), key=lambda one: one.stat().st_mtime)
+    return [took for one in markers if isinstance(took := _read_marker(one).get("seconds"), float) and took > 0]
+
+
 def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Path:
     """Return the interpreter of the runtime for `spec`; build it first if it is missing.
 

@@ -84,28 +84,6 @@ def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm
     )
 
 
-def verdict_text(verdict: Verdict) -> str:
-    """Return a verdict as it is kept."""
-    return json.dumps({"schema": 1, **dataclasses.asdict(verdict)}, indent=1) + "\n"
-
-
-def verdict_from(text: bytes) -> Verdict | None:
-    """Return a verdict that was kept; None where the file is none of ours."""
-    try:
-        found = json.loads(text)
-        since, vllm = found["since"], found["vllm"]
-        return Verdict(
-            at=float(found["at"]),
-            since=None if since is None else float(since),
-            vllm=None if vllm is None else str(vllm),
-            counts={word: int(found["counts"][word]) for word in WORDS},
-            failed=tuple(map(str, found["failed"])),
-            warned=tuple(map(str, found["warned"])),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return None
-
-
 def body_text(body: Mapping[str, Any], *, model: str) -> str:
     """Return a request as it is sent."""
     return json.dumps({"model": model, **body}, ensure_ascii=False)

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from gemmaspec import data, launcher
+from gemmaspec import data, launcher, records
 from gemmaspec.index.cache_folder import cache_dir, keep, kept
 from gemmaspec.patching import decide as deciding
-from gemmaspec.patching.decide import FileVerdict, Verdict
+from gemmaspec.patching.decide import Verdict
 from gemmaspec.patching.patch import Patch
 from gemmaspec.trees.tree import Tree
 
@@ -35,7 +34,7 @@ class Judge:
     def decide(self, tree: Tree) -> Verdict:
         """Return the verdict on a tree, from the cache if possible."""
         file = cache_dir() / "verdicts" / f"{self._key(tree)}.json"
-        known = _parse(kept(file))
+        known = records.parse(Verdict, kept(file))
         if known:
             return known
         verdict = deciding.decide(self.patches, tree.vllm, tree.read)[-1]
@@ -64,12 +63,3 @@ def _engine() -> str:
 
 def _digest(data: bytes | None) -> str | None:
     return None if data is None else launcher.sha256(data)
-
-
-def _parse(text: bytes | None) -> Verdict | None:
-    try:
-        found: dict[str, Any] = json.loads(text or b"{}")
-        rows = [{**row, "expected": tuple(row["expected"]), "found": tuple(row["found"])} for row in found["files"]]
-        return Verdict(**{**found, "files": tuple(FileVerdict(**row) for row in rows)})
-    except (ValueError, KeyError, TypeError):
-        return None

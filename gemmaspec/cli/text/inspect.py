@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.checkpoint.published.shipped import shipped_for
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.cli import output
-from gemmaspec.cli.text.finding import of_checkpoint
 from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def _json(found: Inspection) -> dict[str, Any]:
 
 
 def _pairing_json(pairing: Pairing) -> dict[str, Any]:
-    findings = [of_checkpoint(finding) for finding in pairing.findings]
+    findings = [finding.document() for finding in pairing.findings]
     own = {"works": pairing.works, "patches": pairing.patches}
     return {**own, **dataclasses.asdict(pairing), "findings": findings}
 
@@ -219,5 +218,5 @@ def _look_json(look: Inspected) -> dict[str, Any]:
         "kind_told_by": why,
         "parts": [dataclasses.asdict(part) for part in parts(checkpoint.tensors)],
         "stored": {**dataclasses.asdict(found), "formats": {kind: len(names) for kind, names in found.formats.items()}},
-        "findings": [of_checkpoint(finding) for finding in look.findings],
+        "findings": [finding.document() for finding in look.findings],
     }

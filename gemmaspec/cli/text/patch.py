@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import evidence, table
-from gemmaspec.cli.text.finding import of_profile
 from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing
 
@@ -340,7 +339,7 @@ def _day_json(day: Day) -> dict[str, Any]:
 
 
 def _profile_json(profile: ProfileDay) -> dict[str, Any]:
-    return {**dataclasses.asdict(profile), "findings": [of_profile(finding) for finding in profile.findings]}
+    return {**dataclasses.asdict(profile), "findings": [finding.document() for finding in profile.findings]}
 
 
 def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:

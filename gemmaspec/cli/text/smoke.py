@@ -64,7 +64,7 @@ def show(report: SmokeReport, *, as_json: bool) -> None:
 
 def _row(row: SmokeRow, *, vllm: str | None) -> None:
     word = "warn" if row.word == "fail" and not row.counts else row.word
-    output.told(f"{_coloured(word)}  {row.id:<4}{row.name}  {row.seen}")
+    output.told(f"{output.coloured(word.ljust(7), _COLOURS[word])}  {row.id:<4}{row.name}  {row.seen}")
     if row.word != "fail":
         return
     if row.curl:
@@ -73,11 +73,6 @@ def _row(row: SmokeRow, *, vllm: str | None) -> None:
         output.told(f"         known     {one.line(vllm)}")
     if row.fix:
         output.told(f"         fix       {row.fix}")
-
-
-def _coloured(word: str) -> str:
-    padded = f"{word:<7}"
-    return f"\x1b[{_COLOURS[word]}m{padded}\x1b[0m" if output.wants_colour(sys.stdout) else padded
 
 
 def checks(found: Sequence[Check], *, as_json: bool) -> None:

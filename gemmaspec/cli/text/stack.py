@@ -29,8 +29,8 @@ class PlainProgress:
     def note(self, text: str) -> None:
         output.progress(text)
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
-        output.progress(f"{elapsed:7.1f} s  {phase}")
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        output.progress(f"{elapsed:7.1f} s  {_entered(phase, left)}")
 
 
 class TerminalProgress:
@@ -57,10 +57,17 @@ class TerminalProgress:
         with contextlib.suppress(OSError):  # a terminal that is closed meanwhile ends no start
             self._console.print(output.fitted(redact(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True)
 
-    def phase(self, phase: Phase, elapsed: float) -> None:
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
         with contextlib.suppress(OSError):
-            self._console.print(f"{elapsed:7.1f} s  {phase}", markup=False)
+            self._console.print(f"{elapsed:7.1f} s  {_entered(phase, left)}", markup=False)
             self._bar.update(self._task, description=str(phase))
+
+
+def _entered(phase: Phase, left: float | None) -> str:
+    """Return a phase, with what is left if an earlier start shows it."""
+    from gemmaspec.deploy.ahead import duration
+
+    return f"{phase}, about {duration(left)} left" if left and left >= 1 else str(phase)
 
 
 @contextlib.contextmanager
@@ -85,8 +92,10 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.told("runs:   already, unchanged; only the probe would be sent")
     if plan.stops:
         output.told(f"stop:   {plan.stops}")
-    for one in plan.fetches:
-        output.told(f"fetch:  {one}")
+    if plan.ahead:
+        for one in plan.ahead.parts:
+            output.told(f"{'fetch:' if one.verb == 'download' else f'{one.verb}:':<7} {one}")
+        output.told(f"time:   {plan.ahead.time()}")
     for file in plan.files:
         output.told(f"write:  {file}")
     output.told(f"env:    {', '.join(plan.environment) or 'no variables set'}")
@@ -132,6 +141,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
     output.told(f"  ask       {_curl(server)}")
     if result.is_toy:
         output.told("  toy       a tiny model that knows a few dozen sentences about itself, and calls no tools")
+    output.told("  clients   gemmaspec connect")
     for line in verdicts.lines(last):
         output.told(line)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,9 @@ def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool,
 def _row(one: Status) -> tuple[str, ...]:
     started = one.started
     own = "" if started.profile == started.server.name else started.profile
-    changed = "files have changed since the start" if one.changed else one.why or one.problem
+    cause = one.cause.why if one.cause else ""
+    said = "; ".join(part for part in (one.why, cause) if part) or one.problem
+    changed = "files have changed since the start" if one.changed else said
     port = str(started.server.port or "-")
     return (
         started.server.name,
@@ -75,7 +76,12 @@ def _whole(one: Status) -> None:
     why = f": {one.why}" if one.why else ""
     since = f", {ago(one.since)}" if one.since else ""
     detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
-    output.told(f"{server.name} is {_coloured(one.word)}{why}  ({one.started.engine}{detail}{since})")
+    word = output.coloured(one.word, _COLOURS[one.word])
+    output.told(f"{server.name} is {word}{why}  ({one.started.engine}{detail}{since})")
+    if one.cause and one.cause.why:
+        output.told(f"  cause     {one.cause.why}")
+    if one.cause and one.cause.fix:
+        output.told(f"  fix       {one.cause.fix}")
     if one.running:
         output.told(f"  address   {server.base_url}/v1   model {server.model}")
         if one.problem:
@@ -90,6 +96,8 @@ def _whole(one: Status) -> None:
         output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
     for line in verdicts.lines(one.last):
         output.told(line)
+    if one.cause:
+        output.told(f"  log       gemmaspec logs {server.name}")
     if one.next:
         output.told(f"  next      {one.next}")
 
@@ -113,10 +121,6 @@ def _drafting(one: Status) -> None:
         output.told("  drafted   unknown, because the server does not answer yet")
 
 
-def _coloured(word: str) -> str:
-    return f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if output.wants_colour(sys.stdout) else word
-
-
 def _document(one: Status) -> dict[str, Any]:
     server = one.started.server
     return {
@@ -126,6 +130,8 @@ def _document(one: Status) -> dict[str, Any]:
         "status": one.state.status,
         "state": one.word,
         "why": one.why or None,
+        "cause": one.cause.why if one.cause and one.cause.why else None,
+        "fix": one.cause.fix if one.cause else None,
         "since": one.since,
         "next": one.next,
         "exit_code": one.state.exit_code,

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemmaspec.deploy.verdicts import Last, Watching
 
-_SILENT_S = 30.0
-"""After so many seconds, and five of its intervals, without a look `watch` is taken to have ended."""
-
 
 def ago(moment: float | None) -> str:
     """Return how long ago something was, in the largest unit that says enough."""
@@ -40,16 +37,11 @@ def lines(last: Last | None) -> Iterator[str]:
 
 def _watching(found: Watching) -> str:
     faults = ", ".join(f"{kind} since {ago(began)}" for kind, began in found.active.items()) or "no fault"
-    runs = f"looked {ago(found.at)}" if watches(found) else f"ended; it looked last {ago(found.at)}"
+    runs = f"looked {ago(found.at)}" if found.looks else f"ended; it looked last {ago(found.at)}"
     done = f"; {found.last}" if found.last else ""
     missing = f"; not judged: {', '.join(found.unknown)}" if found.unknown else ""
     attested = f", {found.attested}" if found.attested else ""
     return f"{faults}, {runs}{attested}{done}{missing}"
-
-
-def watches(found: Watching) -> bool:
-    """Return whether `watch` still looks."""
-    return time.time() - found.at <= max(_SILENT_S, 5 * found.interval)
 
 
 def document(last: Last | None) -> dict[str, Any]:
@@ -62,6 +54,6 @@ def document(last: Last | None) -> dict[str, Any]:
         "smoke": {
             **dataclasses.asdict(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start
         } if smoke and last else None,
-        "watch": {**dataclasses.asdict(watch), "watches": watches(watch)} if watch else None,
-        "watch_container": {**dataclasses.asdict(beside), "watches": watches(beside)} if beside else silent,
+        "watch": {**dataclasses.asdict(watch), "watches": watch.looks} if watch else None,
+        "watch_container": {**dataclasses.asdict(beside), "watches": beside.looks} if beside else silent,
     }  # fmt: skip

@@ -1,0 +1,47 @@
+"""`gemmaspec explain`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from gemmaspec.cli import options, output
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("explain")(explain)
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CODE]",
+            help="A lint code, a failure, an exit code, a state of a patch, a check of smoke, or a word of the output.",
+            show_default=False,
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Explain a code or a word that gemmaspec prints; without one, list what can be asked."""
+    from gemmaspec.deploy import explain as use_case
+
+    if not words:
+        listed = use_case.names()
+        if json:
+            output.json_data({"names": {kind: list(names) for kind, names in listed.items()}})
+            return
+        for kind, names in listed.items():
+            output.told(f"{kind + ':':<38}{', '.join(names)}")
+        return
+    found = use_case.explain(" ".join(words))
+    if json:
+        output.json_data({"explained": [dataclasses.asdict(one) for one in found]})
+        return
+    for one in found:
+        output.data(f"{one.name}, {one.kind}")
+        for line in one.text.splitlines():
+            output.told(f"  {line}" if line else "")

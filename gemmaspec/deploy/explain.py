@@ -1,0 +1,175 @@
+"""`explain`: what a code or a word of the output means, from where it is defined."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec import data, errors
+from gemmaspec.errors import UsageError
+
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
+_EXIT: Final = re.compile(r"^\S*\s*(\w+) +(\d+) +(.+)$", re.MULTILINE)
+_LINT: Final = "reference/lint.md"
+_TABLES: Final = ("explanations/patching.md", "guides/inspect.md")
+"""Pages with tables of words: the first column is a word or several in code marks, the others say what it is."""
+
+PAGES: Final = (_LINT, *_TABLES)
+"""All pages that are read; the wheel contains them."""
+WORDS: Final[Mapping[str, str]] = {
+    "k": "The number of tokens that the draft proposes before each step of the target: num_speculative_tokens.",
+    "acceptance length": "Tokens for each step of the target: 1 + accepted / drafts. With 1 no draft is accepted; "
+    "k + 1 is the most.",
+    "acceptance": "The share of drafted tokens that the target accepts.",
+    "accepted": "Drafted tokens that the target would have chosen too, and that are in the answer.",
+    "overlay": "A folder that mirrors the installed vllm/ by links, with real copies of the patched files only. It "
+    "is first on PYTHONPATH; the installed files are never changed.",
+    "target": "The large model that verifies; its answers are what you get.",
+    "draft": "The small model, head or look-up that proposes tokens for the target to verify.",
+    "profile": "A YAML file that names target, draft, machine, flags of vLLM and patches.",
+    "stack": "The folder of files that is rendered from a profile and started.",
+    "plan": "The patches of a profile as JSON, with its own sha256; the launcher obeys no other.",
+    "launcher": "The script that runs before vLLM: it reads the plan, builds the overlay and becomes `vllm serve`.",
+    "report": "What the launcher did for each patch, readable while the server runs.",
+    "lock": "The pinned facts of a stack: image digest, commits, versions and the plan's sha256.",
+    "known good": "A stack that became ready once, and that `gemmaspec rollback` returns to.",
+    "engine": "What runs a stack: docker (Docker Compose) or process (a Python environment of this machine).",
+    "replica": "One of several servers of a profile behind one router.",
+    "attested": "Each process of vLLM has shown that it runs the patched functions.",
+    "ready": "The server has drafted, verified and answered a real request.",
+    "arm": "What `tune` and `bench` start a server for: one draft, one k and one set of patches.",
+    "cell": "One measured combination of arm, requests at once, context and prompts.",
+    "roofline": "The speed that follows from bytes over memory bandwidth: a bound, not a measurement.",
+}
+"""Words of the output that no table of the pages explains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What one code or word means."""
+
+    name: str
+    kind: str
+    text: str
+
+
+def explain(asked: str) -> tuple[Explained, ...]:
+    """Return what a code or a word means; several if it is used for several things. Raises UsageError for none."""
+    found = tuple(one for look in _LOOKS for one in look(asked.strip()))
+    if not found:
+        raise UsageError(f"nothing is known of {asked!r}{_near(asked)}", hint="gemmaspec explain")
+    return found
+
+
+def names() -> Mapping[str, tuple[str, ...]]:
+    """Return what can be asked, by kind."""
+    from gemmaspec.lint.check import CODES
+    from gemmaspec.smoke.catalogue import CHECKS
+
+    return {
+        "exit codes": tuple(dict.fromkeys(code for _, code, _ in _exits())),
+        "words": tuple(WORDS),
+        "patch states and findings of inspect": tuple(dict.fromkeys(word for words, _ in _rows() for word in words)),
+        "failures": tuple(_failures()),
+        "smoke checks": tuple(one.id for one in CHECKS),
+        "lint codes": tuple(sorted(CODES)),
+    }
+
+
+def _near(asked: str) -> str:
+    from gemmaspec.profile.meant import nearest
+
+    near = nearest(asked, (one for of_kind in names().values() for one in of_kind))
+    return f"; did you mean {near}?" if near else ""
+
+
+def _of_lint(asked: str) -> Iterator[Explained]:
+    code = asked.upper()
+    if not re.fullmatch(r"GS\d{3}", code):
+        return
+    from gemmaspec.lint.check import CODES
+
+    if rule := CODES.get(code):
+        text = _section(_page(_LINT), code) or f"**{rule.severity}** {rule.check.__doc__ or ''}"
+        yield Explained(name=code, kind="lint code", text=text)
+
+
+def _of_exit(asked: str) -> Iterator[Explained]:
+    number = re.fullmatch(r"(?:exit (?:code )?)?(\d+)", asked)
+    said = [said for _, code, said in _exits() if number and code == number[1]]
+    if said:
+        yield Explained(name=f"exit code {number and number[1]}", kind="exit code", text="; ".join(said))
+
+
+def _exits() -> list[tuple[str, str, str]]:
+    found = [(name, code, said) for name, code, said in _EXIT.findall(errors.__doc__ or "")]
+    return [("", "0", "success"), *found]
+
+
+def _of_failure(asked: str) -> Iterator[Explained]:
+    if text := _failures().get(asked):
+        yield Explained(name=asked, kind="failure of a start", text=text)
+
+
+def _failures() -> Mapping[str, str]:
+    from gemmaspec.ready.known_failures import KILLED, known_failures
+
+    found = [one.finding for one in (*known_failures(None), KILLED)]
+    return {one.code: f"{one.message}\n{one.fix}" for one in found}
+
+
+def _of_page(asked: str) -> Iterator[Explained]:
+    for words, text in _rows():
+        if asked in words:
+            yield Explained(name=asked, kind="state or finding", text=text)
+
+
+def _rows() -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the rows of the pages' tables: the words of the first column, and the rest in one text."""
+    for page in _TABLES:
+        for line in _page(page).splitlines():
+            cells = [_LINK.sub(r"\1", cell.strip()) for cell in line.strip().strip("|").split("|")]
+            words = re.fullmatch(r"`([a-z-]+)`(?:, `([a-z-]+)`)*", cells[0]) if line.startswith("| `") else None
+            if words and len(cells) > 1:
+                yield tuple(re.findall(r"`([a-z-]+)`", cells[0])), "\n".join(cells[1:])
+
+
+def _of_smoke(asked: str) -> Iterator[Explained]:
+    if not re.fullmatch(r"[sS]\d{1,2}", asked):
+        return
+    from gemmaspec.smoke.catalogue import CHECKS
+
+    for one in CHECKS:
+        if one.id == asked.upper():
+            yield Explained(name=one.id, kind="check of smoke", text=f"{one.name}\n{one.fix}")
+
+
+def _of_patch(asked: str) -> Iterator[Explained]:
+    from gemmaspec.patching.patch import Shelf
+
+    patch = Shelf(data.patch_folders()).get(asked)
+    if patch:
+        text = f"{' '.join(patch.text.hole.split())}\nMore: gemmaspec patch explain {asked}"
+        yield Explained(name=asked, kind="patch", text=text)
+
+
+def _of_word(asked: str) -> Iterator[Explained]:
+    if text := WORDS.get(asked.lower()):
+        yield Explained(name=asked.lower(), kind="word", text=text)
+
+
+_LOOKS: Final[tuple[Callable[[str], Iterator[Explained]], ...]] = (
+    _of_lint, _of_exit, _of_word, _of_page, _of_failure, _of_smoke, _of_patch,
+)  # fmt: skip
+
+
+def _page(name: str) -> str:
+    return (data.DOCS / name).read_text(encoding="utf-8")
+
+
+def _section(page: str, title: str) -> str | None:
+    """Return the text below a heading that begins with `title`, without links."""
+    found = re.search(rf"^### {title}\b[^\n]*\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    return _LINK.sub(r"\1", found[1].strip()) if found else None

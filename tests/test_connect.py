@@ -1,0 +1,69 @@
+"""`connect`: settings that clients can read, made from a started profile."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import sys
+
+import pytest
+import yaml
+
+from gemmaspec.cli.app import run
+from gemmaspec.deploy.connect import CLIENTS, Endpoint, settings, warnings
+from gemmaspec.files import state_dir
+from tests.fake_engine import FakeMachine
+
+OPEN = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)
+KEYED = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=True, context=None, tools=False)
+
+
+@pytest.mark.parametrize("to", [OPEN, KEYED])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_settings_name_address_model_and_key(client: str, to: Endpoint) -> None:
+    text = settings(client, to)
+    assert "http://127.0.0.1:8001" in text
+    assert client == "open-webui" or "o/m" in text
+    assert ("VLLM_API_KEY" in text) is to.needs_key
+
+
+@pytest.mark.parametrize("to", [OPEN, KEYED])
+def test_settings_have_the_form_that_their_program_reads(to: Endpoint) -> None:
+    ast.parse(settings("openai", to))
+    opencode = json.loads(settings("opencode", to))
+    assert opencode["provider"]["gemmaspec"]["options"]["baseURL"] == "http://127.0.0.1:8001/v1"
+    assert "o/m" in opencode["provider"]["gemmaspec"]["models"]
+    assert yaml.safe_load(settings("continue", to))["models"][0]["apiBase"] == "http://127.0.0.1:8001/v1"
+    assert yaml.safe_load(settings("litellm", to))["model_list"][0]["model_name"] == "o/m"
+    for client in ("environment", "claude-code"):
+        assert all(line.startswith("export ") and shlex.split(line) for line in settings(client, to).splitlines())
+
+
+def test_an_agent_is_warned_of_a_server_without_tools_or_with_a_short_context() -> None:
+    assert warnings("opencode", OPEN) == []
+    assert "has no tool parser" in warnings("opencode", KEYED)[0]
+    short = Endpoint(name="a", url="http://a", model="m", needs_key=False, context=1024, tools=True)
+    assert "takes 1024 tokens" in warnings("claude-code", short)[0]
+    assert warnings("openai", short) == []
+
+
+def test_connect_knows_the_only_started_profile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["connect", "openai"]) == 2
+    assert "no profile was started here" in capsys.readouterr().err
+    machine = FakeMachine()
+    machine.install(monkeypatch)
+    for name in ("tiny-target", "tiny-draft"):
+        (state_dir() / "tiny" / name).mkdir(parents=True)
+        (state_dir() / "tiny" / name / "config.json").write_text("{}")
+    assert run(["up", "tiny-cpu", "--engine", "process", "--set", f"runtime.python={sys.executable}"]) == 0
+    assert "clients   gemmaspec connect" in capsys.readouterr().out
+    assert run(["connect", "openai"]) == 0
+    assert 'base_url="http://127.0.0.1:8321/v1"' in capsys.readouterr().out
+    assert run(["connect", "claude-code", "tiny-cpu", "--json"]) == 0
+    assert "has no tool parser" in json.loads(capsys.readouterr().out)["warnings"][0]
+    assert run(["connect", "emacs"]) == 2
+    assert run(["connect"]) == 0
+    assert "gemmaspec connect opencode" in capsys.readouterr().out

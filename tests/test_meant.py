@@ -1,0 +1,139 @@
+"""What people write for what exists: each input here was written down before the table of meanings was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.cli.app import run
+
+KEYS = (
+    # vLLM's command line
+    ("serve: {max_model_length: 8192}", "serve.max_model_len"),
+    ("serve: {gpu_mem_util: 0.9}", "serve.gpu_memory_utilization"),
+    ("serve: {tp: 2}", "serve.tensor_parallel_size"),
+    ("serve: {context_length: 8192}", "serve.max_model_len"),
+    ("serve: {kv_cache: fp8}", "serve.kv_cache_dtype"),
+    ("serve: {batch_size: 8}", "serve.max_num_seqs"),
+    ("serve: {max_concurrency: 8}", "serve.max_num_seqs"),
+    ("serve: {api_key: abc}", "VLLM_API_KEY"),
+    ("serve: {chat_template: a.jinja}", "chat.template"),
+    ("speculative: {num_spec_tokens: 4}", "speculative.num_speculative_tokens"),
+    ("speculative: {k: 4}", "speculative.num_speculative_tokens"),
+    ("speculative: {draft_model: a/b}", "draft.model"),
+    ("num_speculative_tokens: 4", "speculative.num_speculative_tokens"),
+    ("draft_model: a/b", "draft.model"),
+    ("assistant_model: a/b", "draft.model"),
+    ("temperature: 0.7", "request"),
+    ("vllm: 0.33.0", "runtime.vllm"),
+    ("tensor_parallel: 2", "serve.tensor_parallel_size"),
+    # Compose
+    ("environment: {A: '1'}", "env"),
+    ("env_file: .env", "pass_env"),
+    ("command: [vllm, serve]", "profile new NAME --from-command"),
+    ("container_name: vllm", "name"),
+    ("shm_size: 16g", "container.shm_size"),
+    ("healthcheck: {test: curl}", "is built in"),
+    ("deploy: {resources: {}}", "devices"),
+    ("networks: [a]", "serve.bind"),
+    ("user: '1000'", "container.user"),
+    ("stop_grace_period: 10s", "container.stop_grace_seconds"),
+    ("depends_on: [a]", "profile new NAME --from-compose"),
+    # Kubernetes
+    ("nodeSelector: {a: b}", "render PROFILE --to kubernetes"),
+    ("namespace: llm", "--namespace"),
+    ("containers: []", "render PROFILE --to kubernetes"),
+    ("livenessProbe: {}", "is built in"),
+    ("containerPort: 8000", "serve.port"),
+    # Ollama, LiteLLM, llama-swap, sparkrun
+    ("num_ctx: 8192", "serve.max_model_len"),
+    ("num_gpu: 1", "serve.tensor_parallel_size"),
+    ("model_name: gemma", "serve.served_model_name"),
+    ("api_base: http://a", "serve.port"),
+    ("ttl: 300", "export llama-swap"),
+    ("cmd: vllm serve a/b", "profile new NAME --from-command"),
+    ("system_prompt: hello", "request"),
+    ("max_nodes: 2", "nodes"),
+    # values
+    ("speculative: {method: EAGLE3}", "did you mean eagle3?"),
+    ("target: {quantization: NVFP4}", "modelopt"),
+    ("container: {shm_size: 16Gi}", "16gb"),
+    ("serve: {port: '8000:8000'}", "write 8000"),
+    ("target: {model: 'https://huggingface.co/google/gemma-4-31B-it'}", "write google/gemma-4-31B-it"),
+    ("env: [A=1]", "A: '1'"),
+    ("patches: draft-text-only", "required: [draft-text-only]"),
+)
+REVIEWED = (
+    ('--speculative-config \'{"method": "mtp"}\'', "a profile writes speculative:"),
+    ("model: a/b", "target.model"),
+    ("gpus: all", "serve.tensor_parallel_size"),
+    ("ports: ['8000:8000']", "serve.port"),
+    ("volumes: [a]", "caches"),
+    ("resources: {}", "render PROFILE --to kubernetes"),
+    ("restart: unless-stopped", "container.restarts"),
+    ("serve: {extra_args: '--a --b 8'}", "[--a, --b, '8']"),
+    ("serve: {extra_args: ['--a --b 8']}", "one word per item: [--a, --b, '8']"),
+    ("services: {}", "--from-compose"),
+    ("kind: Pod\napiVersion: v1", "a Kubernetes object"),
+    ("serve: {max_num_seqs: 32_768}", "write 32768"),
+    ("runtime: {vllm: v0.32.0}", "write 0.32.0"),
+    ("speculative: {num_speculative_tokens: auto}", "gemmaspec tune"),
+    ("nodes: [a, b]", "fleet.yaml"),
+    ("draft: a/b", "{model: a/b}"),
+    ("target: {dtype: bfloat16}", "serve.dtype"),
+    ("speculative: {method: MTP}", "did you mean mtp?"),
+    ("machine: H100", "write h100"),
+)
+"""Inputs that were answered badly, or one word short, before the table was."""
+LINES = (
+    ("lint mine --set model=a/b", "target.model"),
+    ("lint mine --set k=4", "speculative.num_speculative_tokens"),
+    ("up google/gemma-4-31B-it-assistant", "is a model, not a profile; profiles with it: nvidia-31b-mtp"),
+    ("fit some/model", "is a model, not a profile; no profile names it"),
+    ("up _spark-31b", "a base that profiles extend, not a profile to run; profiles with it: spark-31b"),
+    ("up tiny-cpu.yaml", "there is a profile tiny-cpu"),
+    ("up mine --port 8001", "--set serve.port=8001"),
+    ("deploy", "render NAME --to kubernetes"),
+    ("help", "gemmaspec --help"),
+    ("status --watch", "gemmaspec top"),
+    ("inspect https://huggingface.co/google/gemma-4-31B-it/tree/main", "gemmaspec inspect google/gemma-4-31B-it"),
+    ("lint mine --set MAX_MODEL_LEN=8192", "serve.max_model_len"),
+    ("lint mine --set Serve.port=8001", "did you mean 'serve'?"),
+    ("chat", "gemmaspec connect"),
+    ("apply", "gemmaspec up"),
+    ("delete", "gemmaspec down"),
+    ("describe", "gemmaspec status"),
+    ("scale", "replicas"),
+    ("benchmark", "gemmaspec bench"),
+    ("up mine --max-model-len 8192", "--set serve.max_model_len=8192"),
+    ("up mine --gpus all", "devices"),
+    ("up gemma4:31b", "gemmaspec profile list"),
+)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(tmp_path))
+    (tmp_path / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    return tmp_path / "mine.yaml"
+
+
+@pytest.mark.parametrize(("written", "meant"), [*KEYS, *REVIEWED], ids=[one for one, _ in (*KEYS, *REVIEWED)])
+def test_a_key_of_another_tool_is_answered_by_what_it_means(
+    written: str, meant: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text(f"extends: tiny-cpu\nname: mine\n{written}\n")
+    assert run(["profile", "lint", str(own)]) == 2
+    printed = capsys.readouterr()
+    assert meant in " ".join((printed.out + printed.err).split()).replace(str(own), "")
+
+
+@pytest.mark.parametrize(("line", "meant"), LINES, ids=[one for one, _ in LINES])
+def test_a_command_line_of_another_tool_is_answered_by_what_it_means(
+    line: str, meant: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = line.replace("lint ", "profile lint ").split()
+    assert run(words) == 2
+    printed = capsys.readouterr()
+    assert meant in " ".join((printed.out + printed.err).split())

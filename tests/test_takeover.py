@@ -1,0 +1,145 @@
+"""`profile new --from-command` and `--from-compose`: what is taken over, what is named, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gemmaspec.cli.app import run
+from gemmaspec.errors import UsageError
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.takeover import from_command
+from gemmaspec.profile.takeover_compose import from_compose
+from gemmaspec.stack.paths import container_paths
+from gemmaspec.stack.serve import serve_command
+
+SPEC = '{"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 4}'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("gemmaspec.profile.find.own_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemmaspec.deploy.newprofile.own_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: ())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "content"),
+    [
+        ("vllm serve a/b", {"target": {"model": "a/b"}}),
+        ("python3 -m vllm.entrypoints.openai.api_server --model=a/b", {"target": {"model": "a/b"}}),
+        ("vllm serve a/b --max-model-len 32k", {"serve": {"max_model_len": 32000}}),
+        ("vllm serve a/b --max_model_len=32K", {"serve": {"max_model_len": 32768}}),
+        ("vllm serve a/b -tp 2 --no-enable-prefix-caching", {"serve": {"tensor_parallel_size": 2, "enable_prefix_caching": False}}),
+        ("vllm serve a/b --max-logprobs 5 -O2", {"serve": {"extra_args": ["--max-logprobs", "5", "-O2"]}}),
+        ("vllm serve a/b --tool-call-parser gemma4 --enable-auto-tool-choice", {"chat": {"tool_call_parser": "gemma4"}}),
+        (f"vllm serve a/b --speculative-config '{SPEC}'", {
+            "draft": {"model": "google/gemma-4-31B-it-assistant"},
+            "speculative": {"method": "mtp", "num_speculative_tokens": 4},
+        }),
+        ("VLLM_LOGGING_LEVEL=DEBUG vllm serve a/b", {"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}}),
+        ("docker run --gpus '\"device=0,1\"' -p 8001:8000 vllm/vllm-openai:v0.32.0 --model a/b", {
+            "image": "vllm/vllm-openai:v0.32.0", "devices": [0, 1], "serve": {"port": 8001},
+        }),
+        ("docker run -v ~/.cache/huggingface:/root/.cache/huggingface --ipc=host --shm-size 16Gi i a/b", {
+            "caches": {"huggingface": "~/.cache/huggingface"}, "container": {"ipc": "host", "shm_size": "16gb"},
+        }),
+    ],
+)  # fmt: skip
+def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any]) -> None:
+    made = from_command(command).content
+    assert {key: made.get(key) for key in content} == content
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("vllm serve a/b --host 0.0.0.0", "asks for a key"),
+        ("vllm serve a/b --nnodes 2", "fleet.yaml"),
+        ("vllm serve a/b --config x.yaml", "write its lines under serve:"),
+        ("docker run --restart always i a/b", "container.restarts"),
+        ("docker run -v /data:/data i a/b", "target.model: /FOLDER"),
+        ("docker run --cap-add SYS_ADMIN i a/b", "has no key in a profile"),
+    ],
+)
+def test_what_has_no_key_is_named_with_what_there_is_instead(command: str, named: str) -> None:
+    assert any(named in one for one in from_command(command).left)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["vllm serve a/b --api-key s3cret", "docker run -e HF_TOKEN=s3cret i a/b", "MY_TOKEN=s3cret vllm serve a/b"],
+)
+def test_the_value_of_a_secret_is_never_taken_over(command: str) -> None:
+    made = from_command(command)
+    assert "s3cret" not in f"{made.content}{made.left}"
+    assert {"VLLM_API_KEY", "HF_TOKEN", "MY_TOKEN"} & set(made.content["pass_env"])
+
+
+@pytest.mark.parametrize("command", ["ollama run gemma", "vllm serve", "vllm bench latency", "", "'", "docker run -it"])
+def test_another_command_is_refused(command: str) -> None:
+    with pytest.raises(UsageError):
+        from_command(command)
+
+
+def test_the_written_profile_serves_the_same_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = "--max-model-len 32768 --kv-cache-dtype fp8 --max-logprobs 5"
+    assert run(["profile", "new", "mine", "--from-command", f"vllm serve google/gemma-4-31B-it {given}"]) == 0
+    assert str(folder / "mine.yaml") in capsys.readouterr().out
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    words = " ".join(serve_command(profile, container_paths(profile)))
+    assert "serve google/gemma-4-31B-it " in words
+    for part in ("--max-model-len 32768", "--kv-cache-dtype fp8", "--max-logprobs 5"):
+        assert part in words
+
+
+def test_a_compose_file_becomes_a_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    service = {
+        "image": "vllm/vllm-openai:${TAG:-v0.32.0}",
+        "command": ["--model", "a/b", "--speculative-config", SPEC],
+        "environment": {"HF_TOKEN": "${HF_TOKEN}", "A": "1"},
+        "ports": ["127.0.0.1:8001:8000"],
+        "healthcheck": {"test": "curl"},
+        "deploy": {"resources": {"reservations": {"devices": [{"device_ids": ["3"]}]}}},
+    }
+    (folder / "compose.yml").write_text(yaml.safe_dump({"services": {"vllm": service, "db": {"image": "postgres"}}}))
+    assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yml")]) == 0
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    assert (profile.image, profile.serve.port, profile.devices) == ("vllm/vllm-openai:v0.32.0", 8001, [3])
+    assert (profile.env, profile.draft and profile.draft.model) == ({"A": "1"}, "google/gemma-4-31B-it-assistant")
+    told = capsys.readouterr().err
+    assert "not taken over: services.vllm.healthcheck: a check that asks for a real token is built in" in told
+    assert "not taken over: services.db: a profile is one server" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: 1",
+        "services: {db: {image: postgres}}",
+        "services: {a: {image: vllm}, b: {image: vllm}}",
+        "[",
+        "services: 1",
+    ],
+)
+def test_a_file_without_one_server_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        from_compose(text.encode(), file="compose.yaml")
+
+
+def test_a_value_that_a_profile_refuses_is_an_error_with_the_file_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profile", "new", "mine", "--from-command", "vllm serve a/b --max-num-seqs many"]) == 2
+    assert "serve.max_num_seqs: 'many' is not a whole number" in capsys.readouterr().err
+    assert (folder / "mine.yaml").is_file()
+
+
+def test_one_source_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "new", "mine"]) == 2
+    assert "gemmaspec profile new mine --from spark-31b-mtp" in capsys.readouterr().err
