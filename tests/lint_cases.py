@@ -136,6 +136,22 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", extra("--enable-auto-tool-choice")),
     ),
     "GS113": (case("0.33.0", "env.VLLM_LOGGING_LEVEL=LOUD"), case("0.33.0", "env.VLLM_LOGGING_LEVEL=debug")),
+    "GS114": (
+        case("0.33.0", extra("--gpu-memory-utilization", "'90'")),
+        case("0.33.0", extra("--gpu-memory-utilization", "'0.9'")),
+    ),
+    "GS115": (case("0.33.0", "env.VLLM_CPU_KVCACHE_SPACE=4GB"), case("0.33.0", "env.VLLM_CPU_KVCACHE_SPACE=4")),
+    "GS116": (
+        case("0.33.0", extra("--enable-prefix-caching=false")),
+        case("0.33.0", extra("--no-enable-prefix-caching")),
+    ),
+    "GS117": (
+        case("0.33.0", extra("--structured-outputs-config.disable_any_whitespace=true")),
+        case(
+            "0.33.0",
+            extra("--structured-outputs-config", """'{"disable_any_whitespace": true, "backend": "xgrammar"}'"""),
+        ),
+    ),
     "GS201": (
         case("0.33.0", "draft.model=owner/gemma-4-E2B-eagle3-free"),
         case("0.33.0", *EAGLE3),
@@ -293,6 +309,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.32.0", *MTP, TRITON, "patches.speed=[faster]"),
     ),
     "GS407": (case("0.33.1.dev45"), case("0.33.0")),
+    "GS231": (
+        case("0.33.0", "speculative.method=dspark", "machine=cpu"),
+        case("0.33.0", "speculative.method=dspark", "machine=h200"),
+    ),
     "GS222": (case("0.33.0", "speculative.method=mtp", draft=SMALL), case("0.33.0", draft=SMALL)),
     "GS223": (
         case("0.33.0", "target.quantization=modelopt", target=BIG),

@@ -120,8 +120,8 @@ def test_an_access_log_that_is_off_gets_no_flag_of_ours(form: str) -> None:
 @pytest.mark.parametrize(
     ("words", "compiled"),
     [
-        ((), "default"), (("-O2",), "-O2"), (("-O=2",), "-O2"), (("--optimization_level", "2"), "-O2"),
-        (("-cc.mode=3",), "mode=3"), (("-O.mode=3", "-cc.cudagraph_mode=NONE"), "mode=3,cudagraph_mode=NONE"),
+        ((), "default"), (("-O2",), "-O2"), (("-O=2",), "-O2"), (("-O", "2"), "-O2"), (("--optimization_level", "2"), "-O2"),
+        (("-cc.mode=3",), "mode=3"), (("-cc.mode", "3", "-cc.cudagraph_mode=NONE"), "mode=3,cudagraph_mode=NONE"),
         (("--compilation_config", '{"mode": 0}'), '{"mode":0}'), (("-cc", '{"mode": 0}', "-O1"), "-O1"),
     ],
 )  # fmt: skip

@@ -18,6 +18,7 @@ from gemmaspec.releases.changes import changes
 from gemmaspec.releases.extract import METADATA, Extracted, cuda_of, extract
 from gemmaspec.releases.facts import facts_for, releases, whole_table
 from gemmaspec.releases.flags import Flag, flags_of
+from gemmaspec.releases.read_values import configs_of
 from gemmaspec.releases.sources import Sources, Unexpected
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.extracting import extract_from
@@ -92,9 +93,38 @@ CONFIG = """
     Half = Literal["float16"]
     Dtype = Literal["auto", Half]
 
+    class Mode(enum.IntEnum):
+        NONE = 0
+        FULL = 3
+
+    @dataclass
+    class Inner:
+        path: str | None = None
+
     @config
     class Pooler:
-        pass
+        share: float | None = Field(default=None, gt=0, le=1)
+        mode: Mode = None
+        kind: Literal["a", "b"] | None = None
+        sizes: list[int] = field(default_factory=list)
+        inner: Inner = field(default_factory=Inner)
+        changed: int = 0
+        filled: SkipValidation[int] = None
+        own: int = field(init=False)
+
+        @field_validator("mode", mode="before")
+        def named(cls, value):
+            return Mode[value.upper()] if isinstance(value, str) else value
+
+        @field_validator("mode", "sizes", mode="wrap")
+        def skip(cls, value, handler):
+            if value is None:
+                return value
+            return handler(value)
+
+        @field_validator("changed", mode="before")
+        def change(cls, value):
+            return len(value)
 
     @config(config=ConfigDict(arbitrary_types_allowed=True))
     class ModelConfig:
@@ -103,7 +133,7 @@ CONFIG = """
         trust: bool | None = None
         token: bool | str | None = None
         pooler: Pooler | None = None
-        size: Annotated[int, "tokens"] = 1
+        size: Annotated[int, "tokens"] = Field(default=1, ge=1)
         backend: Backend = "auto"
         all2all: Literal["pass", "naive"] = "naive"
         traces: list[Literal["model", "worker"]] | None = None
@@ -140,15 +170,16 @@ def test_every_option_is_found_and_positions_are_none() -> None:
 @pytest.mark.parametrize(
     "flag",
     [
-        Flag(name="--headless", bare=True),
+        Flag(name="--headless", bare=True, form="-"),
         Flag(name="--chat-template"),
         Flag(name="--content-format", choices=frozenset({"auto", "openai"})),
         Flag(name="--dtype", choices=frozenset({"auto", "float16"})),
         Flag(name="--load-format"),
         Flag(name="--trust-all", negatable=True, bare=True),
         Flag(name="--token", bare=True),
-        Flag(name="--pooler"),
-        Flag(name="--size", short="-tp"),
+        Flag(name="--pooler", form="?@Pooler"),
+        Flag(name="--size", short="-tp", form="int>=1"),
+        Flag(name="--api-key", form="+"),
         Flag(name="--backend", choices=frozenset({"auto", "cutlass_moe"}), folds=True),
         Flag(name="--all2all", choices=frozenset({"naive"})),
         Flag(name="--traces"),
@@ -160,6 +191,39 @@ def test_every_option_is_found_and_positions_are_none() -> None:
 )
 def test_a_flag_takes_what_its_type_says(flag: Flag) -> None:
     assert flags()[flag.name] == flag
+
+
+def test_the_keys_of_a_configuration_are_read_with_types_bounds_and_nested_classes() -> None:
+    given = sources(FILES)
+    assert configs_of(given, [("vllm/config/__init__.py", "Pooler")]) == {
+        "Pooler": {
+            "share": "float>0<=1|None",
+            "mode": "^NONE|^FULL|#0|#3|None",
+            "kind": "=a|=b|None",
+            "sizes": "[int]|None",
+            "inner": "@Inner",
+            "changed": "any",
+            "filled": "any",
+        },
+        "Inner": {"*": "any", "path": "str|None"},
+    }
+
+
+def test_variables_that_are_converted_have_a_form() -> None:
+    given = sources(
+        {
+            "vllm/envs.py": """
+    environment_variables = {
+        "A": lambda: bool(int(os.getenv("A", "0"))),
+        "B": lambda: maybe_convert_int(os.environ.get("B", None)),
+        "C": lambda: float(os.environ["C"]) if "C" in os.environ else None,
+        "D": lambda: os.getenv("D", "0").lower() in ("1", "true"),
+        "E": lambda: int(os.getenv("A", "0")),
+    }
+"""
+        }
+    )
+    assert names.environment_forms_of(given) == {"A": "int", "B": "int", "C": "float"}
 
 
 @pytest.mark.parametrize(

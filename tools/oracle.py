@@ -64,6 +64,12 @@ TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", 
 _MASK: Final = 4
 """The token in place of those that a head drafts at once; any one will do for a configuration."""
 SIZES: Final = ("31B", "26B-A4B", "E4B", "E2B")
+QUANTIZED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
+    "bnb": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+}
+"""What checkpoints of other tools declare."""
 
 
 class Oracle:
@@ -183,6 +189,8 @@ def model_folders() -> Path:
         known = shipped_for(name)
         assert known
         wanted[name.rpartition("/")[2]] = dict(checkpoint_of(known).config)
+    for name, declared in QUANTIZED.items():
+        wanted[f"gemma-4-31B-it-{name}"] = {**configs.config("31B"), "quantization_config": declared}
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()
     wanted["gemma-4-31B-dspark"] = {**configs.block_config("dspark"), "mask_token_id": _MASK}
     plain = {"speculators_model_type": "dflash", "architectures": ["DFlashDraftModel"], "mask_token_id": _MASK}

@@ -250,12 +250,29 @@ def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
             serve = importlib.import_module("vllm.entrypoints.cli.serve")
             if check := getattr(serve, "validate_parsed_serve_args", None):
                 check(args)
+            if getattr(args, "model_tag", None):
+                args.model = args.model_tag  # as ServeSubcommand.cmd does
             config = _engine_args().from_cli_args(args).create_engine_config(_usage())
     except SystemExit:
         return {"accepted": False, "stage": "parser", "why": stderr.getvalue().strip().splitlines()[-1:] or [""]}
     except BaseException as error:  # any exception of vLLM is its answer
         return {"accepted": False, "stage": "engine", "type": type(error).__name__, "why": [str(error)[-2000:]]}
+    if said := _misread(env):
+        return {"accepted": False, "stage": "environment", "why": [said]}
     return {"accepted": True, "resolved": _resolved(config)}
+
+
+def _misread(env: dict[str, str]) -> str | None:
+    """Return what vllm/envs.py raises for one of these variables, wherever a server reads it."""
+    from vllm import envs
+
+    for name in env:
+        if name in envs.environment_variables:
+            try:
+                envs.environment_variables[name]()
+            except Exception as error:
+                return f"{name}: {type(error).__name__}: {error}"
+    return None
 
 
 def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:

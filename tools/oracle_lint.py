@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from oracle import Oracle, model_folders
+from oracle import QUANTIZED, Oracle, model_folders
 
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.errors import ProfileError
@@ -28,7 +28,15 @@ from gemmaspec.releases.facts import Facts, facts_for
 from gemmaspec.stack.paths import Paths
 from gemmaspec.stack.serve import serve_command, speculative_config
 
-MACHINES: Final = {"dgx-spark": "gb10", "h200": "h200", "a100": "a100"}
+MACHINES: Final = {
+    "dgx-spark": "gb10",
+    "h200": "h200",
+    "a100": "a100",
+    "b200": "b200",
+    "rtx-5090": "rtx-5090",
+    "cpu": "cpu",
+}
+"""The machine of a profile → the oracle's; one in six profiles is for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +135,8 @@ BASES: Final = (
     ("gemma-4-E2B-it", None, None),
     ("gemma-4-26B-A4B-it", None, None),
     ("Gemma-4-31B-IT-NVFP4", None, None),
+    ("gemma-4-E4B-it", "gemma-4-E4B-it-assistant", "mtp"),
+    *((f"gemma-4-31B-it-{name}", None, None) for name in QUANTIZED),
     ("gemma-4-31B-it", "gemma-4-E2B-it", "draft_model"),
     ("gemma-4-31B-it", "gemma-4-31B-it-assistant", "mtp"),
     ("gemma-4-26B-A4B-it", "gemma-4-26B-A4B-it-assistant", "mtp"),
@@ -137,13 +147,18 @@ BASES: Final = (
 )
 _NUMBERS: Final = ("1", "2", "64", "2048", "8192", "131072")
 _LEFT_OUT: Final = re.compile(
-    r"--(config|model|served-model-name|host|port|uds|grpc|headless|tokenizer|hf-token|api-key|chat-template|download-dir"
-    r"|speculative-config|spec-.*|revision|code-revision|allowed-.*|ssl-.*|lora-modules|.*plugin.*|node-rank|master-.*"
-    r"|data-parallel.*|.*-parallel-.*rank.*|load-format|model-impl|runner|convert|task|device|hf-.*|kv-transfer-config"
-    r"|ec-transfer-config|kv-events-config|.*-config|otlp.*|collect.*|profiler.*|middleware|root-path|.*-path|log-.*"
-    r"|config-format|quantization.*|skip-tokenizer-init|tokenizer-mode|renderer.*|api-server-count|.*dir|.*file)"
+    r"--(config|model|host|port|grpc-port|uds|headless|tokenizer|hf-token|api-key|chat-template|download-dir|middleware"
+    r"|speculative-config|spec-.*|.*revision|allowed-.*|ssl-.*|lora-modules|default-mm-loras|.*plugin.*|master-.*"
+    r"|.*-path|log-config-file|logging-config|.*dir|.*-cls|logits-processors|worker-extension-cls|tool-server"
+    r"|generation-config|weight-transfer-config|grpc|root-path|otlp.*)"
 )
-"""Flags whose value is a file, an address or another model, so that an error is about that and not the profile."""
+"""Flags whose value is a file, an address, code or another model: an error would be about that, not the profile."""
+_WORDS: Final = (
+    *("0", "1", "2", "3", "4", "16", "64", "2048", "-1", "-2", "0.5", "1.5", "90", "1k", "2K", "1.5K", "1e3", "x", ""),
+    *("None", "auto", "true", "lots", "{}", "[1]", "{bad", '{"a": 1}', "image=1", "4GB"),
+)
+_JSON: Final = ("0", "1", "3", "7", "-1", "1.5", "true", "null", '"x"', '"1"', '"full"', '"NONE"', "[1]", '["x"]', "{}")
+_VARIABLES: Final = ("0", "1", "2", "-1", "1.5", "x", "true", "4GB", "auto")
 
 
 @dataclass(frozen=True)
@@ -168,6 +183,34 @@ def changes(facts: Facts) -> list[str]:
         found += _of_flag(name, flag.choices, bare=flag.bare, negatable=flag.negatable, opposite=flag.opposite)
     found += ["--no-such-flag", "--enable-prefix-cachign", "env.VLLM_LOGGING_LEVEL=LOUD", "-O9", "-O1"]
     return found
+
+
+def value_change(facts: Facts, chosen: random.Random) -> str:
+    """Return one change of a value: of any flag, configuration, variable or quantization, right or wrong.
+
+    A | in it separates words. Names are the release's; values do not depend on what the table says that they take.
+    """
+    kind = chosen.random()
+    if kind < 0.15:
+        return f"env.{chosen.choice(sorted(facts.environment))}={chosen.choice(_VARIABLES)!r}"
+    if kind < 0.25:
+        return f"target.quantization={chosen.choice([*sorted(facts.quantizations), 'nonsense'])}"
+    flag = facts.flags[chosen.choice([name for name in sorted(facts.flags) if not _LEFT_OUT.fullmatch(name)])]
+    if kind < 0.5:
+        named = {name: one.form.lstrip("?@") for name, one in facts.flags.items() if "@" in one.form}
+        name = chosen.choice([one for one in sorted(named) if not _LEFT_OUT.fullmatch(one)])
+        key = chosen.choice([*sorted(facts.configs.get(named[name], {})), "level", "no_key"])
+        value = chosen.choice(_JSON)
+        return f"{name}.{key}={value}" if chosen.random() < 0.3 else f'{name}|{{"{key}": {value}}}'
+    if flag.bare and not flag.choices:
+        return chosen.choice(
+            [flag.name, f"{flag.name}={chosen.choice(_WORDS)}", f"{flag.name}|{chosen.choice(_WORDS)}"]
+        )
+    written = chosen.random()
+    if written < 0.05:
+        return flag.name
+    word = chosen.choice([*sorted(flag.choices or ()), *_WORDS[:3]] if flag.choices else _WORDS)
+    return f"{flag.name}{'=' if written < 0.6 else '|'}{word}"
 
 
 def _of_flag(
@@ -245,15 +288,18 @@ def compare(wanted: Sequence[str], number: int, seed: int) -> int:
     """Judge `number` profiles of each release by both; return the number of unexpected differences."""
     total = 0
     for release in wanted:
-        with Oracle(release, "gb10") as oracle:
-            found = compare_release(oracle, release, number, seed)
+        with Oracle(release, "gb10") as gpus, Oracle(release, "cpu") as processors:
+            found = compare_release({True: gpus, False: processors}, release, number, seed)
         print(found, flush=True)
         total += len(found.unexpected)
     return total
 
 
-def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> Compared:
-    """Judge `number` profiles by lint and by the oracle of that release. Disagreements are printed as they come."""
+def compare_release(oracles: Mapping[bool, Oracle], release: str, number: int, seed: int) -> Compared:
+    """Judge `number` profiles by lint and by the oracle of that release. Disagreements are printed as they come.
+
+    `oracles`: one that pretends GPUs, and one on the CPU.
+    """
     models = model_folders()
     opened = {folder.name: _opened(folder) for folder in models.iterdir()}
     facts = facts_for(release)
@@ -264,7 +310,8 @@ def compare_release(oracle: Oracle, release: str, number: int, seed: int) -> Com
     unexpected = []
     with tempfile.TemporaryDirectory() as folder:
         while sum(counts.values()) < number:
-            trial = _trial(chosen, kinds)
+            trial = _trial(chosen, kinds, facts)
+            oracle = oracles[trial.machine != "cpu"]
             verdict = _judged(trial, Path(folder), models, opened, oracle, release)
             if verdict is None:
                 continue
@@ -282,11 +329,14 @@ def _opened(folder: Path) -> Checkpoint:
     return replace(open_checkpoint(str(folder)), missing_files=())
 
 
-def _trial(chosen: random.Random, kinds: Sequence[str]) -> Trial:
+def _trial(chosen: random.Random, kinds: Sequence[str], facts: Facts) -> Trial:
+    """Return a profile with one to three changes, half of them of values."""
     base = chosen.choice(BASES)
     machine = chosen.choice(list(MACHINES))
     own = [one for one in kinds if base[2] or not one.startswith("speculative.")]
-    return Trial(base, machine, tuple(chosen.sample(own, chosen.randint(1, 3))))
+    number = chosen.choice((1, 1, 1, 2, 2, 3))
+    found = [value_change(facts, chosen) if chosen.random() < 0.5 else chosen.choice(own) for _ in range(number)]
+    return Trial(base, machine, tuple(dict.fromkeys(found)))
 
 
 def _judged(
@@ -342,7 +392,7 @@ def _loaded(trial: Trial, folder: Path, models: Path) -> Loaded:
     lines.append(f"serve: {{max_model_len: 8192{hybrid}}}")
     (folder / "mine.yaml").write_text("\n".join(lines) + "\n")
     sets = [one for one in trial.changes if not one.startswith("-")]
-    words = [one for one in trial.changes if one.startswith("-")]
+    words = [word for one in trial.changes if one.startswith("-") for word in one.split("|")]
     if words:
         sets.append(f"serve.extra_args={json.dumps(words)}")
     return load_profile(str(folder / "mine.yaml"), overrides=sets)
@@ -356,7 +406,7 @@ def _question(loaded: Loaded, trial: Trial) -> dict[str, object]:
         draft=profile.draft.model if profile.draft else None,
         template=None,
     )
-    argv = ["--model", *serve_command(profile, paths)[2:]]
+    argv = [*serve_command(profile, paths)[2:]]
     if spec := speculative_config(profile, paths):
         argv += ["--speculative-config", json.dumps(spec)]
     return {"argv": argv, "env": dict(profile.env), "machine": MACHINES[trial.machine]}

@@ -27,6 +27,7 @@ from gemmaspec.lint import (
     quantization,
     runtime,
     sizes,
+    values,
 )
 from gemmaspec.lint.rule import Issue, Path, Rule, rule
 from gemmaspec.lint.subject import Role, Subject
@@ -98,6 +99,7 @@ ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
     *advice.RULES,
     *names.RULES,
+    *values.RULES,
     *pairing.RULES,
     *acceptance.RULES,
     *parallel.RULES,

@@ -69,8 +69,29 @@ def unified_memory(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("serve", "gpu_memory_utilization"), message=message, fix="set 0.85 or less")
 
 
+_CUDA_ONLY: Final = {
+    "--enable-sleep-mode": "Sleep mode is not supported on current platform",
+    "--enable-cumem-allocator": "cumem allocator is not supported on current platform",
+}
+"""Flags that ModelConfig refuses without CUDA, with its words."""
+
+
+@rule("GS231", "error")
+def without_gpus(subject: Subject) -> Iterator[Issue]:
+    """What vLLM cannot do without GPUs: dspark (runner v1 lacks it, v2 needs Triton: VllmConfig), CUDA's allocator."""
+    if subject.machine.gpus:
+        return
+    if subject.method == "dspark":
+        message = f"dspark needs model runner v2, and that Triton and a GPU; vLLM {subject.vllm} stops without"
+        yield Issue(path=("speculative", "method"), message=message, fix="use mtp, or a machine with a GPU")
+    for name, words in _CUDA_ONLY.items():
+        given = subject.argument(name)
+        if given and not given.negated:
+            yield Issue(path=given.path, message=f"{name} needs CUDA: {words}", fix="remove it")
+
+
 def _is_fast(subject: Subject) -> bool:
     return (subject.machine.bandwidth_gb_s or 0) > FAST
 
 
-RULES: Final = (eager_drafter, drafter_without_graphs, many_tokens, unified_memory)
+RULES: Final = (eager_drafter, drafter_without_graphs, many_tokens, unified_memory, without_gpus)

@@ -17,6 +17,7 @@ from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.releases.facts import knows_method, spans
 
 ROLES: Final[tuple[Role, ...]] = ("target", "draft")
+_DEPRECATED: Final = "--allow-deprecated-quantization"
 _FAMILIES: Final = {
     "awq": frozenset({"awq", "awq_marlin", "auto_awq", "cpu_awq", "moe_wna16"}),
     "gptq": frozenset({"gptq", "gptq_marlin", "auto_gptq", "moe_wna16"}),
@@ -31,6 +32,10 @@ _BEFOREHAND: Final = frozenset(
     }
 )
 """Quantizations whose weights were quantized beforehand; the others quantize while loading."""
+
+
+_CONFIGURED: Final = frozenset({"torchao", "online"})
+"""Quantizations whose class cannot be made without a configuration: a TypeError, 0.26.0 to 0.33.0."""
 
 
 def _models(subject: Subject) -> Iterator[tuple[Role, str, str | None]]:
@@ -56,12 +61,16 @@ def _taken_over(own: str | None) -> bool:
 
 @rule("GS109", "error")
 def unknown_quantization(subject: Subject) -> Iterator[Issue]:
-    """A quantization that vLLM does not know."""
+    """A quantization that vLLM does not know, or no longer takes without being told to."""
     known = subject.facts.quantizations
     for role, asked, own in _models(subject):
         if asked not in known and not _taken_over(own):
             message = f"vLLM {subject.vllm} does not know the quantization {asked!r}"
             fix = one_of(asked, known) + "; or remove it, because the checkpoint names it"
+            yield Issue(path=(role, "quantization"), message=message, fix=fix)
+        elif asked in subject.facts.deprecated_quantizations and not subject.switched(_DEPRECATED):
+            message = f"vLLM {subject.vllm} will drop the quantization {asked}, and stops without {_DEPRECATED}"
+            fix = f"add {_DEPRECATED} to serve.extra_args, or use another quantization"
             yield Issue(path=(role, "quantization"), message=message, fix=fix)
 
 
@@ -73,6 +82,8 @@ def other_quantization(subject: Subject) -> Iterator[Issue]:
             continue
         if own is None and asked in _BEFOREHAND:
             message = f"is {asked}, but the checkpoint is not quantized: Cannot find the config file"
+        elif own is None and asked in _CONFIGURED and not subject.given("--quantization-config", "--hf-overrides"):
+            message = f"is {asked}, which wants a configuration that neither the checkpoint nor a flag brings"
         elif own in _FAMILIES and asked not in _FAMILIES[own]:
             message = f"is {asked}, but the checkpoint declares {own}, and vLLM rejects the mismatch"
         else:

@@ -16,6 +16,7 @@ _PARTNERS: Final = {
     "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
     "--enable-eplb": ("--enable-expert-parallel", "--enable-expert-parallel"),
     "--enable-elastic-ep": ("--enable-eplb", "--enable-eplb and --enable-expert-parallel"),
+    "--collect-detailed-traces": ("--otlp-traces-endpoint", "--otlp-traces-endpoint=ADDRESS"),
     "--enable-log-outputs": ("--enable-log-requests", "--enable-log-requests"),
 }
 """Flags that require another one (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
@@ -28,6 +29,7 @@ _VALUES: Final = {
 }
 """Flags that stop the start unless another one has this value (VllmConfig, ParallelConfig)."""
 
+_SHARED: Final = "--mm-shm-cache-max-object-size-mb"
 _HEADS: Final = frozenset({"mtp", "eagle", "eagle3", "dflash", "dspark"})
 _PLAIN_STOPS: Final = {
     "mtp": "vLLM stops with NotImplementedError: Unsupported speculative method: 'mtp'",
@@ -72,6 +74,19 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
     if not subject.switched("--data-parallel-external-lb") and not subject.argument("--data-parallel-rank"):
         message = f"{fault_tolerance} requires --data-parallel-external-lb, and vLLM stops without it"
         yield fault_tolerance, message, "remove it"
+    several = subject.number("--data-parallel-size") or 1
+    if several < 2:  # ServeSubcommand.cmd, 0.26.0 and later
+        flag = "--data-parallel-multi-port-external-lb"
+        yield flag, f"{flag} requires --data-parallel-size > 1, and vLLM stops without it", "remove it"
+    if not subject.argument("--data-parallel-size-local") and subject.runs(">=0.31"):
+        words = "`--data-parallel-hybrid-lb` requires `--data-parallel-size-local`"
+        yield "--data-parallel-hybrid-lb", words, "remove it"
+    if subject.runs("<0.27") and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
+        message = "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
+        yield "--data-parallel-external-lb", message, "add --data-parallel-rank, or remove it"
+    if subject.value("--mm-processor-cache-type") != "shm" and subject.number(_SHARED) not in (None, 128):
+        message = "'mm_shm_cache_max_object_size_mb' should only be set when 'mm_processor_cache_type' is 'shm'"
+        yield _SHARED, message, "add --mm-processor-cache-type=shm, or remove it"
     if subject.method == "dspark":  # VllmConfig, every release that has both
         yield "--enable-dbo", "two micro-batches do not work with dspark, and vLLM stops", "remove it"
     if subject.runs(">=0.31"):  # VllmConfig: from then on, a connector hands out the routed experts
@@ -96,8 +111,12 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
         yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="use INFO, DEBUG or WARNING")
+    backend = subject.argument("--data-parallel-backend")
+    if backend and backend.value not in ("mp", "ray"):
+        fix = "use mp or ray"
+        yield Issue(path=backend.path, message=f"vLLM has no data parallel backend {backend.value!r}", fix=fix)
     for one in subject.arguments:
-        if one.flag == LEVEL and one.value and one.value.isdecimal() and int(one.value) > 3:
+        if one.flag == LEVEL and one.value and one.value not in ("0", "1", "2", "3"):
             yield Issue(
                 path=one.path,
                 message="vLLM's optimization levels are 0 to 3",
@@ -144,7 +163,10 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     each, nodes = subject.machine.most_gpus, max(subject.profile.nodes, subject.number("--nnodes") or 1)
     given = subject.argument("--tensor-parallel-size") or subject.argument("--pipeline-parallel-size")
     tensor = subject.number("--tensor-parallel-size") or 1
-    wanted = tensor * (subject.number("--pipeline-parallel-size") or 1)
+    context = subject.argument("--prefill-context-parallel-size")
+    given = given or context
+    stages = subject.number("--pipeline-parallel-size") or 1
+    wanted = tensor * stages * (subject.number("--prefill-context-parallel-size") or 1)
     if nodes > 1 and wanted % nodes:
         several = subject.argument("--nnodes")
         path = several.path if several else ("serve", "extra_args")

@@ -119,6 +119,10 @@ class Subject:
         """Return how a flag is given."""
         return self.command.argument(flag)
 
+    def given(self, *flags: str) -> bool:
+        """Return whether one of these flags is given, in either form."""
+        return self.command.given(*flags)
+
     def switched(self, flag: str) -> bool | None:
         """Return whether a flag without a value is on; None if it is not given."""
         return self.command.switched(flag)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.profile.model import Profile
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from gemmaspec.releases.flags import Flag
 
 _NOT_FLAGS: Final = {"bind", "port", "extra_args"}
-_OPTIMIZATION: Final = re.compile(r"-O=?([0-9]+)")
-"""-O2 is --optimization-level 2, and -O.mode is -cc.mode, before argparse sees them (vllm/utils/argparse_utils.py)."""
+_OPTIMIZATION: Final = re.compile(r"-O=?(.+)")
+"""-O2 is --optimization-level 2, whatever stands behind -O (parse_args in vllm/utils/argparse_utils.py)."""
+_NEGATIVE: Final = re.compile(r"-\d+|-\d*\.\d+")
 LEVEL: Final = "--optimization-level"
 COMPILATION: Final = "--compilation-config"
 
@@ -34,6 +35,13 @@ class Argument:
     negated: bool = False
     written: str = ""
     """The word of `extra_args`; empty for a flag with a key of its own."""
+    words: tuple[str, ...] = ()
+    """All the words after it, of a flag that takes several."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of `--a.b.c`, which sets one value in --a's JSON."""
+        return tuple(self.written.partition("=")[0].removesuffix("+").split(".")[1:])
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Command:
     """Flags of a command line under their canonical names, in order. The last of several wins, as in vLLM."""
 
     arguments: tuple[Argument, ...]
+    unclaimed: tuple[tuple[tuple[str | int, ...], str], ...] = ()
+    """Words of `extra_args` that no flag takes, each with its place."""
 
     def argument(self, flag: str) -> Argument | None:
         """Return how a flag is given."""
@@ -67,19 +77,19 @@ def command_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Com
     `flags` are those of the vLLM that will run: they show which words are short for which flag, and which flags take a
     value. Without them, those of the release that the profile names, or of the newest known one.
     """
-    extra = extra_of(profile, flags).arguments
-    return Command((*_serve(profile), *_model(profile), *_chat(profile), *extra))
+    extra = extra_of(profile, flags)
+    return Command((*_serve(profile), *_model(profile), *_chat(profile), *extra.arguments), extra.unclaimed)
 
 
 def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
     """Return what `serve.extra_args` give; `flags` as in `command_of`."""
     words = profile.serve.extra_args
-    return Command(tuple(_extra(words, _flags_for(profile) if flags is None else flags)) if words else ())
+    return _extra(words, _flags_for(profile) if flags is None else flags) if words else Command(())
 
 
 def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
     """Return what the words of a command line give; `flags` are those of the vLLM that it is for."""
-    return Command(tuple(_extra(words, flags)))
+    return _extra(words, flags)
 
 
 def compile_of(profile: Profile) -> str:
@@ -93,8 +103,8 @@ def compile_of(profile: Profile) -> str:
     for one in extra_of(profile).arguments:
         if one.flag == LEVEL:
             asked = f"-O{one.value}"
-        elif one.flag == COMPILATION and "." in one.written.partition("=")[0]:  # one key of it, added to the others
-            asked = ",".join(filter(None, (asked, one.written.partition(".")[2])))
+        elif one.flag == COMPILATION and one.keys:  # one key of it, added to the others
+            asked = ",".join(filter(None, (asked, f"{'.'.join(one.keys)}={one.value}")))
         elif one.flag == COMPILATION:
             asked = "".join((one.value or "").split())
     return asked or ("disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default")
@@ -133,21 +143,57 @@ def _chat(profile: Profile) -> Iterator[Argument]:
             yield Argument(path=("chat", key), flag=flag, value=_text(value))
 
 
-def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[Argument]:
-    """Yield the flags of `extra_args`; a word after a flag that takes a value is that value."""
-    for index, word in enumerate(words):
-        if not word.startswith("-") or re.fullmatch(r"-[0-9.]+", word) or word == "-O":
+def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
+    """Return the flags of `extra_args`, each with the words after it that it takes."""
+    found: list[Argument] = []
+    unclaimed = []
+    index = 0
+    while index < len(words):
+        place, word = ("serve", "extra_args", index), words[index]
+        index += 1
+        if word == "--":
+            unclaimed += [(("serve", "extra_args", place), text) for place, text in enumerate(words) if place >= index]
+            break
+        if not _is_flag(word):
+            unclaimed.append((place, word))
             continue
-        path = ("serve", "extra_args", index)
-        if level := _OPTIMIZATION.fullmatch(word):
-            yield Argument(path=path, flag=LEVEL, value=level[1], written=word)
-            continue
-        written, equals, text = word.partition("=")
-        flag, negated = (COMPILATION, False) if written.startswith("-O.") else resolve(written, flags)
-        after = words[index + 1] if index + 1 < len(words) else "-"
-        takes = flag in flags and not flags[flag].bare and not after.startswith("-") and "." not in written
-        value = text if equals else after if takes else None
-        yield Argument(path=path, flag=flag, value=value, negated=negated, written=word)
+        one = _flag(word, flags)
+        after = 0
+        if "=" not in word and not _OPTIMIZATION.fullmatch(word):
+            most = _taken(flags.get(one.flag), keys=one.keys)
+            while after < most and index + after < len(words) and (one.keys or not _is_flag(words[index + after])):
+                after += 1
+        taken = tuple(words[index : index + after])
+        found.append(replace(one, path=place, value=taken[0] if taken else one.value, words=taken))
+        index += after
+        if one.flag not in flags:  # nobody knows how many words it takes
+            while index < len(words) and not _is_flag(words[index]):
+                index += 1
+    return Command(tuple(found), tuple(unclaimed))
+
+
+def _flag(word: str, flags: Mapping[str, Flag]) -> Argument:
+    if level := _OPTIMIZATION.fullmatch(word):
+        return Argument(path=(), flag=LEVEL, value=level[1], written=word)
+    written, equals, text = word.partition("=")
+    flag, negated = (LEVEL, False) if word == "-O" else resolve(written, flags)
+    return Argument(path=(), flag=flag, value=text if equals else None, negated=negated, written=word)
+
+
+def _is_flag(word: str) -> bool:
+    """Return whether argparse takes a word for a flag; a negative number is a value."""
+    return (
+        word.startswith("-") and len(word) > 1 and " " not in word.partition("=")[0] and not _NEGATIVE.fullmatch(word)
+    )
+
+
+def _taken(flag: Flag | None, *, keys: Sequence[str]) -> int:
+    """Return the most words after a flag that are its values."""
+    if keys:
+        return 1
+    if flag is None or flag.switch:
+        return 0
+    return 1_000_000 if flag.form.startswith(("+", "*")) else 1
 
 
 def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:

@@ -80,6 +80,7 @@ MACHINES: Final = {
             memory_gb=34.2,
             bandwidth_gb_s=1792,
             compute_capability="12.0",
+            most_gpus=1,
         ),
         Machine(
             name="rtx-pro-6000",
@@ -88,6 +89,7 @@ MACHINES: Final = {
             memory_gb=102.6,
             bandwidth_gb_s=1792,
             compute_capability="12.0",
+            most_gpus=1,
         ),
         Machine(name="nvidia", summary="any machine with NVIDIA GPUs", gpus=True),
         Machine(name="cpu", summary="no accelerator; for a first try", gpus=False),

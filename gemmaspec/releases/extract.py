@@ -9,8 +9,9 @@ from typing import Final
 
 from gemmaspec.releases import names
 from gemmaspec.releases.attention import Attention, attention_of
-from gemmaspec.releases.flags import Flag, flags_of
+from gemmaspec.releases.flags import Flag, configs_in, flags_of
 from gemmaspec.releases.read_runner import RunnerChoice, runner_of
+from gemmaspec.releases.read_values import Configs
 from gemmaspec.releases.sources import Read, Sources, Unexpected
 
 METADATA: Final = "METADATA"
@@ -24,9 +25,14 @@ class Extracted:
     flags: dict[str, Flag]
     speculative: dict[str, frozenset[str]]
     environment: dict[str, frozenset[str]]
+    environment_forms: dict[str, str]
+    """The forms of variables that are converted (values.py)."""
+    configs: Configs
+    """The keys of configuration classes that a flag takes as JSON: class → key → form."""
     reasoning_parsers: frozenset[str]
     tool_call_parsers: frozenset[str]
     quantizations: frozenset[str]
+    deprecated_quantizations: frozenset[str]
     kv_cache_dtypes: frozenset[str]
     attention_backends: frozenset[str]
     architectures: frozenset[str]
@@ -52,13 +58,17 @@ def extract(read: Read) -> Extracted:
 
 
 def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
+    flags = flags_of(sources)
     return Extracted(
-        flags=flags_of(sources),
+        flags=flags,
+        environment_forms=names.environment_forms_of(sources),
+        configs=configs_in(sources, flags.values()),
         speculative=names.speculative_of(sources),
         environment=names.environment_of(sources),
         reasoning_parsers=names.reasoning_parsers_of(sources),
         tool_call_parsers=names.tool_call_parsers_of(sources),
         quantizations=names.quantizations_of(sources),
+        deprecated_quantizations=names.deprecated_quantizations_of(sources),
         kv_cache_dtypes=names.kv_cache_dtypes_of(sources),
         attention_backends=names.attention_backends_of(sources),
         architectures=names.architectures_of(sources),

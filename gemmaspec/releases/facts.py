@@ -52,9 +52,15 @@ class Facts:
     environment: frozenset[str]
     """The variables that vllm/envs.py reads."""
     environment_values: Mapping[str, frozenset[str]]
+    environment_forms: Mapping[str, str]
+    """What variables take that are converted (values.py)."""
+    configs: Mapping[str, Mapping[str, str]]
+    """Configuration classes that flags take as JSON: class → key → what it takes (values.py)."""
     reasoning_parsers: frozenset[str]
     tool_call_parsers: frozenset[str]
     quantizations: frozenset[str]
+    deprecated_quantizations: frozenset[str]
+    """Those that need --allow-deprecated-quantization."""
     attention_backends: frozenset[str]
     architectures: frozenset[str]
     """Gemma 4 architectures that vLLM has a model for."""
@@ -116,9 +122,12 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
         flags=found.flags,
         environment=frozenset(found.environment),
         environment_values={name: values for name, values in found.environment.items() if values},
+        environment_forms=found.environment_forms,
+        configs=found.configs,
         reasoning_parsers=found.reasoning_parsers,
         tool_call_parsers=found.tool_call_parsers,
         quantizations=found.quantizations,
+        deprecated_quantizations=found.deprecated_quantizations,
         attention_backends=found.attention_backends,
         architectures=found.architectures,
         metrics=found.metrics,

@@ -9,11 +9,12 @@ field with a Literal and no str has choices; with str it has none.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gemmaspec.releases.hints import Hint, hints_of
+from gemmaspec.releases.read_values import Configs, bounds_of, configs_of, word_of
 from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant, method_of
 
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
@@ -22,6 +23,14 @@ ENGINE: Final = "vllm/engine/arg_utils.py"
 
 
 _PAIRED: Final = ("--enable-", "--disable-")
+_TYPES: Final = {
+    "int": "int",
+    "float": "float",
+    "json.loads": "json",
+    "optional_type(json.loads)": "?{}",
+    "human_readable_int": "readable",
+}
+"""Types of add_argument that are known here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +49,8 @@ class Flag:
     """Whether the value may be omitted."""
     paired: bool = False
     """Whether --enable-x also has a --disable-x, or the other way round, with the opposite meaning."""
+    form: str = ""
+    """The form of its value (values.py), - for none; empty for any text."""
     short: str | None = None
     """As -tp."""
 
@@ -50,6 +61,11 @@ class Flag:
             if self.paired and self.name.startswith(prefix):
                 return other + self.name.removeprefix(prefix)
         return None
+
+    @property
+    def switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.negatable or self.form == "-"
 
     def takes(self, value: str) -> bool:
         """Return whether a value is one of the choices."""
@@ -74,6 +90,13 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
     }
 
 
+def configs_in(sources: Sources, flags: Iterable[Flag]) -> Configs:
+    """Return the keys of the classes that flags take as JSON."""
+    names = {flag.form.lstrip("?+@") for flag in flags if "@" in flag.form}
+    found = ((where[0], name) for name in sorted(names) if (where := sources.find(ENGINE, name)))
+    return configs_of(sources, found)
+
+
 def _pairs(sources: Sources) -> bool:
     """Return whether vLLM's parser gives every --enable-x a --disable-x: its EnableDisableAction, from 0.33.0 on."""
     found = sources.find(UTILITIES, "EnableDisableAction")
@@ -87,8 +110,29 @@ def option(field: str) -> str:
 
 def _frontend(sources: Sources, path: str) -> Iterator[Flag]:
     """Yield one flag per field; _customize_cli_kwargs changes types, never names."""
+    found = sources.find(path, "FrontendArgs")
+    tree = sources.parsed(found[0]) if found else None
+    changed = _changed(tree) if tree else {}
     for field, (where, statement) in sources.fields(path, "FrontendArgs").items():
-        yield replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
+        flag = replace(_of_hints(hints_of(sources, where, statement.annotation)), name=option(field))
+        flag = _with_value(flag, sources, field, where, statement)
+        yield replace(flag, form=changed[field]) if field in changed and not flag.bare else flag
+
+
+def _changed(tree: ast.Module) -> dict[str, str]:
+    """Return the fields whose arguments are changed before they are added, each with its form."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Name("frontend_kwargs"), slice=ast.Constant(value=str(field))):
+                found.setdefault(field, "*")
+            case ast.Assign(
+                targets=[
+                    ast.Subscript(value=ast.Subscript(slice=ast.Constant(value=str(field))), slice=ast.Constant("type"))
+                ]
+            ):
+                found[field] = _TYPES.get(ast.unparse(node.value), "*")
+    return found
 
 
 class _Builder:
@@ -138,9 +182,11 @@ class _Builder:
             case "action" if ast.unparse(value).endswith("BooleanOptionalAction"):
                 return replace(flag, negatable=True, bare=True)
             case "action" if constant(value) in ("store_true", "store_false"):
-                return replace(flag, bare=True)
+                return replace(flag, bare=True, form="-")
             case "nargs" if constant(value) == "?":
                 return replace(flag, bare=True)
+            case "type":
+                return replace(flag, form=_TYPES.get(ast.unparse(value), ""))
             case "choices":
                 return replace(flag, choices=_choices(self._sources, self._path, value))
         return flag
@@ -156,7 +202,8 @@ class _Builder:
                 fields = self._sources.fields(self._path, self._config(inner))
                 if field in fields:
                     where, statement = fields[field]
-                    return self._edited(node, _of_hints(hints_of(self._sources, where, statement.annotation)))
+                    flag = _of_hints(hints_of(self._sources, where, statement.annotation))
+                    return self._edited(node, _with_value(flag, self._sources, field, where, statement))
         raise Unexpected(f"{self._path}:{node.lineno}: unknown form: {ast.unparse(node)[:80]}")
 
     def _config(self, node: ast.expr) -> str:
@@ -171,6 +218,8 @@ class _Builder:
     def _edited(self, kwargs: ast.expr, flag: Flag) -> Flag:
         """Return the flag after the statements that change its arguments before it is added."""
         for edit in self._edits.get(ast.unparse(kwargs), ()):
+            if isinstance(edit, ast.Assign):
+                flag = replace(flag, form=_TYPES.get(ast.unparse(edit.value), ""))
             match edit:
                 case ast.Assign(value=ast.Lambda(body=body)) if ".lower()" in ast.unparse(body):
                     flag = replace(flag, folds=True)
@@ -199,6 +248,13 @@ def _edited_by(node: ast.AST) -> ast.expr | None:
         ):
             return owner
     return None
+
+
+def _with_value(flag: Flag, sources: Sources, field: str, where: str, statement: ast.AnnAssign) -> Flag:
+    """Return the flag with the form of its value."""
+    if flag.choices or flag.bare:
+        return flag
+    return replace(flag, form=word_of(field, hints_of(sources, where, statement.annotation), bounds_of(statement)))
 
 
 def _of_hints(hints: Sequence[Hint]) -> Flag:

@@ -20,6 +20,12 @@ class Hint:
     """`literal`, `config` (a dataclass), `list` (any collection), or the type's own name."""
     values: tuple[str, ...] = ()
     """The values of a literal, or of a list of literals."""
+    inner: tuple[Hint, ...] = ()
+    """The types in a list."""
+    defined: tuple[str, str] | None = None
+    """File and name of a class of vLLM."""
+    whole: bool = False
+    """Whether the values of a literal are numbers."""
 
 
 def hints_of(sources: Sources, path: str, node: ast.expr) -> tuple[Hint, ...]:
@@ -46,7 +52,8 @@ def _subscript(sources: Sources, path: str, name: str, inner: ast.expr) -> tuple
     inside = inner.elts if isinstance(inner, ast.Tuple) else [inner]
     if name == "Literal":
         values = dict.fromkeys(value for one in inside for value in _values(sources, path, one))
-        return (Hint(kind="literal", values=tuple(values)),)
+        whole = any(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in inside)
+        return (Hint(kind="literal", values=tuple(values), whole=whole),)
     if name == "Union":
         return tuple(hint for one in inside for hint in hints_of(sources, path, one))
     if name in _WRAPPERS:
@@ -54,7 +61,7 @@ def _subscript(sources: Sources, path: str, name: str, inner: ast.expr) -> tuple
     if name in _COLLECTIONS:
         element = hints_of(sources, path, inside[0])
         literal = len(element) == 1 and element[0].kind == "literal"
-        return (Hint(kind="list", values=element[0].values if literal else ()),)
+        return (Hint(kind="list", values=element[0].values if literal else (), inner=element),)
     return (Hint(kind=name),)
 
 
@@ -95,6 +102,6 @@ def _defined(sources: Sources, path: str, name: str) -> tuple[Hint, ...]:
     where, statement = found
     if isinstance(statement, ast.ClassDef):
         decorators = {ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in statement.decorator_list}
-        return (Hint(kind="config" if decorators & {"config", "dataclass"} else name),)
+        return (Hint(kind="config" if decorators & {"config", "dataclass"} else name, defined=(where, name)),)
     value = assigned(statement)
     return hints_of(sources, where, value) if value is not None else (Hint(kind=name),)

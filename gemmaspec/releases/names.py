@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Final
+from typing import Final, TypeGuard
 
 from gemmaspec.releases.flags import ENGINE
 from gemmaspec.releases.hints import hints_of
@@ -26,6 +26,8 @@ METRICS: Final = (
 )
 """The engine's own metrics, without those of KV connectors, reinforcement learning and speech."""
 
+_CONVERTED: Final = {"int": "int", "float": "float", "maybe_convert_int": "int", "maybe_convert_bool": "int"}
+"""Functions of vllm/envs.py that read a number, by the form that they want."""
 _METRIC: Final = re.compile("vllm:[a-z0-9_]+")
 
 
@@ -53,6 +55,26 @@ def environment_of(sources: Sources) -> dict[str, frozenset[str]]:
     return {name: _env_choices(value) for name, value in table.items()}
 
 
+def environment_forms_of(sources: Sources) -> dict[str, str]:
+    """Return the form (values.py) of each variable whose text is converted to a number or read as JSON."""
+    found = {}
+    for name, value in _table(sources, ENVIRONMENT, "environment_variables").items():
+        forms = {_CONVERTED.get(ast.unparse(call.func), "") for call in ast.walk(value) if _reads(call, name)}
+        if len(forms) == 1 and (form := forms.pop()):
+            found[name] = form
+    return found
+
+
+def _reads(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
+    """Return whether a call converts a variable's text and nothing else."""
+    match node:
+        case ast.Call(args=[ast.Call(func=read, args=[ast.Constant(value), *_])]):
+            return value == name and ast.unparse(read) in ("os.getenv", "os.environ.get")
+        case ast.Call(args=[ast.Subscript(value=table, slice=ast.Constant(value))]):
+            return value == name and ast.unparse(table) == "os.environ"
+    return False
+
+
 def reasoning_parsers_of(sources: Sources) -> frozenset[str]:
     """Return names for --reasoning-parser, with `none` where vLLM accepts it for "no parser" (from 0.33.0 on)."""
     none = {"none"} if sources.find(ENGINE, "parse_reasoning_parser") else set()
@@ -67,6 +89,14 @@ def tool_call_parsers_of(sources: Sources) -> frozenset[str]:
 def quantizations_of(sources: Sources) -> frozenset[str]:
     """Return names for --quantization."""
     return _literal(sources, QUANTIZATION, "QuantizationMethods")
+
+
+def deprecated_quantizations_of(sources: Sources) -> frozenset[str]:
+    """Return the quantizations that need --allow-deprecated-quantization."""
+    found = sources.find(QUANTIZATION, "DEPRECATED_QUANTIZATION_METHODS")
+    listed = assigned(found[1]) if found else None
+    values = listed.elts if isinstance(listed, ast.List) else []
+    return frozenset(text for value in values if (text := constant(value)))
 
 
 def kv_cache_dtypes_of(sources: Sources) -> frozenset[str]:

@@ -23,11 +23,13 @@ Nested = dict[str, "str | Nested"]
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "flags": ("flags",),
     "speculative": ("speculative",),
-    "environment": ("environment",),
+    "environment": ("environment", "environment_forms"),
+    "configs": ("configs",),
     "names": (
         "reasoning_parsers",
         "tool_call_parsers",
         "quantizations",
+        "deprecated_quantizations",
         "kv_cache_dtypes",
         "attention_backends",
         "architectures",
@@ -56,6 +58,8 @@ def facts_in(found: Extracted) -> frozenset[Fact]:
     for kind in FILES["names"]:
         facts |= {(kind, name) for name in getattr(found, kind)}
     facts |= {(kind, text) for kind in _TEXTS if (text := getattr(found, kind))}
+    facts |= {("environment_forms", name, form) for name, form in found.environment_forms.items()}
+    facts |= {("configs", name, key, form) for name, keys in found.configs.items() for key, form in keys.items()}
     facts |= {("runner", *rest) for rest in _runner(found.runner)}
     return frozenset(facts | {("attention", *rest) for rest in _attention(found.attention)})
 
@@ -70,9 +74,12 @@ def extracted(facts: Iterable[Fact]) -> Extracted:
         flags={name: _to_flag(name, rest) for name, rest in below["flags"].items()},
         speculative=values["speculative"],
         environment=values["environment"],
+        environment_forms={name: rest[0][0] for name, rest in below["environment_forms"].items()},
+        configs={name: {one[0]: one[1] for one in rest} for name, rest in below["configs"].items()},
         reasoning_parsers=frozenset(below["reasoning_parsers"]),
         tool_call_parsers=frozenset(below["tool_call_parsers"]),
         quantizations=frozenset(below["quantizations"]),
+        deprecated_quantizations=frozenset(below["deprecated_quantizations"]),
         kv_cache_dtypes=frozenset(below["kv_cache_dtypes"]),
         attention_backends=frozenset(below["attention_backends"]),
         architectures=frozenset(below["architectures"]),
@@ -114,7 +121,8 @@ def facts_of(table: Mapping[Fact, str], release: str, releases: Sequence[str]) -
 def _flag(flag: Flag) -> list[Fact]:
     marks: list[Fact] = [(mark,) for mark in _MARKS if getattr(flag, mark)]
     short: list[Fact] = [("short", flag.short)] if flag.short else []
-    return [(), *marks, *short, *(("choices", choice) for choice in flag.choices or ())]
+    form: list[Fact] = [("form", flag.form)] if flag.form else []
+    return [(), *marks, *short, *form, *(("choices", choice) for choice in flag.choices or ())]
 
 
 def _to_flag(name: str, rest: Sequence[Fact]) -> Flag:
@@ -127,6 +135,7 @@ def _to_flag(name: str, rest: Sequence[Fact]) -> Flag:
         bare=("bare",) in rest,
         paired=("paired",) in rest,
         short=next(iter(_last(rest, "short")), None),
+        form=next(iter(_last(rest, "form")), ""),
     )
 
 
