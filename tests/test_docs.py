@@ -87,7 +87,7 @@ def test_a_command_of_a_page_is_one_that_gemmaspec_takes(one: Shown) -> None:
 
 
 ALONE = re.compile(
-    r"gemmaspec (fit \S|predict (?!.*--measured)|profile (list|show|lint|schema)|patch (list|show|explain)|smoke --list|config"
+    r"gemmaspec (fit \S|predict (?!.*--measured)|profile (list|show|lint|schema)|patch (list|show|explain)|smoke --list|config|connect$|explain"
     r"|status( [a-z-]+)?|render|tune .*--dry-run|export|watch --systemd)\b"
 )
 """Commands that need neither server, network, Docker nor a file of the reader."""
@@ -101,6 +101,7 @@ NOT_HERE = (
     "--validate",
     "--kubernetes",
     "NAME",
+    "CODE",
     "PROFILE",
     "PATCH",
     "…",

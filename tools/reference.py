@@ -383,10 +383,9 @@ def _span(releases: Sequence[str]) -> str:
 def _patch(patch: Patch) -> str:
     text = patch.text
     facts = {
-        "vLLM": "; ".join(code(one.versions) for one in text.variants),
         "for": ", ".join(code(method) for method in text.required_by.methods),
         "needed when": text.required_by.when,
-        "model runner": text.runner,
+        "model runner": text.runner if text.runner != "any" else "",
         "error without it": "; ".join(code(one) for one in text.errors),
         "upstream": "; ".join(_thread(one) for one in text.upstream),
         "drop it when": text.drop_when,

@@ -14,7 +14,7 @@ from gemmaspec.cli.renamed import with_new_names
 from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "First": ("up", "status", "down", "bench", "tune", "smoke"),
+    "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
     "Run": ("restart", "switch", "wait", "logs", "connect", "top", "watch", "soak", "export", "demo"),
     "Measure": ("compare", "share"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),

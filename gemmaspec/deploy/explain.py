@@ -93,7 +93,7 @@ def _of_lint(asked: str) -> Iterator[Explained]:
 
     if rule := CODES.get(code):
         text = _section(_page(_LINT), code) or f"**{rule.severity}** {rule.check.__doc__ or ''}"
-        yield Explained(name=code, kind="lint code", text=text)
+        yield Explained(name=code, kind="lint code", text=re.sub(r"\*\*(\w+)\*\*", r"\1:", text))
 
 
 def _of_exit(asked: str) -> Iterator[Explained]:
@@ -170,6 +170,6 @@ def _page(name: str) -> str:
 
 
 def _section(page: str, title: str) -> str | None:
-    """Return the text below a heading that begins with `title`, without links."""
-    found = re.search(rf"^### {title}\b[^\n]*\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
-    return _LINK.sub(r"\1", found[1].strip()) if found else None
+    """Return what follows `title` in a heading, and the text below it, without links."""
+    found = re.search(rf"^### {title}: ([^\n]*?)(?: \{{#\w+\}})?\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    return _LINK.sub(r"\1", f"{found[1]}\n{found[2].strip()}") if found else None
