@@ -109,5 +109,5 @@ def test_a_restart_under_load_that_is_killed_at_any_moment_ends_with_a_server(fa
                 assert fake.run("up", "killed", env=SLOW).code == 0
     finally:
         fake.run("down", "killed")
-    print(f"\nseed {SEED}: {KILLS} restarts, {dict(ends)}")
+
     assert ends.total() == KILLS

@@ -235,7 +235,8 @@ class Subject:
     @property
     def _raises_batch(self) -> bool:
         """Return whether the largest image must fit into a batch by default; so it is where that is not known."""
-        masks = self.target.masks_images if self.target else not _SMALL.search(self.called("target"))
+        size = size_called(self.called("target"))
+        masks = self.target.masks_images if self.target else not (size and size.shares_kv)
         serves = self.takes_images is not False
         return raised_for_images(self.vllm, masks=masks and not self.is_unified, serves_images=serves)
 
