@@ -1,4 +1,4 @@
-"""A server whose stack folder was deleted while it runs: `status` names it, `up` refuses, `down` ends it."""
+"""Folders that were deleted, moved or copied: a stack's under its running server, and a runtime's."""
 
 from __future__ import annotations
 
@@ -59,3 +59,17 @@ def test_a_folder_that_was_moved_is_not_another_servers(fake: Fake, tmp_path: Pa
     finally:
         (tmp_path / "moved").rename(stack_folder("moved"))
         assert fake.run("down", "moved").code == 0
+
+
+def test_a_runtime_that_was_copied_is_not_started_in_the_python_of_the_old_place(fake: Fake) -> None:
+    fake_runtime.make_models()
+    fake.profile("copied", free_port())
+    program = fake.python.parent / "vllm"
+    text = program.read_text()
+    try:
+        program.write_text(text.replace(f"#!{fake.python}", "#!/usr/bin/python3", 1))
+        refused = fake.run("up", "copied", "--engine", "process")
+        assert refused.code == 4
+        assert f"would run /usr/bin/python3, not {fake.python}" in " ".join(refused.err.split())
+    finally:
+        program.write_text(text)

@@ -28,6 +28,7 @@ from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.exclusive import exclusively
 from gemmaspec.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, unwritable
+from gemmaspec.launcher.origins import interpreter_of
 
 LOG: Final = "server.log"
 """The server's output in its run folder; LOG.1 is that of the previous start."""
@@ -274,6 +275,21 @@ def _ensure_interpreter(server: Server) -> None:
         raise EnvironmentMissing(f"the Python of the runtime is missing: {server.python}", hint=hint)
     if not os.access(server.python, os.X_OK):
         raise EnvironmentMissing(f"the Python of the runtime is not executable: {server.python}", hint=hint)
+    _ensure_not_moved(server, server.python)
+
+
+def _ensure_not_moved(server: Server, python: Path) -> None:
+    """Raise EnvironmentMissing if the program next to the interpreter names another one, as in a copied environment."""
+    program = python.parent / (server.command[0] if server.command else "")
+    found = interpreter_of(str(program), (), f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if found is None or found[0] == str(program) or Path(found[0]).parent.resolve() == python.parent.resolve():
+        return
+    own = python.parent.parent
+    again = f"rm -r {own}    # then: gemmaspec up {server.name}, which builds it again"
+    raise EnvironmentMissing(
+        f"{program} would run {found[0]}, not {python}: the environment was moved or copied",
+        hint=again if own.is_relative_to(state_dir()) else f"head -1 {program}    # install vLLM in {own} again",
+    )
 
 
 def _ensure_rendered(server: Server) -> None:
