@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import unwritable
+from gemmaspec.files import make_folder, unwritable
 
 _POLL_S: Final = 0.05
 _threads: Final[dict[Path, threading.RLock]] = {}
@@ -39,7 +39,7 @@ def exclusively(path: Path, *, wait_s: float, taken: GemmaspecError) -> Iterator
 @contextlib.contextmanager
 def _locked(path: Path, *, wait_s: float, taken: GemmaspecError) -> Iterator[None]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise unwritable(path, error) from None

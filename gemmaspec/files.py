@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
+import shlex
 import stat
 import tempfile
 from pathlib import Path
@@ -19,6 +21,38 @@ def state_dir() -> Path:
     """Return the folder for stacks, managed runtimes and tiny models ($GEMMASPEC_STATE, else the platform's)."""
     chosen = os.environ.get("GEMMASPEC_STATE")
     return Path(chosen).absolute() if chosen else platformdirs.user_state_path("gemmaspec")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, the state folder readable by its owner alone. Raises OSError."""
+    state = state_dir()
+    if folder.is_relative_to(state) and not state.exists():
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def other_owner(path: Path) -> str | None:
+    """Return the other user to whom a file of the state folder belongs, or the nearest folder that can be seen."""
+    state = state_dir()
+    for one in (path, *path.parents):
+        if not one.is_relative_to(state):
+            break
+        with contextlib.suppress(OSError):
+            owner = one.lstat().st_uid
+            return None if owner == os.geteuid() else _name_of(owner)
+    return None
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"#{user}"
+
+
+def _as_owner(owner: str) -> str:
+    return f"sudo -u {shlex.quote(owner)} gemmaspec …    # or set GEMMASPEC_STATE to a folder of your own"
 
 
 MAX_STATE: Final = 8 * 1024 * 1024
@@ -38,6 +72,8 @@ class UnreadableFile(EnvironmentMissing):
     """An existing file is unreadable or invalid; the message names it and the reason."""
 
     def __init__(self, path: Path, why: str, *, hint: str | None = None) -> None:
+        if owner := other_owner(path):
+            why, hint = f"{why}; it belongs to {owner}", _as_owner(owner)
         super().__init__(f"cannot read {path}: {why}", hint=hint or f"ls -ld {path}")
         self.path = path
         self.why = why
@@ -95,7 +131,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     Raise EnvironmentMissing if the disk is full or the folder is not writable; `path` is then unchanged.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
@@ -121,4 +157,8 @@ def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
         )
     if error.errno in (errno.EISDIR, errno.ENOTEMPTY) and path.is_dir():
         return EnvironmentMissing(f"cannot write {path}: a folder is in its place", hint=f"ls -ld {path}")
+    if error.errno in (errno.EACCES, errno.EPERM) and (owner := other_owner(path)):
+        return EnvironmentMissing(
+            f"cannot read or write {path}: {error.strerror}; it belongs to {owner}", hint=_as_owner(owner)
+        )
     return EnvironmentMissing(f"cannot write {path}: {error.strerror}", hint=f"ls -ld {path.parent}")

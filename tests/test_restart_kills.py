@@ -1,18 +1,19 @@
 """A restart under load whose server is killed at a random moment always ends with a server.
 
-The suite kills a few times; `GEMMASPEC_TEST_KILLS=60 pytest -s tests/test_restart_kills.py` kills more often and prints what
-became of each restart. GEMMASPEC_TEST_SEED repeats a run.
+The suite kills a fake a few times; `GEMMASPEC_TEST_KILLS=60 pytest -s tests/test_restart_kills.py` kills more often and prints
+what became of each restart. GEMMASPEC_TEST_REAL_KILLS=5 does it to a real vLLM. GEMMASPEC_TEST_SEED repeats a run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +22,14 @@ import pytest
 
 from gemmaspec.deploy.stacks import stack_folder
 from gemmaspec.engine import record
-from tests import fake_runtime
+from tests import fake_runtime, real
 from tests.docker_support import free_port, wait_for
 from tests.fake_runtime import Fake
 from tests.real import Done
 from tests.stream_load import load
 
 KILLS = int(os.environ.get("GEMMASPEC_TEST_KILLS", "6"))
+REAL_KILLS = int(os.environ.get("GEMMASPEC_TEST_REAL_KILLS", "0"))
 SEED = int(os.environ.get("GEMMASPEC_TEST_SEED", str(random.randrange(10**6))))
 LONGEST_S = 4.0
 """About how long a restart of the fake takes here with 3 streams; a longer one is killed early, a shorter one late."""
@@ -89,25 +91,49 @@ def _end(done: Done, killer: Killer, port: int) -> str:
     assert serves, f"nothing runs after a kill at {killer.after_s:.2f} s, exit code {done.code}: {said}"
     if done.code == 0:
         return "the new server"
-    assert "killed runs again as before" in said, said
+    assert "runs again as before" in said, said
     return "the earlier server, started again"
+
+
+def _kill_restarts(run: Callable[..., Done], name: str, model: str, port: int, *, kills: int, longest_s: float) -> None:
+    """Restart a server that streams to 3 clients, each time with a kill at a random moment."""
+    chosen, ends = random.Random(SEED), Counter[str]()
+    for number in range(1, kills + 1):
+        with load(f"http://127.0.0.1:{port}/v1", model, clients=3, tokens=40, pause_s=0.1) as streams:
+            wait_for(lambda streams=streams: streams.fates.total())
+            with Killer(name, chosen.uniform(0, longest_s)) as killer:
+                done = run("restart", name)
+        end = _end(done, killer, port)
+        ends[end] += 1
+        print(f"{number}: at {killer.after_s:.2f} s: killed {len(killer.hit)}, {end}", flush=True)  # noqa: T201
+        if not _answers(port):
+            assert run("restart", name).code == 0
+    print(f"seed {SEED}: {kills} restarts, {dict(ends)}")  # noqa: T201
+    assert ends.total() == kills
 
 
 def test_a_restart_under_load_that_is_killed_at_any_moment_ends_with_a_server(fake: Fake) -> None:
     fake_runtime.make_models()
-    port, chosen, ends = free_port(), random.Random(SEED), Counter[str]()
+    port = free_port()
     fake.profile("killed", port)
-    assert fake.run("up", "killed", "--engine", "process", env=SLOW).code == 0
+    run = functools.partial(fake.run, env=SLOW)
+    assert run("up", "killed", "--engine", "process").code == 0
     try:
-        for _ in range(KILLS):
-            with load(f"http://127.0.0.1:{port}/v1", "model-killed", clients=3, tokens=40, pause_s=0.1) as streams:
-                wait_for(lambda streams=streams: streams.fates.total() or _answers(port))
-                with Killer("killed", chosen.uniform(0, LONGEST_S)) as killer:
-                    done = fake.run("restart", "killed", env=SLOW)
-            ends[_end(done, killer, port)] += 1
-            if not _answers(port):
-                assert fake.run("up", "killed", env=SLOW).code == 0
+        _kill_restarts(run, "killed", "model-killed", port, kills=KILLS, longest_s=LONGEST_S)
     finally:
-        fake.run("down", "killed")
+        run("down", "killed")
 
-    assert ends.total() == KILLS
+
+@pytest.mark.real_process
+@pytest.mark.skipif(not REAL_KILLS, reason="each kill takes minutes; GEMMASPEC_TEST_REAL_KILLS says how many")
+def test_so_does_one_of_a_real_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(real.STATE))
+    started = real.up("process")
+    assert started.code == 0, started.err
+    took = started.json["seconds"]
+    try:
+        _kill_restarts(
+            real.gemmaspec, real.PROFILE, started.json["model"], real.PORT, kills=REAL_KILLS, longest_s=took + 5
+        )
+    finally:
+        real.gemmaspec("down", real.PROFILE)

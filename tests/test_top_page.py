@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import cast
 
@@ -11,12 +15,39 @@ import httpx
 import pytest
 
 from gemmaspec.deploy.top import Top
-from gemmaspec.deploy.top_page import serve
+from gemmaspec.deploy.top_page import _MOST_PAGES, serve
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.sample import Sample
 from gemmaspec.live.window import window
 from tests import browser
+from tests.docker_support import wait_for
+
+CHROMIUM = pytest.mark.skipif(
+    not browser.CHROMIUM, reason="no Chromium is here (tools/setup-chromium.sh installs it on Debian)"
+)
+EVIL = """<!doctype html><body><script>
+const say = text => document.body.append(Object.assign(document.createElement("p"), {textContent: text}));
+fetch("ADDRESSreading.json").then(() => say("cors read"), () => say("cors refused"));
+fetch("ADDRESSreading.json", {mode: "no-cors", method: "POST", body: "x"}).catch(() => 0);
+const script = document.createElement("script");
+script.src = "ADDRESSreading.json";
+script.onload = () => say("script loaded");
+script.onerror = () => say("script refused");
+document.head.append(script);
+const frame = document.createElement("iframe");
+frame.src = "ADDRESS";
+frame.onload = () => { let inside; try { inside = frame.contentWindow.length; } catch {} say(inside ? "frame" : "frame loaded nothing"); };
+document.body.append(frame);
+</script></body>"""
+"""A page that reaches for the readings in the ways that a browser offers."""
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder and logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 class FakeTop:
@@ -75,6 +106,53 @@ def test_another_site_that_points_here_is_refused(address: str, host: str) -> No
         assert httpx.get(address + path, headers={"Host": host}).status_code == 403
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+    ],
+)
+def test_another_sites_request_is_refused(address: str, top: FakeTop, headers: dict[str, str]) -> None:
+    assert httpx.get(f"{address}reading.json", headers=headers).status_code == 403
+    assert not top.looks
+
+
+def test_a_link_from_another_site_opens_the_page_but_no_frame_shows_it(address: str) -> None:
+    linked = httpx.get(address, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})
+    assert linked.status_code == 200
+    assert linked.headers["x-frame-options"] == "DENY"
+
+
+def test_it_is_read_alone(address: str) -> None:
+    head = httpx.head(address)
+    assert (head.status_code, head.content) == (200, b"")
+    assert int(head.headers["content-length"]) > 1000
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
+        assert httpx.request(method, address, content=b"x" * 1000).status_code == 501
+
+
+def test_clients_that_say_nothing_take_no_more_than_their_places(address: str) -> None:
+    port = int(address.rstrip("/").rpartition(":")[2])
+    before = threading.active_count()
+    with contextlib.ExitStack() as held:
+        for _ in range(3 * _MOST_PAGES):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with socket.create_connection(("127.0.0.1", port)) as late:
+            late.settimeout(60)
+            assert late.recv(1) == b""  # closed at once, all places are taken
+        assert threading.active_count() - before <= _MOST_PAGES
+    wait_for(lambda: _answers(address))
+
+
+def _answers(address: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(address).status_code == 200
+    return False
+
+
 def test_the_page_may_ask_nobody_else(address: str) -> None:
     answer = httpx.get(address)
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
@@ -90,7 +168,21 @@ def test_a_port_that_is_taken_is_one_sentence(top: FakeTop) -> None:
             pass
 
 
-@pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium is here (tools/setup-chromium.sh installs it on Debian)")
+@CHROMIUM
+def test_a_page_of_another_site_learns_nothing(address: str, top: FakeTop, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(EVIL.replace("ADDRESS", address))
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        found = browser.document(f"http://localhost:{site.server_address[1]}/index.html", tmp_path / "browser")
+        site.shutdown()
+    assert "<p>cors refused</p>" in found
+    assert "<p>script refused</p>" in found
+    assert "<p>frame loaded nothing</p>" in found
+    assert not top.looks
+
+
+@CHROMIUM
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_every_stack(address: str, tmp_path: Path, width: int) -> None:
     found = browser.document(address, tmp_path / "browser", width=width)

@@ -9,6 +9,7 @@ import errno
 import functools
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -141,7 +142,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _forbidden(error: PermissionError) -> EnvironmentMissing:
     """Return the error for a file or folder of another user."""
+    from gemmaspec.files import other_owner, unwritable
+
     where = error.filename or "a file"
+    if isinstance(where, str) and error.filename and other_owner(Path(where)):
+        return unwritable(Path(where), error)
     return EnvironmentMissing(f"no permission to read or write {where}", hint=f"ls -ld {where}")
 
 

@@ -37,7 +37,8 @@ def _all(*, json: bool) -> None:
     code = 0
     whole = [name for name in groups.names() if is_group(name)]
     members = {one for name in whole for one in stacks.replicas_of(name)}
-    for name in (*whole, *(one for one in stacks.names_of_stacks() if one not in {*whole, *members})):
+    known = sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
+    for name in (*whole, *(one for one in known if one not in {*whole, *members})):
         try:
             was_running = _down(name)
         except GemmaspecError as error:

@@ -29,7 +29,7 @@ def top(
     """Show how servers draft, second by second.
 
     Each cell reads "last 5 seconds (last 10 minutes)". Latencies are the median, the 90th and the 99th percentile.
-    With --json, prints one JSON document per reading.
+    With --json, prints one JSON document per reading. With --once, exit code 1 if no server answers.
     """
     from gemmaspec.cli.text import top as text
     from gemmaspec.deploy.top import Top
@@ -43,8 +43,9 @@ def top(
     if once:
         watched.look()
         time.sleep(interval)
-        text.once(watched.look(), as_json=json)
-        return
+        board = watched.look()
+        text.once(board, as_json=json)
+        raise typer.Exit(1 if board.views and all(one.problem for one in board.views) else 0)
     if json or not text.is_terminal():
         while True:
             text.once(watched.look(), as_json=json)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.files import UnreadableFile, make_folder, read_regular, state_dir, write_whole
 from gemmaspec.runtime.managed import earlier_builds, needed_bytes
 
 if TYPE_CHECKING:
@@ -209,5 +209,5 @@ def remember(start: Start, *, seconds: float, phases: Mapping[Phase, float]) -> 
     text = json.dumps({"seconds": round(seconds, 1), "phases": {str(one): round(s, 1) for one, s in phases.items()}})
     with contextlib.suppress(OSError, GemmaspecError):
         file = _file(start.server.name, start.engine)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         write_whole(file, text + "\n")

@@ -264,8 +264,8 @@ class _Run:
 
     def _write(self, *, complete: bool) -> dict[str, Any]:
         document = self._document(complete=complete)
-        write_whole(self._request.out / RESULT, result.text_of(document))
-        write_whole(self._request.out / REPORT, page(document))
+        write_whole(self._request.out / RESULT, result.text_of(document), mode=0o600)
+        write_whole(self._request.out / REPORT, page(document), mode=0o600)
         return document
 
     def _document(self, *, complete: bool) -> dict[str, Any]:

@@ -128,6 +128,8 @@ class Start:
     """It already runs unchanged, so only the probe is sent."""
     replaces: FoundStack | None
     """What will be stopped first."""
+    unchanged: bool = False
+    """Whether that is the same server, to be started afresh."""
     image: str | None
     """The image to pull; None if it is present or not needed."""
     runtime: RuntimeSpec | None
@@ -181,7 +183,8 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     before, server = observed.before, observed.server
     _refuse_unknown(before, forced=request.engine)
     started = _as_started(request, observed)
-    joins = bool(before) and not request.afresh and _runs_as_rendered(before, started, observed)
+    runs = bool(before) and _runs_as_rendered(before, started, observed)
+    joins = runs and not request.afresh
     replaces = before if before and before.lives and not joins else None
     of_hub = [one for one in observed.models if not one.model.local]
     return Start(
@@ -194,6 +197,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         environment=_environment(observed),
         joins=joins,
         replaces=replaces,
+        unchanged=runs,
         image=server.image if observed.image == "missing" else None,
         runtime=observed.runtime,
         fetch=tuple(one.model for one in of_hub if one.here == "missing"),

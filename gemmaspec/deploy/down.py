@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gemmaspec.deploy import claims, stacks
 from gemmaspec.deploy.owner import owned
 from gemmaspec.deploy.stacks import Started
+from gemmaspec.engine import record
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile
@@ -20,7 +21,12 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     A start in progress is cancelled first. Raises UsageError if no stack of that name was started here,
     EnvironmentMissing if it is unknown whether it runs.
     """
-    _find(name, lambda _: None)
+    try:
+        _find(name, lambda _: None)
+    except stacks.Orphaned as error:
+        note(f"{error.message}; stopping it")
+        with owned(name, "down", note=note):
+            return _end_orphan(name)
     with owned(name, "down", note=note):
         started, damaged = _find(name, note)
         engine = stacks.engine_of(started)
@@ -33,6 +39,14 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
                 stacks.save(dataclasses.replace(started, outcome="stopped"))
         claims.settle(name, None)
     return was_running
+
+
+def _end_orphan(name: str) -> bool:
+    """Stop a server whose stack's folder was deleted; return whether it still ran."""
+    lost = stacks.orphaned().get(name)
+    ended = bool(lost) and record.end(lost, grace_s=Server.stop_grace_s) if lost else False
+    claims.settle(name, None)
+    return ended
 
 
 def _has_ended(engine: Engine, server: Server) -> bool:

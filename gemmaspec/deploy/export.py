@@ -13,6 +13,7 @@ import yaml
 from gemmaspec.deploy import stacks
 from gemmaspec.deploy.connect import endpoint
 from gemmaspec.deploy.groups import each_of
+from gemmaspec.deploy.stacks import Started
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules
@@ -27,17 +28,22 @@ _IDLE_S: Final = 1800
 
 
 def prometheus_files(names: Sequence[str]) -> Mapping[str, str]:
-    """Return Prometheus' configuration and rule file for these stacks, or for all that were started here.
+    """Return Prometheus' configuration and rule file for these stacks, or for all that run, or that nobody stopped.
 
     The name of a profile with replicas means all of them.
     Raises UsageError if a name was not started on this machine.
     """
-    started = [stacks.find(name) for name in each_of(names)] if names else stacks.started_stacks()
+    started = [stacks.find(name) for name in each_of(names)] if names else _not_stopped()
     targets = [ScrapeTarget(name=one.server.name, address=urlsplit(one.server.base_url).netloc) for one in started]
     return {
         CONFIGURATION: _yaml(configuration(targets, rule_file=RULES)),
         RULES: _yaml(rules()),
     }
+
+
+def _not_stopped() -> list[Started]:
+    """Return all stacks but those that gemmaspec itself stopped: an alert for one of them would tell nothing."""
+    return [one for one in stacks.started_stacks() if not one.was_undone and one.outcome != "stopped"]
 
 
 def write_new(files: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:

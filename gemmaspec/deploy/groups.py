@@ -18,7 +18,7 @@ from gemmaspec.engine.router import Router
 from gemmaspec.engine.routing import Place
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.files import read_regular, state_dir
+from gemmaspec.files import make_folder, read_regular, state_dir
 from gemmaspec.profile.find import is_path, profile_folders, profile_names
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.replica import replica_name
@@ -144,7 +144,7 @@ def write_audit(name: str, command: str, step: str, result: str) -> None:
     file = stack_folder(name) / AUDIT
     line = f"{_now()} {_who()} {command} (pid {os.getpid()}): {step}: {' '.join(result.split())}\n"
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         if file.is_file() and file.stat().st_size > _MOST_AUDIT:
             file.replace(file.with_name(f"{AUDIT}.1"))
         with file.open("a", encoding="utf-8") as opened:

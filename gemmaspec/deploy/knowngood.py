@@ -22,7 +22,7 @@ from gemmaspec.deploy.resolve import cached, resolve
 from gemmaspec.deploy.stacks import RECORD, Started
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import state_dir
+from gemmaspec.files import make_folder, state_dir
 from gemmaspec.lock.document import Lock
 from gemmaspec.lock.pinned import pinned
 from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
@@ -104,7 +104,7 @@ def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
         renew(before)
     else:
         place = _folder(started.server.name) / _id(key)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         _write({**files, RECORD: record, FACTS: lock_text(facts)}, place)
     _tidy(started.server.name)
     return key

@@ -156,7 +156,7 @@ def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> Non
     if changes:
         lines = "\n".join(f"  {change}" for change in changes)
         raise DifferencesFound(
-            f"{loaded.profile.name} differs from {lock_file(loaded)} pins:\n{lines}",
+            f"{loaded.profile.name} differs from what {lock_file(loaded)} pins:\n{lines}",
             hint=f"gemmaspec lock {loaded.typed} --engine {engine}    # to accept the change",
         )
 

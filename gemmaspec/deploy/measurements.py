@@ -116,7 +116,7 @@ def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
             )
     fresh = {_cell(one) for one in rows}
     kept = [one for one in before if _cell(one) not in fresh]
-    write_whole(file, json.dumps({"schema": 1, "rows": [*kept, *rows]}, indent=1) + "\n")
+    write_whole(file, json.dumps({"schema": 1, "rows": [*kept, *rows]}, indent=1) + "\n", mode=0o600)
     return file
 
 

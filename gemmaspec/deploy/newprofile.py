@@ -124,8 +124,8 @@ def _new_file(name: str) -> Path:
 
 
 def _written(file: Path, text: str, left: tuple[str, ...] = ()) -> New:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, text)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(file, text, mode=0o600)
     return New(file=file, left=left)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec import records
 from gemmaspec.engine.proc import boot_id, start_ticks
 from gemmaspec.errors import GemmaspecError, TimedOut, UsageError
-from gemmaspec.files import state_dir, unwritable
+from gemmaspec.files import make_folder, state_dir, unwritable
 
 if TYPE_CHECKING:
     import filelock
@@ -106,7 +106,7 @@ def owned(
 
     lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
     try:
-        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(lock.lock_file).parent)
         _acquire(lock, name, command, wants=wants, note=note, timeout_s=timeout_s)
     except OSError as error:
         raise unwritable(Path(lock.lock_file), error) from None

@@ -203,7 +203,7 @@ class Rolling:
                 self.told.note(f"{name}: {text}")
                 return text
             if open_ and open_ != said:
-                self.told.note(f"{name}: waiting for {open_} requests to end")
+                self.told.note(f"{name}: waiting for {open_} request{'s' if open_ != 1 else ''} to end")
                 said = open_
             time.sleep(_POLL_S)
 

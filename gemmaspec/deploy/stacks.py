@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from gemmaspec import records
 from gemmaspec.engine.server import Engine, EngineName, Server, State
@@ -17,6 +16,9 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, state_dir
 from gemmaspec.profile.engines import engine_of_files
 from gemmaspec.profile.find import profile_folders, profile_names
+
+if TYPE_CHECKING:
+    from gemmaspec.engine.record import Record
 
 RECORD: Final = "record.json"
 FAILED_LOG: Final = "failed.log"
@@ -82,6 +84,10 @@ class Started(Options):
         return self.before if self.was_undone and self.before else self.options
 
 
+class Orphaned(EnvironmentMissing):
+    """A server runs whose stack's folder was deleted."""
+
+
 def stack_folder(name: str) -> Path:
     """Return the folder of a profile's stack."""
     return state_dir() / "stacks" / name
@@ -100,12 +106,18 @@ def now() -> float:
 def find(name: str) -> Started:
     """Return the record of a stack.
 
-    Raises UsageError if no stack of that name was started here, UnreadableFile if its record is damaged.
+    Raises UsageError if no stack of that name was started here, UnreadableFile if its record is damaged, Orphaned if
+    its folder was deleted while its server runs.
     """
     if started := read_stack(name):
         return started
     if replicas := replicas_of(name):
         raise UsageError(f"{name} has replicas; name one: {', '.join(replicas)}", hint=f"gemmaspec status {name}")
+    if lost := orphaned().get(name):
+        raise Orphaned(
+            f"the folder of {name} was deleted, but its server still runs (pid {lost.pid})",
+            hint=f"gemmaspec down {name}",
+        )
     names = ", ".join(names_of_stacks()) or "none"
     raise UsageError(
         f"no stack named {name!r} was started on this machine (started: {names})",
@@ -126,11 +138,24 @@ def read_stack(name: str) -> Started | None:
 
 
 def names_of_stacks() -> Sequence[str]:
-    """Return the names of all started stacks, including those with unreadable records."""
+    """Return the names of all started stacks, including those with unreadable records.
+
+    Raises UnreadableFile if this user may not look.
+    """
     folder = state_dir() / "stacks"
-    with contextlib.suppress(OSError):
+    try:
         return sorted(one.name for one in folder.iterdir() if os.path.lexists(one / RECORD) or _has_process(one.name))
-    return []
+    except PermissionError as error:
+        raise UnreadableFile(folder, str(error.strerror)) from None
+    except OSError:
+        return []
+
+
+def orphaned() -> Mapping[str, Record]:
+    """Return the servers of this state folder that still run although their stack's folder was deleted, by name."""
+    from gemmaspec.engine.orphans import orphans  # psutil is slow to import, and few commands look for them
+
+    return orphans(state_dir() / "stacks")
 
 
 def replicas_of(name: str) -> Sequence[str]:

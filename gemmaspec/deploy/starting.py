@@ -23,7 +23,7 @@ from gemmaspec.deploy.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.profile.load import load_profile
-from gemmaspec.ready.first_request import probe
+from gemmaspec.ready.first_request import healthy, probe
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.runtime.managed import ensure_runtime
@@ -159,7 +159,7 @@ def launched(
 def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Probe a server that already runs."""
     told.note(f"{start.server.name} is already running; sending a request")
-    return wait(start, engine, told, timeout_s=timeout_s)
+    return wait(start, engine, told, timeout_s=timeout_s, shows_phases=not healthy(start.server))
 
 
 def check(start: Start, engine: Engine, told: Told) -> None:
@@ -196,9 +196,8 @@ def stop_replaced(start: Start, told: Told) -> None:
     if start.replaces:
         before = start.replaces.started
         told.doing("stopping")
-        told.note(
-            f"{before.server.name} runs an earlier version ({before.engine}, port {before.server.port}); stopping it"
-        )
+        what = "runs unchanged" if start.unchanged else "runs an earlier version"
+        told.note(f"{before.server.name} {what} ({before.engine}, port {before.server.port}); stopping it")
         stacks.engine_of(before).stop(before.server)
 
 
@@ -219,15 +218,20 @@ def launch(start: Start, engine: Engine, told: Told) -> None:
             raise NotStarted(error) from None
 
 
-def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
+def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float, shows_phases: bool = True) -> Running:
     """Wait until the server has answered, and record that it did."""
+
+    def phase(now: Phase, elapsed: float) -> None:
+        if shows_phases:
+            told.phase(now, elapsed, before.left(now) if before else None)
+
     before = earlier_start(start.server.name, start.engine)
     with downloads_told(start, told.note):
         ready = wait_ready(
             engine,
             start.server,
             timeout_s=timeout_s,
-            on_phase=lambda phase, elapsed: told.phase(phase, elapsed, before.left(phase) if before else None),
+            on_phase=phase,
             restarts=None if start.joins else 0,
             checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
         )

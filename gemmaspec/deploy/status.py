@@ -17,7 +17,7 @@ from gemmaspec.engine.choose import engine_of_nodes, seats
 from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
-from gemmaspec.files import UnreadableFile
+from gemmaspec.files import UnreadableFile, other_owner
 from gemmaspec.fleet.agree import same_as
 from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.counters import SpecCounters
@@ -95,7 +95,7 @@ def status(name: str | None) -> list[Status]:
 
     Raises UsageError if no stack of that name was started here.
     """
-    names = [name] if name else list(stacks.names_of_stacks())
+    names = [name] if name else sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
     return [_with_verdicts(_status(one)) for one in names]
 
 
@@ -152,6 +152,8 @@ def _status(name: str) -> Status:
         started = stacks.find(name)
     except UnreadableFile as error:
         return _damaged(name, error)
+    except stacks.Orphaned as error:
+        return _without_record(name, error.message, error.hint)
     except UsageError:
         if holder is None:
             raise
@@ -169,11 +171,15 @@ def _status(name: str) -> Status:
 
 def _damaged(name: str, error: UnreadableFile) -> Status:
     """Return the status of a stack with a damaged record: unknown; `down` stops the server that its folder names."""
-    rescued = stacks.rescue(name)
-    seen = stacks.look(rescued)
+    seen = stacks.look(stacks.rescue(name))
     why = f"{error.message}; {seen.status}{f': {seen.detail}' if seen.detail else ''}"
-    state = State(status="unknown", detail=why, hint=f"gemmaspec down {name}")
-    return Status(started=rescued, state=state, word="unknown", why=why, next=state.hint, damaged=True)
+    return _without_record(name, why, error.hint if other_owner(error.path) else f"gemmaspec down {name}")
+
+
+def _without_record(name: str, why: str, follow: str | None) -> Status:
+    """Return the status of a server of which nothing is known but its name."""
+    state = State(status="unknown", detail=why, hint=follow)
+    return Status(started=stacks.rescue(name), state=state, word="unknown", why=why, next=follow, damaged=True)
 
 
 def _gone(started: Started, state: State) -> Status:

@@ -11,7 +11,7 @@ from typing import Final
 from gemmaspec.data import MAKER
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.files import state_dir
+from gemmaspec.files import make_folder, state_dir
 
 _MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,80})'")
 
@@ -22,7 +22,7 @@ def make_tiny(server: Server, names: Sequence[str]) -> None:
     Raises EnvironmentMissing if that fails.
     """
     tiny = state_dir() / "tiny"
-    tiny.mkdir(parents=True, exist_ok=True)
+    make_folder(tiny)
     code, said = _as_process(server.python, tiny, names) if server.python else _in_container(server, tiny, names)
     if code:
         raise _not_made(server, said)

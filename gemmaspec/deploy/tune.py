@@ -394,5 +394,5 @@ class _Run:
             **stored.tried_json(self._tried, self._compared.field),
             "choice": stored.choice_json(choose(self._tried, self._compared.field)),
         }
-        write_whole(self._file, stored.text_of(document))
+        write_whole(self._file, stored.text_of(document), mode=0o600)
         return document

@@ -79,7 +79,7 @@ def write(
     tuned = _tuned(file.stem, choice, measured.profile, document)
     text = profile_text(file.stem, choice.arm, overrides=overrides, tuned=tuned)
     _check(file, text, tuned.settings)
-    write_whole(file, text)
+    write_whole(file, text, mode=0o600)
     return file
 
 
@@ -121,7 +121,7 @@ def _check(file: Path, text: str, digest: str) -> None:
     """Raise ProfileError where the text is not the profile that was measured."""
     draft = file.with_name(f".{file.name}.new") / file.name
     try:
-        write_whole(draft, text)
+        write_whole(draft, text, mode=0o600)
         found = load_profile(str(draft), folders=(file.parent, *profile_folders())).profile
     finally:
         draft.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Final
 
 from gemmaspec.deploy import knowngood, owner, stacks
@@ -16,6 +17,8 @@ from gemmaspec.deploy.starting import Running, StartProgress
 from gemmaspec.deploy.up import again
 from gemmaspec.engine.server import State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
+from gemmaspec.ready.first_request import healthy
+from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import wait_ready
 
 _POLL_S: Final = 0.5
@@ -37,9 +40,17 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     if state.status not in ("running", "restarting"):
         raise _not_running(started, state)
     left = max(1.0, timeout_s - (time.monotonic() - began))
-    ready = wait_ready(engine, started.server, timeout_s=left, on_phase=progress.phase)
+    on_phase: Callable[[Phase, float], None] = progress.phase
+    if healthy(started.server):  # the phases of its start are over
+        progress.note(f"{name} is already running; sending a request")
+        on_phase = _unsaid
+    ready = wait_ready(engine, started.server, timeout_s=left, on_phase=on_phase)
     running = Running(started=started, ready=ready, report=engine.report(started.server), was_running=True)
     return _remembered(running, progress) if started.outcome == "starting" else running
+
+
+def _unsaid(_: Phase, __: float) -> None:
+    pass
 
 
 def _not_running(started: Started, state: State) -> StartFailed:

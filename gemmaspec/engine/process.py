@@ -21,12 +21,14 @@ from gemmaspec.engine.attested import FILE as ATTESTED
 from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.detached import start_detached
 from gemmaspec.engine.lines import lines
+from gemmaspec.engine.orphans import orphans
 from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.exclusive import exclusively
-from gemmaspec.files import UnreadableFile, read_regular, state_dir, unwritable
+from gemmaspec.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, unwritable
+from gemmaspec.launcher.origins import interpreter_of
 
 LOG: Final = "server.log"
 """The server's output in its run folder; LOG.1 is that of the previous start."""
@@ -273,6 +275,21 @@ def _ensure_interpreter(server: Server) -> None:
         raise EnvironmentMissing(f"the Python of the runtime is missing: {server.python}", hint=hint)
     if not os.access(server.python, os.X_OK):
         raise EnvironmentMissing(f"the Python of the runtime is not executable: {server.python}", hint=hint)
+    _ensure_not_moved(server, server.python)
+
+
+def _ensure_not_moved(server: Server, python: Path) -> None:
+    """Raise EnvironmentMissing if the program next to the interpreter names another one, as in a copied environment."""
+    program = python.parent / (server.command[0] if server.command else "")
+    found = interpreter_of(str(program), (), f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if found is None or found[0] == str(program) or Path(found[0]).parent.resolve() == python.parent.resolve():
+        return
+    own = python.parent.parent
+    again = f"rm -r {own}    # then: gemmaspec up {server.name}, which builds it again"
+    raise EnvironmentMissing(
+        f"{program} would run {found[0]}, not {python}: the environment was moved or copied",
+        hint=again if own.is_relative_to(state_dir()) else f"head -1 {program}    # install vLLM in {own} again",
+    )
 
 
 def _ensure_rendered(server: Server) -> None:
@@ -285,7 +302,7 @@ def _ensure_rendered(server: Server) -> None:
 
 def _ensure_room(server: Server) -> None:
     try:
-        server.run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(server.run_dir)
         with tempfile.TemporaryFile(dir=server.run_dir):
             pass
     except OSError as error:
@@ -305,6 +322,12 @@ def _ensure_nothing_left(server: Server) -> None:
             f"the last run of {server.name} left processes behind: {record.describe(left)}",
             hint=f"gemmaspec down {server.name}",
         )
+    if lost := orphans(server.folder.absolute().parent).get(server.name):
+        raise EnvironmentMissing(
+            f"the folder of {server.name} was deleted, but its server still runs "
+            f"({record.describe(record.members(lost))})",
+            hint=f"gemmaspec down {server.name}",
+        )
     _await_lock(server, last)
 
 
@@ -317,6 +340,8 @@ def _last(server: Server) -> Record | None:
         holder = _holder(server)
         if holder and (rescued := record.rescued(server.name, holder)):
             return rescued
+        if other_owner(error.path):
+            raise
         hint = f"rm -r {error.path}    # after checking that no process is left: pgrep -af vllm"
         raise UnreadableFile(error.path, error.why, hint=hint) from None
 

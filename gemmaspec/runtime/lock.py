@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gemmaspec.files import unwritable
+from gemmaspec.files import make_folder, unwritable
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def held_lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
     this.) Raise EnvironmentMissing if the folder is not writable.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise unwritable(path, error) from None

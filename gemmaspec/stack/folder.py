@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.errors import UsageError
-from gemmaspec.files import UnreadableFile, read_regular, unwritable, write_whole
+from gemmaspec.files import UnreadableFile, make_folder, read_regular, unwritable, write_whole
 from gemmaspec.stack.build import STACK_FILES
 
 MANIFEST: Final = ".gemmaspec-rendered.json"
@@ -83,7 +83,7 @@ def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] 
         raise UsageError(f"{folder} is not a folder")
     place = folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with _staging(folder) as staging:
             for name, text in files.items():
                 place = folder / name
