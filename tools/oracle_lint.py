@@ -87,8 +87,8 @@ EXPECTED: Final = (
     ),
     Known(
         side="lint",
-        says=r"^GS113 Python's logging has no level 'LOUD'$",
-        given=r"env\.VLLM_LOGGING_LEVEL=LOUD",
+        says=r"^GS113 Python's logging has no level",
+        given=r"env\.VLLM_LOGGING_LEVEL=",
         why="vLLM reads the level when it is imported, which the oracle does before it is asked",
     ),
     Known(

@@ -10,6 +10,7 @@ from typing import Literal
 from gemmaspec import data
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
+from gemmaspec.deploy.attention import expected, words
 from gemmaspec.errors import UsageError
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.patch import Shelf
@@ -73,6 +74,7 @@ def predict_profile(request: PredictRequest) -> Prediction:
         basis=basis,
         why=why,
         notes=(
+            *(f"attention: {chosen}" for chosen in [words(expected(profile))] if chosen),
             *_notes(rows, asked, profile),
             *_otherwise_patched(rows, profile),
             *(_otherwise_compiled(rows, profile) if basis == "shipped" else ()),

@@ -87,6 +87,8 @@ def _whole(one: Status) -> None:
         if one.problem:
             output.told(f"  WARNING   {one.problem}")
         report_lines(one.report)
+        if one.attention:
+            output.told(f"  attention {', '.join(one.attention)} (logged)")
         if one.speedless:
             output.told(f"  WARNING   it runs {one.speedless}")
         for file in one.changed:
@@ -144,6 +146,7 @@ def _document(one: Status) -> dict[str, Any]:
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "live_k": dataclasses.asdict(one.k) if one.k else None,
         "report": one.report,
+        "attention": list(one.attention),
         "without_speed_patches": one.speedless or None,
         "nodes": [
             {
