@@ -88,9 +88,11 @@ golden: setup ## update the golden stacks of the tests and the profiles' schema;
 facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what changed
 	$(BIN)/python tools/facts.py
 
-oracle: setup ## query vLLM releases themselves about flags, defaults and command lines (hours on a small machine)
-	$(BIN)/python tools/oracle.py tables --cpu
-	$(BIN)/python tools/oracle.py lint 0.33.0 0.32.0 0.26.0
+ORACLE_RELEASES ?= 0.33.0 0.32.0 0.26.0
+oracle: setup ## query vLLM releases themselves, and write the figures into docs/explanations/oracle.md (within an hour on two cores)
+	$(BIN)/python tools/oracle.py tables --cpu $(ORACLE_RELEASES)
+	$(BIN)/python tools/oracle.py backends $(ORACLE_RELEASES)
+	$(BIN)/python tools/oracle.py lint --profiles 500 --write $(ORACLE_RELEASES)
 
 release-day: setup ## check a new vLLM from facts to docs (RELEASE=0.34.0), and write a report
 	$(BIN)/python tools/release_day.py $(RELEASE)

@@ -16,7 +16,7 @@ import release_checks as checks  # noqa: E402
 import release_day as day  # noqa: E402
 
 ORDER = ["facts", "transformers", "oracle", "patches", "known", "proof", "lint", "engine"]
-ORDER += ["failures", "template", "fit", "docs"]
+ORDER += ["layers", "failures", "template", "fit", "docs"]
 FINDING = {"severity": "error", "file": "profiles/one.yaml", "line": 7, "code": "GS101", "why": "the flag is gone"}
 ANSWERS: dict[str, object] = {
     "release-day": {

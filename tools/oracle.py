@@ -327,6 +327,7 @@ def main(words: Sequence[str]) -> int:
     lint.add_argument("releases", nargs="*")
     lint.add_argument("--profiles", type=int, default=300)
     lint.add_argument("--seed", type=int, default=1)
+    lint.add_argument("--write", action="store_true", help="write the figures into docs/explanations/oracle.md")
     options = parser.parse_args(words)
     try:
         if options.command == "ask":
@@ -342,7 +343,10 @@ def main(words: Sequence[str]) -> int:
             return oracle_backends.ask_about(wanted)
         import oracle_lint
 
-        return 3 if oracle_lint.compare(options.releases, options.profiles, options.seed) else 0
+        found = oracle_lint.compare(options.releases, options.profiles, options.seed)
+        if options.write:
+            oracle_lint.write_figures(found, options.seed)
+        return 3 if any(one.unexpected for one in found) else 0
     except GemmaspecError as error:
         sys.stderr.write(f"oracle: {error.message}\n" + (f"  {error.hint}\n" if error.hint else ""))
         return error.exit_code

@@ -115,6 +115,7 @@ def steps(release: str, *, profiles: int, python: str, as_new: bool = False) -> 
             (*oracle, "lint", "--profiles", str(profiles), release),
             needs=("facts", "oracle"),
         ),
+        _step("layers", "ask each layer for its attention backend", (*oracle, "backends", release), needs=after),
         _step("failures", "look for the log texts", (*tool, "failures", release), needs=after, says=_checked),
         _step("template", "compare its chat template", (*tool, "template", release), needs=after, says=_checked),
         _step("fit", "plan the profiles' memory", (*tool, "fit", release), needs=after, says=_checked),

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.deploy import speedless, stacks
 from gemmaspec.deploy.address import server_at
+from gemmaspec.deploy.attention import logged
 from gemmaspec.deploy.decide import UpRequest
 from gemmaspec.deploy.down import down
 from gemmaspec.deploy.resolve import cached, resolve
@@ -35,10 +35,6 @@ from gemmaspec.ready.logline import printable
 from gemmaspec.ready.tracebacks import root_exception
 
 _LOOK_S: Final = 30.0
-_BACKEND: Final = re.compile(
-    r"(?:Using |forcing )(?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{2,40}) (?:attention )?backend\b"
-)
-"""vllm/platforms/cuda.py and vllm/model_executor/models/config.py, 0.24.0 to 0.33.0; the target's comes first."""
 
 
 class Servers:
@@ -268,7 +264,7 @@ def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
             found["patches"] = list(speedless.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
             found |= {"left_out": left_out} if left_out else {}
-        named = [used[1] for line in engine.logs(started.server) if (used := _BACKEND.search(line))]
+        named = logged(engine.logs(started.server))
         if asked or named:
             found["attention_backend"] = (asked or named[0]).upper()
     return found

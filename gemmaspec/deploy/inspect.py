@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmaspec.checkpoint.parts import Checkpoint
+from gemmaspec.deploy.attention import Backends, expected
 from gemmaspec.deploy.models import hub_cache
 from gemmaspec.errors import UsageError
 from gemmaspec.finding import Finding, impossible
@@ -47,6 +48,8 @@ class Inspection:
     target: Inspected
     draft: Inspected | None
     pairing: Pairing | None
+    attention: Backends = field(default_factory=dict)
+    """The attention backends that a profile's models will get; empty for a checkpoint, which names no machine."""
 
     @property
     def works(self) -> bool:
@@ -64,6 +67,7 @@ class _Wanted:
     draft: tuple[str, str | None] | None
     method: str | None
     cache_dir: Path | None
+    profile: Profile | None = None
 
 
 def inspect(request: InspectRequest) -> Inspection:
@@ -77,12 +81,21 @@ def inspect(request: InspectRequest) -> Inspection:
     wanted = _wanted(request)
     target = _opened(wanted.target, wanted, request)
     if wanted.draft is None:
-        return Inspection(target=_look(target), draft=None, pairing=None)
+        return Inspection(target=_look(target), draft=None, pairing=None, attention=_attention(wanted, target))
     draft = _opened(wanted.draft, wanted, request)
     differ = target.tokenizer_digest != draft.tokenizer_digest
     words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
     pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
-    return Inspection(target=_look(target), draft=_look(draft, drafts=True), pairing=pairing)
+    return Inspection(
+        target=_look(target),
+        draft=_look(draft, drafts=True),
+        pairing=pairing,
+        attention=_attention(wanted, target),
+    )
+
+
+def _attention(wanted: _Wanted, target: Checkpoint) -> Backends:
+    return expected(wanted.profile, target) if wanted.profile else {}
 
 
 def known_pairs() -> tuple[KnownPair, ...]:
@@ -118,6 +131,7 @@ def _wanted(request: InspectRequest) -> _Wanted:
         draft=draft or own,
         method=method,
         cache_dir=hub_cache(profile),
+        profile=profile if draft is None else None,
     )
 
 

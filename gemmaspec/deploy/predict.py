@@ -13,6 +13,7 @@ from typing import Any, Literal
 from gemmaspec import data
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
+from gemmaspec.deploy.attention import expected, words
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.machine import nvidia
@@ -96,7 +97,11 @@ def predicted(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None =
         profile=profile.name,
         basis=basis,
         why=why,
-        notes=(*_notes(rows, asked, profile), *_otherwise(rows, profile)),
+        notes=(
+            *(f"attention: {chosen}" for chosen in [words(expected(profile))] if chosen),
+            *_notes(rows, asked, profile),
+            *_otherwise(rows, profile),
+        ),
         rows=predict(rows, asked),
     )
 

@@ -90,7 +90,7 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
     if several < 2:  # ServeSubcommand.cmd, 0.26.0 and later
         flag = "--data-parallel-multi-port-external-lb"
         yield flag, f"{flag} requires --data-parallel-size > 1, and vLLM stops without it", "remove it"
-    if not subject.argument("--data-parallel-size-local") and subject.runs(">=0.27"):
+    if not subject.argument("--data-parallel-size-local"):
         words = "`--data-parallel-hybrid-lb` requires `--data-parallel-size-local`"
         yield "--data-parallel-hybrid-lb", words, "remove it"
     if subject.runs("<0.27") and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs

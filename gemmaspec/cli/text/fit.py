@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gemmaspec.deploy.attention import words
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
 from gemmaspec.fit.flags import Flags
@@ -24,8 +25,7 @@ def lines(fit: Fit) -> Iterator[str]:
     verdict = "would NOT start" if fit.refused else "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
     yield f"  flags     {flags_text(plan.flags)}"
-    if any(fit.attention.values()):
-        chosen = ", ".join(f"{role} {name or 'unknown'}" for role, name in fit.attention.items())
+    if chosen := words(fit.attention):
         yield f"  attention {chosen}"
     for problem in (*fit.refused, *fit.problems):
         yield f"  PROBLEM   {problem}"

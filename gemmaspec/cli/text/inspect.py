@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.checkpoint.published.shipped import shipped_for
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.cli import output
+from gemmaspec.deploy.attention import words
 from gemmaspec.inspect.kind import kind_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         _look(found.draft)
         output.told("")
         _pairing(found.pairing)
+    if chosen := words(found.attention):
+        output.told(f"\nattention: {chosen}")
 
 
 def _look(look: Inspected) -> None:
@@ -195,6 +198,7 @@ def _json(found: Inspection) -> dict[str, Any]:
         "target": _look_json(found.target),
         "draft": _look_json(found.draft) if found.draft else None,
         "pairing": _pairing_json(pairing) if pairing else None,
+        "attention": dict(found.attention),
     }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import verdicts
+from gemmaspec.deploy.attention import of_running
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
         ranks = ", ".join(f"{host} (rank {rank})" for rank, host in enumerate(hosts))
         output.told(f"  machines  {ranks}: the same plan and files on {len(hosts)} of {len(hosts)}")
     report_lines(result.report)
+    if got := of_running(result.started):
+        output.told(f"  attention {', '.join(got)} (logged)")
     for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
     output.told(f"  ask       {_curl(server)}")

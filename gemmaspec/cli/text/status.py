@@ -86,6 +86,8 @@ def _whole(one: Status) -> None:
         if one.problem:
             output.told(f"  WARNING   {one.problem}")
         report_lines(one.report)
+        if one.attention:
+            output.told(f"  attention {', '.join(one.attention)} (logged)")
         if one.speedless:
             output.told(f"  WARNING   it runs {one.speedless}")
         for file in one.changed:
@@ -140,6 +142,7 @@ def _document(one: Status) -> dict[str, Any]:
         "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "report": one.report,
+        "attention": list(one.attention),
         "without_speed_patches": one.speedless or None,
         "nodes": [
             {
