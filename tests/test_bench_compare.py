@@ -223,7 +223,46 @@ def test_nothing_in_common_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         one["concurrency"] = 3
     a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", other)
     assert run(["compare", str(a), str(b)]) == 2
-    assert "no common cell" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "A measured no speculation, mtp k=4 with 1, 8 at once and 256 tokens of prompt; B measured" in said
+    assert "with 3 at once" in said
+    assert "--concurrency 1 --context 256" in said
+
+
+def kept(*ks: int, **more: Any) -> dict[str, Any]:
+    """A result with the rows of some k."""
+    document = result(**more)
+    return document | {"rows": [one for one in document["rows"] if one["k"] in ks]}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pairs"),
+    [
+        (kept(0), kept(4), [("none → mtp", "0 → 4")] * 2),
+        (kept(0, 4), kept(4), [("mtp", "4")] * 2),
+        (kept(0), kept(0, 4), [("none", "0")] * 2),
+        (kept(4), kept(2, mtp_2_1=140.0, mtp_2_8=700.0), [("mtp", "4 → 2")] * 2),
+        (kept(0, 4), kept(2, 4, mtp_2_1=140.0, mtp_2_8=700.0), [("mtp", "4")] * 2),
+    ],
+    ids=["k 0 with k 4", "one of two", "alone", "k 4 with k 2", "no speculation is not k 2"],
+)
+def test_what_can_be_matched_is_and_what_differs_is_named(
+    a: dict[str, Any], b: dict[str, Any], pairs: list[tuple[str, str]]
+) -> None:
+    found = compare(a, b)
+    assert [(one.method, one.k) for one in found.changes] == pairs
+
+
+def test_two_machines_two_releases_and_two_sets_of_patches_are_named() -> None:
+    other = result()
+    other["provenance"] = other["provenance"] | {"gpu": ["NVIDIA GB10"], "machine": "dgx-spark"}
+    for facts in other["provenance"]["arms"].values():
+        facts["vllm"] = "0.33.0"
+    for one in other["rows"]:
+        one["patches"] = ["triton-verify-split-kv"] if one["k"] else []
+    found = compare(result(), other)
+    assert {"machine", "gpu", "vllm"} <= {one.what for one in found.differences}
+    assert [one.patches for one in found.changes if one.k == "4"] == ["none → triton-verify-split-kv"] * 2
 
 
 def spoiled(**changes: Any) -> dict[str, Any]:

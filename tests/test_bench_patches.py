@@ -196,9 +196,9 @@ def test_of_own_measurements_those_with_the_profiles_patches_count(patched: Path
         drafted(patches=None),
     ]
     rows = parse_rows(json.dumps({"rows": given}), file="x")
-    assert measurements.of_plan(rows, profile) == (rows[1], rows[3])
+    assert measurements.of_plan(rows, measurements.taken_by(profile)) == (rows[1], rows[3])
     off = load_profile(str(patched), overrides=(*SETS, "patches.speed=off")).profile
-    assert measurements.of_plan(rows, off) == (rows[0], rows[2])
+    assert measurements.of_plan(rows, measurements.taken_by(off)) == (rows[0], rows[2])
 
 
 def test_saved_cells_of_another_set_are_kept(patched: Path) -> None:

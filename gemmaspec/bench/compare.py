@@ -107,7 +107,11 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
     """
     pairs = list(_pairs(a["rows"], b["rows"]))
     if not pairs:
-        raise UsageError("the two results have no common cell: no combination of k, concurrency and context is in both")
+        raise UsageError(
+            f"the two results have no cells to compare: A measured {_measured(a['rows'])}; B measured "
+            f"{_measured(b['rows'])}",
+            hint="gemmaspec bench PROFILE --k 0,4 --concurrency 1 --context 256    # the same loads in both",
+        )
     changes = tuple(_change(one, other, tolerance) for one, other in pairs)
     matched_a, matched_b = [id(one) for one, _ in pairs], [id(other) for _, other in pairs]
     return Comparison(
@@ -150,26 +154,38 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
 def _pairs(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the common cells: of equal method and k, or of different ones if each result has only one.
+    """Yield the common cells: first those of equal method and k, then of what is left those of different ones, where
+    that leaves no choice: each result has one k (0 with 4), or one besides no speculation (2 with 4, one head with
+    another).
 
-    Of several with different patches for speed, those with the same patches are paired.
+    Of several with different patches for speed, those with the most similar patches are paired.
     """
-    left = list(b)
+    left, alone = list(b), []
     for one in a:
-        other = nearest(one, [row for row in left if _alike(one, row) and _kind(one) == _kind(row)])
-        if other is None and len(_drafting(a)) == len(_drafting(b)) == 1 and one["k"]:
-            other = next((row for row in left if row["k"] and _alike(one, row)), None)
-        if other is not None:
+        if other := nearest(one, [row for row in left if _alike(one, row) and _kind(one) == _kind(row)]):
             left.remove(other)
             yield one, other
-
-
-def _drafting(rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, Any]]:
-    return {_kind(one) for one in rows if one["k"]}
+        else:
+            alone.append(one)
+    single = len({_kind(one) for one in a}) == len({_kind(one) for one in b}) == 1
+    drafts = len({_kind(one) for one in a if one["k"]}) == len({_kind(one) for one in b if one["k"]}) == 1
+    if single or drafts:
+        for one in alone:
+            if other := nearest(one, [row for row in left if _alike(one, row) and (single or (one["k"] and row["k"]))]):
+                left.remove(other)
+                yield one, other
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return row["method"], row["k"]
+
+
+def _measured(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in short what a result has: its methods and k, requests at once and lengths of prompts."""
+    kinds = dict.fromkeys(f"{one['method']} k={one['k']}" if one["k"] else "no speculation" for one in rows)
+    loads = ", ".join(str(one) for one in sorted({one["concurrency"] for one in rows}))
+    contexts = ", ".join(f"{one:,}" for one in sorted({one["context"] for one in rows}))
+    return f"{', '.join(kinds)} with {loads} at once and {contexts} tokens of prompt" if kinds else "nothing"
 
 
 def _arm(row: Mapping[str, Any]) -> str:

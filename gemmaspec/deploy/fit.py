@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from gemmaspec.deploy.lockfile import release_of
-from gemmaspec.deploy.measurements import of_plan, own_rows
+from gemmaspec.deploy.measurements import of_plan, own_rows, taken_by
 from gemmaspec.deploy.requested import asked_release
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.advice import advice
@@ -122,7 +122,7 @@ def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
 
 def _measured_here(loaded: Loaded) -> Iterator[str]:
     """Yield what bench measured of this profile and kept (--save-measured), for each load."""
-    rows = of_plan(own_rows(loaded), loaded.profile)
+    rows = of_plan(saved, taken_by(loaded.profile)) if (saved := own_rows(loaded)) else ()
     spec = loaded.profile.speculative
     own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.num_speculative_tokens)]
     alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
@@ -187,10 +187,10 @@ def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
 
 
 def _models(profile: Profile, *, shapes: bool) -> Models:
-    draft = profile.draft
+    draft, target = profile.draft, _open(profile, "target", profile.target, shapes=shapes)
     return Models(
-        target=_open(profile, "target", profile.target, shapes=shapes),
-        draft=_open(profile, "draft", draft, shapes=shapes) if draft else None,
+        target=target,
+        draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped") if draft else None,
         target_fp8=profile.target.quantization == "fp8",
         draft_fp8=bool(draft and draft.quantization == "fp8"),
     )

@@ -17,7 +17,7 @@ from gemmaspec.bench.stored import read_text
 from gemmaspec.errors import UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.patching.choice import speed_patches
-from gemmaspec.patching.patch import Patch, Shelf
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import ANY_GPU, machine_of
@@ -51,7 +51,7 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
     return parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
 
 
-def like(profile: Profile) -> ShippedMeasurement | None:
+def like(profile: Profile, taken: Taken) -> ShippedMeasurement | None:
     """Return the shipped measurements of a profile's machine and target, or None.
 
     Of several files, one with rows of its method is taken, and of those one with its patches for speed; then the
@@ -63,7 +63,7 @@ def like(profile: Profile) -> ShippedMeasurement | None:
     def rank(one: ShippedMeasurement) -> tuple[bool, bool, Version]:
         own = [row for row in one.rows if row.method == method]
         vllm = max(Version(row.vllm or "0") for row in one.rows)
-        return bool(own), bool(of_plan(own, profile)), vllm
+        return bool(own), bool(of_plan(own, taken)), vllm
 
     return max(found, key=rank, default=None)
 
@@ -80,25 +80,34 @@ def foreign(rows: Sequence[Row], profile: Profile) -> str:
     return " and ".join([*other, *strange])
 
 
-def of_plan(rows: Sequence[Row], profile: Profile) -> tuple[Row, ...]:
-    """Return the rows that were measured with the patches for speed that a profile takes.
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """The patches for speed that a profile's server has, by which its rows are told from others."""
+
+    patches: tuple[str, ...]
+    idle: frozenset[str]
+    """Those of all patches that do nothing without speculation."""
+
+
+def taken_by(profile: Profile) -> Taken:
+    """Return the patches for speed that a profile takes."""
+    shelf = Shelf(data.patch_folders())
+    idle = frozenset(patch.id for patch in speed_patches(shelf) if patch.text.speculation_only)
+    return Taken(patches=tuple(speed_choice(profile, shelf).taken), idle=idle)
+
+
+def of_plan(rows: Sequence[Row], taken: Taken) -> tuple[Row, ...]:
+    """Return the rows that were measured with these patches for speed.
 
     Rows without speculation need only those that act without it.
     """
-    shelf = Shelf(data.patch_folders())
-    taken, idle = frozenset(speed_choice(profile, shelf).taken), idle_alone(shelf)
 
     def fits(row: Row) -> bool:
         own = row.setting.patches
-        left_out = idle if row.k == 0 else frozenset[str]()
-        return own is not None and frozenset(own) - left_out == taken - left_out
+        left_out = taken.idle if row.k == 0 else frozenset[str]()
+        return own is not None and frozenset(own) - left_out == frozenset(taken.patches) - left_out
 
     return tuple(row for row in rows if fits(row))
-
-
-def idle_alone(patches: Mapping[str, Patch]) -> frozenset[str]:
-    """Return the patches for speed that do nothing without speculation."""
-    return frozenset(patch.id for patch in speed_patches(patches) if patch.text.speculation_only)
 
 
 def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:

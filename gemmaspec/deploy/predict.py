@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gemmaspec import data
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy import measurements
 from gemmaspec.deploy.attention import expected, words
+from gemmaspec.deploy.measurements import Taken
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
-from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.predict import Asked, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile import limits
@@ -29,7 +28,6 @@ from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
 from gemmaspec.profile.runs import vllm_of
-from gemmaspec.stack.speed import speed_choice
 
 Basis = Literal["measured", "own", "shipped", "roofline"]
 """A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""
@@ -88,11 +86,12 @@ def predicted(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None =
     """Return the prediction of a loaded profile. `plan`: its memory where it is known already. Raises as above."""
     profile = loaded.profile
     _need_limits(profile, request)
-    found = _source(loaded, request)
+    taken = measurements.taken_by(profile)
+    found = _source(loaded, request, taken)
     if found is None:
         return _by_roofline(request, loaded, plan)
     basis, why, rows = found
-    asked = _asked(request, profile, rows, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
+    asked = _asked(request, profile, rows, taken, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
     return Prediction(
         profile=profile.name,
         basis=basis,
@@ -100,7 +99,7 @@ def predicted(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None =
         notes=(
             *(f"attention: {chosen}" for chosen in [words(expected(profile))] if chosen),
             *_notes(rows, asked, profile),
-            *_otherwise(rows, profile),
+            *_otherwise(rows, profile, taken),
         ),
         rows=predict(rows, asked),
     )
@@ -134,7 +133,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
 
 
-def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[Row, ...]] | None:
+def _source(loaded: Loaded, request: PredictRequest, taken: Taken) -> tuple[Basis, str, tuple[Row, ...]] | None:
     """Return the best available rows; None if only the roofline is left."""
     profile, named = loaded.profile, request.measured
     if named is not None:
@@ -150,10 +149,10 @@ def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[
     own = measurements.own_rows(loaded)
     if own and not measurements.foreign(own, profile):
         return "own", f"{_cells(own)} that bench measured, saved in {measurements.own_file(loaded)}", own
-    shipped = measurements.like(profile)
+    shipped = measurements.like(profile, taken)
     if shipped is None:
         return None
-    rows = measurements.of_plan(shipped.rows, profile)
+    rows = measurements.of_plan(shipped.rows, taken)
     if not any(row.k for row in rows) and any(row.k for row in shipped.rows):
         rows = tuple(row for row in shipped.rows if row.setting.patches == ()) or shipped.rows
     rows = _of_backend(_of_method(rows, profile), profile)
@@ -184,7 +183,7 @@ def backend_on(profile: Profile) -> str | None:
     return backend_of(profile, vllm) if vllm else None
 
 
-def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, with_curves: bool) -> Asked:
+def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Asked:
     spec = profile.speculative
     own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
     usual = sorted({row.concurrency for row in rows}) or USUAL
@@ -198,7 +197,7 @@ def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], *, wi
         answer_tokens=request.answer_tokens,
         compile=compile_of(profile),
         sequences=profile.serve.max_num_seqs,
-        idle_alone=measurements.idle_alone(Shelf(data.patch_folders())),
+        idle_alone=taken.idle,
     )
 
 
@@ -243,12 +242,13 @@ def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]
         yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
 
 
-def _otherwise(rows: Sequence[Row], profile: Profile) -> Iterator[str]:
+def _otherwise(rows: Sequence[Row], profile: Profile, taken: Taken) -> Iterator[str]:
     """Yield in what the profile's server differs from those that were measured."""
-    taken = tuple(speed_choice(profile, Shelf(data.patch_folders())).taken)
     drafting = [row for row in rows if row.k] or rows
-    if not measurements.of_plan(drafting, profile):
-        here = f"takes the patches for speed {', '.join(taken)}" if taken else "takes no patches for speed"
+    if not measurements.of_plan(drafting, taken):
+        here = (
+            f"takes the patches for speed {', '.join(taken.patches)}" if taken.patches else "takes no patches for speed"
+        )
         yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {profile.name} --save-measured"
     backends = {row.attention_backend for row in rows} - {None}
     if (own := backend_on(profile)) and backends and own not in backends:

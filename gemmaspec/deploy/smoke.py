@@ -215,7 +215,7 @@ def _stored_length(loaded: Loaded) -> float | None:
         return None
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # a damaged file is as good as none here; `predict` names it
-        rows = measurements.of_plan(measurements.own_rows(loaded), loaded.profile)
+        rows = measurements.of_plan(measurements.own_rows(loaded), measurements.taken_by(loaded.profile))
     own = [
         one.tokens_per_step
         for one in rows

@@ -30,6 +30,7 @@ from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
 from gemmaspec.live.reference import Reference
 from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
+from gemmaspec.predict.prompts import Prompts
 from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.first_request import api_key_for
@@ -133,11 +134,13 @@ def _reference(loaded: Loaded) -> Reference | None:
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
-        rows = measurements.of_plan(measurements.own_rows(loaded), loaded.profile)
-        rows = () if measurements.foreign(rows, loaded.profile) else rows
+        rows = measurements.own_rows(loaded)
+        strange = rows and measurements.foreign(rows, loaded.profile)
+        rows = measurements.of_plan(rows, measurements.taken_by(loaded.profile)) if rows and not strange else ()
+    prompts = Prompts(rows, min((row.step for row in rows), default=1.0))  # a draft shortens none of their time
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
-            found[row.k, row.concurrency].append(row.step)
+            found[row.k, row.concurrency].append(prompts.decoding(row)[0])
     drafts = {k for k, _ in found}
     if len(drafts) < 2 or 0 not in drafts:
         return None
