@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy import ahead as ahead_
+from gemmaspec.deploy.models import ModelRef
 from gemmaspec.files import state_dir
 from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.ready.phases import Phase
@@ -110,3 +114,28 @@ def test_a_damaged_memory_of_times_is_no_memory(damaged: str, tmp_path: Path) ->
     file.parent.mkdir(parents=True)
     file.write_text(damaged)
     assert ahead_.earlier_start("a", "docker") is None
+
+
+def test_what_is_left_of_a_download_is_said_while_the_server_starts(tmp_path: Path) -> None:
+    model = ModelRef(role="target", model="LilaRest/gemma-4-31B-it-NVFP4-turbo", revision=None)
+    blobs = tmp_path / "models--LilaRest--gemma-4-31B-it-NVFP4-turbo" / "blobs"
+    blobs.mkdir(parents=True)
+    start: Any = SimpleNamespace(fetch=(model,), started=SimpleNamespace(hub_cache=str(tmp_path)))
+    said: list[str] = []
+    came = threading.Event()
+
+    def note(text: str) -> None:
+        said.append(text)
+        came.set()
+
+    with ahead_.downloads_told(start, note, interval_s=0.05):
+        with (blobs / "a.incomplete").open("wb") as file:
+            file.truncate(9_650_000_000)  # sparse: half of it
+        assert came.wait(60)
+    assert said[0].startswith("downloaded 9.65 of 19.30 GB, about ")
+
+
+def test_nothing_is_said_of_downloads_that_cannot_be_seen() -> None:
+    start: Any = SimpleNamespace(fetch=(), started=SimpleNamespace(hub_cache=None))
+    with ahead_.downloads_told(start, pytest.fail, interval_s=0.01):
+        pass

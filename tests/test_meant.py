@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,36 @@ def test_a_command_line_of_another_tool_is_answered_by_what_it_means(
     assert run(words) == 2
     printed = capsys.readouterr()
     assert meant in " ".join((printed.out + printed.err).split())
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("cap_add", "compose.override.yaml"),
+        ("serviceAccount", "render PROFILE --to kubernetes"),
+        ("max_logprobs", "a flag of vllm serve: serve.extra_args: [--max-logprobs, …]"),
+        ("FROM", "the right name is target.model"),
+        ("n_gpu_layers", "a setting of llama.cpp"),
+        ("num_shard", "serve.tensor_parallel_size"),
+        ("gpu_memory_utilisation", "did you mean serve.gpu_memory_utilization?"),
+        ("sumary", "did you mean 'summary'?"),
+        ("blorp", "gemmaspec profile schema"),
+    ],
+)
+def test_whole_vocabularies_of_other_tools_are_known(
+    key: str, meant: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text(f"extends: tiny-cpu\nname: mine\n{key}: 1\n")
+    assert run(["profile", "lint", str(own)]) == 2
+    assert meant in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_meant_names_keys_that_exist() -> None:
+    from gemmaspec.profile.invalid import keys_at
+    from gemmaspec.profile.meant import _KEYS
+
+    for word, text in _KEYS.items():
+        path = re.match(r"[a-z_.]+", text)
+        assert path, word
+        parts = path[0].rstrip(".").split(".")
+        assert parts[-1] in {*keys_at(parts[:-1]), "enable_thinking"}, word

@@ -17,6 +17,8 @@ def add_to(app: typer.Typer) -> None:
     group = help_.group("export")
     group.command("grafana")(grafana)
     group.command("prometheus")(prometheus)
+    group.command("llama-swap")(llama_swap)
+    group.command("open-webui")(open_webui)
     app.add_typer(group, name="export")
 
 
@@ -45,3 +47,27 @@ def prometheus(
         return
     for one in written:
         output.data(str(one))
+
+
+def llama_swap(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROFILE]...",
+            help="Profiles. [default: the started ones]",
+            autocompletion=options.complete_profile,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print a configuration of llama-swap, which starts the profile that a request names and stops idle ones."""
+    from gemmaspec.deploy.export import llama_swap as configuration
+
+    output.data(configuration(names or ()))
+
+
+def open_webui(name: options.OptionalStack = None) -> None:
+    """Print a Compose file with Open WebUI, a chat page at http://127.0.0.1:3000, for a started profile."""
+    from gemmaspec.deploy.export import open_webui as compose
+
+    output.data(compose(name))

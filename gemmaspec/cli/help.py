@@ -15,7 +15,8 @@ from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "switch", "wait", "logs", "connect", "k", "top", "watch", "compare", "export", "demo"),
+    "Run": ("restart", "switch", "wait", "logs", "connect", "k", "top", "watch", "soak", "export", "demo"),
+    "Measure": ("compare", "share"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -63,6 +64,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "predict": About("Predict speed for draft lengths and loads", ("predict spark-31b-e2b",)),
     "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
     "compare": About("Compare two results of bench", ("compare before.json after.json",)),
+    "share": About("Write a measurement for others to check", ("share bench-spark-31b-mtp",)),
     "tune": About(
         "Find the fastest draft for this machine",
         ("tune spark-31b-mtp --budget 45m", "tune spark-31b-mtp --concurrency 1,4 --dry-run"),
@@ -84,11 +86,16 @@ ABOUT: Final[Mapping[str, About]] = {
         "Check what a server answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
-    "export": About("Write dashboards and alert rules", ("export grafana > gemmaspec.json",)),
+    "soak": About("Find what decays in long conversations", ("soak spark-31b-mtp", "soak tiny-cpu --for 5m --json")),
+    "export": About("Write files for other programs", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
     "export prometheus": About(
         "Write a Prometheus configuration", ("export prometheus spark-31b-mtp --out monitoring",)
     ),
+    "export llama-swap": About(
+        "Print a llama-swap configuration", ("export llama-swap spark-31b-mtp spark-26b-a4b-mtp > config.yaml",)
+    ),
+    "export open-webui": About("Print a Compose file with Open WebUI", ("export open-webui > open-webui.yaml",)),
     "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
     "explain": About("Explain a code or a word", ("explain", "explain GS505", "explain exit 5")),
     "config": About("Print folders and variables in use", ("config", "config --json")),

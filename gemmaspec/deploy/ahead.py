@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -134,6 +136,48 @@ def _image_bytes(image: str) -> int | None:
     with contextlib.suppress(GemmaspecError):
         return pulling.download_bytes(image, pulling.architecture())
     return None
+
+
+@contextlib.contextmanager
+def downloads_told(start: Start, note: Callable[[str], None], *, interval_s: float = 15.0) -> Iterator[None]:
+    """Say during the body how much of the models the server has downloaded, and about how long the rest takes."""
+    cache, total = start.started.hub_cache, sum(_size(one) or 0 for one in start.fetch)
+    if not cache or not total:
+        yield
+        return
+    folders = [Path(cache) / f"models--{one.model.replace('/', '--')}" / "blobs" for one in start.fetch]
+    over = threading.Event()
+    teller = threading.Thread(
+        target=_tell_downloads, args=(folders, total, note, over, interval_s), name="gemmaspec-downloads", daemon=True
+    )
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join(interval_s)
+
+
+def _tell_downloads(
+    folders: Sequence[Path], total: int, note: Callable[[str], None], over: threading.Event, interval_s: float
+) -> None:
+    before, began = _bytes_in(folders), time.monotonic()
+    last = before
+    while not over.wait(interval_s):
+        now = _bytes_in(folders)
+        if last < now < total:
+            left = (total - now) * (time.monotonic() - began) / (now - before)
+            note(f"downloaded {now / 1e9:.2f} of {total / 1e9:.2f} GB, about {duration(left)} left")
+        last = now
+
+
+def _bytes_in(folders: Sequence[Path]) -> int:
+    """Return the bytes of files that are there or begun."""
+    total = 0
+    for folder in folders:
+        with contextlib.suppress(OSError):  # files are renamed meanwhile
+            total += sum(file.stat().st_size for file in folder.iterdir())
+    return total
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gemmaspec.deploy import claims, knowngood, live_k, lock, stacks
-from gemmaspec.deploy.ahead import earlier_start, remember
+from gemmaspec.deploy.ahead import downloads_told, earlier_start, remember
 from gemmaspec.deploy.decide import Offline, Start
 from gemmaspec.deploy.knowngood import KnownGood
 from gemmaspec.deploy.logs import keep_log
@@ -223,14 +223,15 @@ def launch(start: Start, engine: Engine, told: Told) -> None:
 def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Wait until the server has answered, and record that it did."""
     before = earlier_start(start.server.name, start.engine)
-    ready = wait_ready(
-        engine,
-        live_k.expected(start.started, engine) if start.joins else start.server,
-        timeout_s=timeout_s,
-        on_phase=lambda phase, elapsed: told.phase(phase, elapsed, before.left(phase) if before else None),
-        restarts=None if start.joins else 0,
-        checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
-    )
+    with downloads_told(start, told.note):
+        ready = wait_ready(
+            engine,
+            live_k.expected(start.started, engine) if start.joins else start.server,
+            timeout_s=timeout_s,
+            on_phase=lambda phase, elapsed: told.phase(phase, elapsed, before.left(phase) if before else None),
+            restarts=None if start.joins else 0,
+            checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
+        )
     remember(start, seconds=ready.seconds, phases=ready.phases)
     started = _record(start.started, "ready")
     return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)

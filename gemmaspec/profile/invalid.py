@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -89,11 +89,25 @@ def _unknown(path: Path, value: Any) -> str:
     near = nearest(key, known)
     if near and isinstance(value, dict) <= _holds_keys((*section, near)):
         return f"unknown key; did you mean '{near}'?"
+    flag = f"--{lower.replace('_', '-')}"
+    if flag in _flags_of_vllm():
+        return f"unknown key; it is a flag of vllm serve: serve.extra_args: [{flag}, …]"
+    sections = {f"{name}.{one}": one for name in Profile.model_fields for one in keys_at((name,))}
+    close = nearest(lower, sections.values()) if not section else None
+    if close:
+        return f"unknown key; did you mean {' or '.join(path for path, one in sections.items() if one == close)}?"
     if section == ("serve",):
-        flag = f"--{key.replace('_', '-')}"
         return f"unknown key; add other flags of vllm serve to serve.extra_args: [{flag}, …]"
     more = ", … (all: gemmaspec profile schema)" if len(known) > _MANY else ""
     return f"unknown key; the known keys are {', '.join(known[:_MANY])}{more}"
+
+
+def _flags_of_vllm() -> Collection[str]:
+    """Return the flags of the newest known release."""
+    from gemmaspec.releases.facts import facts_for, newest
+
+    facts = facts_for(newest())
+    return facts.flags if facts else ()
 
 
 def _holds_keys(path: Sequence[str]) -> bool:

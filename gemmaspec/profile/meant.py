@@ -20,6 +20,22 @@ _COMPOSE: Final = "a Compose file becomes a profile: gemmaspec profile new NAME 
 _HEALTH: Final = "a check that asks for a real token is built in"
 _GPUS: Final = "serve.tensor_parallel_size says how many GPUs share a model, and devices: [0, 1] which"
 
+_OF_COMPOSE: Final = "it belongs to Compose: add a compose.override.yaml to what gemmaspec render PROFILE writes"
+_COMPOSE_KEYS: Final = (
+    "cap_add", "cap_drop", "cgroup", "configs", "cpuset", "devices_cgroup", "dns", "domainname", "extends",
+    "external_links", "extra_hosts", "group_add", "init", "isolation", "labels_file", "logging", "mem_limit",
+    "mem_reservation", "mem_swappiness", "network_mode", "oom_kill_disable", "oom_score_adj", "pid", "pids_limit",
+    "platform", "privileged", "profiles", "pull_policy", "runtime_options", "scale", "security_opt", "stdin_open",
+    "stop_signal", "storage_opt", "sysctls", "tmpfs", "tty", "ulimits", "uts", "volumes_from", "working_dir",
+)  # fmt: skip
+_CLUSTER_KEYS: Final = (
+    "apiversion", "kind", "spec", "containers", "nodeselector", "tolerations", "resources", "limits", "requests",
+    "labels", "annotations", "affinity", "serviceaccount", "serviceaccountname", "imagepullsecrets",
+    "imagepullpolicy", "initcontainers", "securitycontext", "configmap", "ingress", "hpa", "autoscaling",
+    "minreplicas", "maxreplicas", "priorityclassname", "hostnetwork", "topologyspreadconstraints", "strategy",
+    "pod", "pods",
+)  # fmt: skip
+
 _KEYS: Final[Mapping[str, str]] = {
     # vLLM's command line
     "model": "target.model", "model_id": "target.model", "model_path": "target.model", "base_model": "target.model",
@@ -47,7 +63,15 @@ _KEYS: Final[Mapping[str, str]] = {
     "enable_thinking": "chat.template_kwargs.enable_thinking", "template": "chat.template",
     "vllm": "runtime.vllm", "vllm_version": "runtime.vllm", "version": "runtime.vllm", "python": "runtime.python",
     "api_key": "pass_env: [HF_TOKEN, VLLM_API_KEY], with the key in the shell's VLLM_API_KEY",
+    "from": "target.model", "num_shard": "serve.tensor_parallel_size", "max_input_length": "serve.max_model_len",
+    "max_input_tokens": "serve.max_model_len", "max_total_tokens": "serve.max_model_len",
+    "num_batch": "serve.max_num_batched_tokens", "n_batch": "serve.max_num_batched_tokens",
+    "max_batch_prefill_tokens": "serve.max_num_batched_tokens", "flash_attn": "serve.attention_backend",
+    "flash_attention": "serve.attention_backend", "threads": "cpus", "num_thread": "cpus", "n_threads": "cpus",
     # speculation
+    "speculative_num_draft_tokens": "speculative.num_speculative_tokens",
+    "n_draft": "speculative.num_speculative_tokens",
+    "speculative_algorithm": "speculative.method", "speculative_draft_model_path": "draft.model",
     "speculative_config": "speculative, and the draft's model draft.model", "spec": "speculative",
     "speculation": "speculative", "speculative_model": "draft.model", "draft_model": "draft.model",
     "assistant_model": "draft.model", "assistant": "draft.model", "drafter": "draft.model", "spec_model": "draft.model",
@@ -74,9 +98,11 @@ _SAID: Final[Mapping[str, str]] = {
     **dict.fromkeys(("services", "depends_on", "build"), _COMPOSE),
     **dict.fromkeys(("command", "cmd", "entrypoint", "recipe_version", "recipe"), _COMMAND),
     **dict.fromkeys(("healthcheck", "livenessprobe", "readinessprobe", "startupprobe", "checkendpoint"), _HEALTH),
+    **dict.fromkeys(_COMPOSE_KEYS, _OF_COMPOSE),
+    **dict.fromkeys(_CLUSTER_KEYS, _CLUSTER),
     **dict.fromkeys(
-        ("apiversion", "kind", "spec", "containers", "nodeselector", "tolerations", "resources", "limits", "labels"),
-        _CLUSTER,
+        ("n_gpu_layers", "gpu_layers", "ngl", "main_gpu", "low_vram", "mmap", "use_mmap", "mlock", "use_mlock"),
+        "it is a setting of llama.cpp; vLLM keeps the whole model on the GPU",
     ),
     "namespace": f"{_CLUSTER} --namespace NAME",
     **dict.fromkeys(
@@ -92,7 +118,7 @@ _SAID: Final[Mapping[str, str]] = {
 """Word → a sentence, where no single key says it."""
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "apply": "gemmaspec up NAME", "attach": "gemmaspec logs -f NAME",
+    "apply": "gemmaspec up NAME", "arena": "gemmaspec share RESULT", "attach": "gemmaspec logs -f NAME",
     "benchmark": "gemmaspec bench NAME", "chat": "gemmaspec connect, or the curl command that `up` prints",
     "check": "gemmaspec profile lint NAME", "clean": "gemmaspec gc",
     "compose": "gemmaspec render NAME, or gemmaspec profile new NAME --from-compose FILE",
