@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -479,33 +480,60 @@ _FRESH: Final = 2
 
 
 def measured_machines() -> str:
-    """Return what was measured, a row for each file, method and number of drafts, for one request at once."""
-    known = releases()
-    rows = []
+    """Return what was measured, a row for each machine, vLLM and way to run it, for one request at once."""
+    found: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for file in sorted(data.MEASUREMENTS.glob("*.json"), reverse=True):
-        found = json.loads(file.read_text())
-        alone = [row for row in found["rows"] if row["concurrency"] == 1 and row["context"] == 256]
-        for row in alone:
-            behind = len(known) - 1 - known.index(row["vllm"]) if row.get("vllm") in known else None
-            state = "author" if behind is not None and behind <= _FRESH else "author, stale"
-            patches = ", ".join(row.get("patches") or ()) or "none"
-            by = "synthetic" if row.get("acceptance_by") == "synthetic" else "measured"
-            drafts = (row["method"], row["k"], by if row["k"] else "")
-            facts = (code(row.get("compile", "")), patches, found["date"], state)
-            rows.append((found["machine"], row.get("vllm", ""), *drafts, f"{row['tokens_per_second']:.1f}", *facts))
-    head = (
-        "machine",
-        "vLLM",
-        "method",
-        "k",
-        "acceptance",
-        "tokens/s",
-        "compiled",
-        "patches for speed",
-        "date",
-        "state",
-    )
-    return table(head, dict.fromkeys(rows))
+        whole = json.loads(file.read_text())
+        for row in whole["rows"]:
+            if row["concurrency"] == 1 and row["context"] == _SHORT:
+                key = (
+                    whole["machine"],
+                    row.get("vllm", ""),
+                    _state(row),
+                    _compiled(row),
+                    _patches_of(row),
+                    whole["date"],
+                )
+                name = f"{row['method']} k={row['k']}{'' if _drawn(row) else ' (measured)'}" if row["k"] else "none"
+                found.setdefault(key, {}).setdefault(name, []).append(row["tokens_per_second"])
+    head = ("machine", "vLLM", "tokens/s, the mean where it was measured twice", "state", "compiled", "patches", "date")
+    rows = [
+        (
+            machine,
+            vllm,
+            ", ".join(f"{name} {statistics.mean(each):.0f}" for name, each in sorted(cells.items(), key=_none_first)),
+            *facts,
+        )
+        for (machine, vllm, *facts), cells in found.items()
+    ]
+    return table(head, rows)
+
+
+def _none_first(cell: tuple[str, object]) -> tuple[bool, str]:
+    return cell[0] != "none", cell[0]
+
+
+_SHORT: Final = 256
+"""Tokens of prompt of the rows that are shown."""
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    known = releases()
+    behind = len(known) - 1 - known.index(row["vllm"]) if row.get("vllm") in known else None
+    return "author" if behind is not None and behind <= _FRESH else "author, stale"
+
+
+def _compiled(row: Mapping[str, Any]) -> str:
+    return "yes" if row.get("compile", "default") == "default" else "no"
+
+
+def _patches_of(row: Mapping[str, Any]) -> str:
+    return ", ".join(row.get("patches") or ()) or "none"
+
+
+def _drawn(row: Mapping[str, Any]) -> bool:
+    """Return whether acceptance was drawn by lot."""
+    return bool(row.get("acceptance_by") == "synthetic")
 
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
