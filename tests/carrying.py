@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import placed
 from tests import vllm_trees as fake
 from tests.launching import tree_of_function
 
@@ -97,6 +98,7 @@ def write_patch(folder: Path, *, text: str = TEXT, diff: str = DIFF, id_: str = 
     place.mkdir(parents=True)
     (place / "patch.yaml").write_text(text.replace("id: right-value", f"id: {id_}"))
     (place / "0.19.diff").write_text(diff)
+    placed.record(place, {"vllm/v1/core.py": OLD})
     return place
 
 

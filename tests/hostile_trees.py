@@ -38,6 +38,8 @@ class Case:
     truth: Truth
     files: Mapping[str, bytes | None]
     right: Mapping[str, bytes]
+    rebound: bool = False
+    """Whether other code may run than the patched: at least drifted."""
     link: tuple[str, str] = ("", "")
     """A file that is no plain one, and what it is: a link inside the package or out of it, a loop, a folder, a FIFO."""
 
@@ -90,6 +92,7 @@ class Tree:
     drafts: list[Draft]
     chance: random.Random
     truth: Truth = "open"
+    rebound: bool = False
     link: tuple[str, str] = ("", "")
 
     @property
@@ -407,6 +410,37 @@ def indented(tree: Tree) -> bool:
     return True
 
 
+def rebound(tree: Tree) -> bool:
+    """The patched name, or its class, bound once more: the patch may go in, but not as if it certainly ran."""
+    draft, _, hunk = tree.hunk()
+    names = hunk.function.split(".")
+    if not hunk.function or function_node(draft.stock, names[0]) is None:
+        return False
+    ways: list[tuple[str, ...]] = [(f"{names[0]} = _v2",), (f"from vllm._rust import {names[0]}",), ("exec('x = 1')",)]
+    if len(names) > 1:
+        ways = [
+            (f"{hunk.function} = _v2",),
+            (f"setattr({names[0]}, {names[1]!r}, _v2)",),
+            (f"del {hunk.function}",),
+            (f"class _Fast({names[0]}):", "    pass", "", "", f"{names[0]} = _Fast"),
+            (f"def _remake(cls):  # class {names[0]}", f"    cls.{names[1]} = _v2", "    return cls"),
+        ]
+    else:
+        ways += [(f"del {names[0]}",), (f"globals()[{names[0]!r}] = _v2",)]
+    lines = tree.chance.choice(ways)
+    if lines[0].startswith("def _remake"):
+        node = function_node(draft.stock, names[0])
+        assert isinstance(node, ast.ClassDef)
+        first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
+        if first not in {tag for tag, _ in draft.lines}:
+            return False  # its first line was put in by hand
+        draft.insert(draft.at(first), *lines, "", "", "@_remake")
+    else:
+        draft.insert(len(draft.lines), "", "", *lines)
+    tree.rebound = True
+    return True
+
+
 BAITS: Mapping[str, tuple[str, ...]] = {
     "kv-spec-uniform-valueerror": (
         'if not kv_cache_spec: raise ValueError("no KV cache specs")',
@@ -530,6 +564,7 @@ def make_case(
     chosen = [*chance.sample(MILD, chance.randrange(3))]
     chosen += [chance.choice(DECISIVE)] if chance.random() < 0.8 else []
     chosen += [chance.choice(WRAPPED)] if chance.random() < 0.25 else []
+    chosen += [rebound] if chance.random() < 0.2 else []
     for mutation in chosen:
         if mutation(tree):
             said.append(mutation.__name__)
@@ -544,6 +579,7 @@ def make_case(
         truth=tree.truth,
         files=files,
         right={path: data for path, data in right.items() if data is not None},
+        rebound=tree.rebound,
         link=tree.link,
     )
 
@@ -601,6 +637,10 @@ def wrong(case: Case, result: launch.PatchResult, changed: Mapping[str, bytes]) 
     """What is wrong about a decision; "" for one that is right, or a refusal where one is allowed."""
     if result.state not in launch.FITS:
         return ""
+    if case.rebound and result.state in ("applies", "applied", "superseded"):
+        return f"{result.state}, though its name is bound again"
+    if case.rebound and case.truth in ("closed", "by hand") and not changed.items() - case.files.items():
+        return ""  # it is in, and told as drifted
     if result.state in ("applies", "drifted"):
         if case.truth == "open":
             return "" if dict(changed) == dict(case.right) else "patched at a wrong place"

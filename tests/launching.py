@@ -20,6 +20,7 @@ from typing import Any
 
 from gemmaspec import data
 from gemmaspec.launcher import launch
+from tests.placed import known_of
 
 INIT = """\
 import sys
@@ -189,11 +190,15 @@ def patch_of(name: str = "one", *hunks: Mapping[str, Any], **more: Any) -> dict[
 
 def variant_of(name: str, specifier: str, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A variant; its sha256 is that of nothing, the launcher does not look at it."""
+    placed = [
+        {"known": known_of(file["hunks"], CORE), **file} if file["path"] == "vllm/v1/core.py" else file
+        for file in files
+    ]
     return {
         "name": name,
         "specifier": specifier,
         "sha256": hashlib.sha256(b"").hexdigest(),
-        "files": list(files),
+        "files": placed,
     }
 
 

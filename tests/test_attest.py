@@ -184,6 +184,42 @@ def test_a_bound_name_is_seen_through_wrappers_that_hold_the_function(change: Ca
     assert (other is code_of.SAME) is same
 
 
+REMADE = {
+    "@remake\nclass A:": False,  # a decorator that gives a subclass
+    "@keep\nclass A:": True,
+    "@put\nclass A:": False,  # one that sets the method
+    "class A(metaclass=Meta):": False,
+    "class A(Base):": False,  # a base's __init_subclass__
+}
+MAKERS = """
+def other(self):
+    return "other"
+def remake(cls):
+    return type("A", (cls,), {"value": other})
+def keep(cls):
+    return type("A", (cls,), {"size": 1})
+def put(cls):
+    cls.value = other
+    return cls
+class Meta(type):
+    def __new__(meta, name, bases, space):
+        return type.__new__(meta, name, bases, {**space, "value": other})
+class Base:
+    def __init_subclass__(cls):
+        setattr(cls, "val" + "ue", other)
+"""
+
+
+@pytest.mark.parametrize(("head", "same"), REMADE.items())
+def test_a_class_that_is_remade_with_another_method_is_seen(head: str, same: bool) -> None:
+    body = "\n    def value(self):\n        return 'patched'\n"
+    code = dict(code_of.functions_of(compile(f"class A:{body}", "m.py", "exec")))["A.value"]
+    module = module_of(f"{MAKERS}\n{head}{body}")
+    other, _ = code_of.difference(module, "A.value", [code_of.digest(code)], code_of.Digests())
+    assert (other is code_of.SAME) is same
+    assert same or code_of.described(other).endswith("other (m.py:2)")
+
+
 def test_nothing_of_a_bound_object_is_run() -> None:
     class Trap:
         def __getattr__(self, name: str) -> Any:

@@ -65,6 +65,7 @@ def test_the_generator_makes_every_kind_of_tree_and_the_same_ones_again() -> Non
         "encoding",
         "bait",
         "linked",
+        "rebound",
     } <= mutations
 
 

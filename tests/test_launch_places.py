@@ -169,7 +169,8 @@ def test_a_hunk_that_was_made_in_a_string_is_found_in_one() -> None:
     inside = Hunk("plan.__doc__", 10, ("    Some text.",), ("    Other text.",))
     patch = patch_of(FileEdit(PATH, (inside,)), rules=())
     result = decided(STOCK, patch)
-    assert (result.state, after(result)) == ("applies", STOCK.replace("Some text", "Other text"))
+    assert (result.state, after(result)) == ("drifted", STOCK.replace("Some text", "Other text"))
+    assert "no place is recorded for its lines" in result.files[0].detail
     assert decided(after(result), patch).state == "applied"
     assert (
         decided(STOCK.replace("    Some text.", "").replace("    if not", "    Some text.\n    if not"), patch).state
@@ -391,3 +392,91 @@ def test_what_comes_before_the_first_line_of_a_function_is_drift_and_no_conflict
     assert (result.state, after(result)) == ("drifted", changed.replace(AT_HEAD.old[0], "\n".join(AT_HEAD.new)))
     decoy = changed.replace("self.images:", "self.images and self:") + "    if self.images:\n        print()\n"
     assert launch.decide_patch(patch, "0.34.0", {PATH: decoy.encode()}.get).state == "conflict"
+
+
+# places that a name tells
+
+
+MODULE = """\
+import os
+
+LIMITS = {"a": 1}
+
+
+def first(x):
+    y = x + 1
+    z = y + 1
+    return z
+
+
+def plan(x):
+    return first(x)
+
+
+def last(x):
+    return plan(x)
+"""
+BEFORE_PLAN = Hunk("", 12, ("def plan(x):",), ("class Extra:", "    value = 1", "", "", "def plan(x):"))
+IN_LIMITS = Hunk("", 3, ('LIMITS = {"a": 1}',), ('LIMITS = {"a": 1, "b": 2}',))
+NEIGHBOUR = MODULE[MODULE.index("def first") : MODULE.index("def plan")]
+
+
+def at_name(text: str, hunk: Hunk = BEFORE_PLAN, version: str = "0.34.0") -> PatchResult:
+    patch = patch_of(known_edit(hunk, stock=MODULE), rules=())
+    return launch.decide_patch(patch, version, {PATH: text.encode()}.get)
+
+
+@pytest.mark.parametrize("copied", [NEIGHBOUR.replace("first", "second"), NEIGHBOUR.replace("first", "second") * 2])
+def test_a_copy_of_the_neighbour_does_not_hide_a_definition(copied: str) -> None:
+    for text in (MODULE.replace("def plan", copied + "def plan"), MODULE.replace("def first", copied + "def first")):
+        result = at_name(text)
+        assert result.state in ("applies", "drifted")
+        assert after(result) == text.replace("def plan(x):", "\n".join(BEFORE_PLAN.new))
+
+
+def test_what_is_put_before_a_definition_goes_above_its_new_decorators() -> None:
+    decorated = MODULE.replace("def plan", "@cached(\n    size=1\n)\n@timed\ndef plan")
+    result = at_name(decorated)
+    added = "\n".join(BEFORE_PLAN.new[:-1])
+    assert (result.state, after(result)) == ("drifted", decorated.replace("@cached(", f"{added}\n@cached("))
+    stock = MODULE.replace("def plan", "@timed\ndef plan")  # a release that has it, and a patch that goes below it
+    patch = patch_of(known_edit(BEFORE_PLAN, stock=stock), rules=())
+    same = launch.decide_patch(patch, "0.34.0", {PATH: (stock + "\n").encode()}.get)
+    assert (same.state, "@timed\nclass Extra" in after(same)) == ("applies", True)
+
+
+@pytest.mark.parametrize("text", [
+    MODULE.replace("def plan(x):", "def plan(x):  # mine") + "\n\ndef plan(x):\n    return 0\n",
+    MODULE.replace("def plan(x):", "if os:\n    def plan(x):\n        return 1\n\n\ndef plan(x):"),
+    MODULE.replace("def plan(x):\n    return first(x)", "def plan(x):\n    return x").replace("    return z\n", "    return y\n"),
+    MODULE.replace("def plan(x):", "def plan_v2(x):") + "\n\ndef outer():\n    def plan(x):\n        return 2\n",
+])  # fmt: skip
+def test_a_name_that_is_bound_twice_or_stands_elsewhere_tells_no_place(text: str) -> None:
+    assert at_name(text).state in ("conflict", "ambiguous")
+
+
+def test_a_table_is_found_by_its_name_if_nothing_else_binds_it() -> None:
+    text = MODULE.replace("import os\n", "import os\n\nKINDS = []\n")
+    assert at_name(text, IN_LIMITS).state == "drifted"
+    left_over = text.replace('LIMITS = {"a": 1}', 'LIMITS = {"a": 3}\nif os:\n    LIMITS = {"a": 3}\nLIMITS = {"a": 1}')
+    assert at_name(left_over, IN_LIMITS).state == "conflict"
+
+
+@pytest.mark.parametrize("version", ["0.33.0", "0.34.0", "0.34.0.dev1"])
+def test_without_recorded_places_a_patch_is_drifted(version: str) -> None:
+    patch = patch_of(FileEdit(PATH, (HUNK,)), rules=())
+    result = decided(STOCK, patch, version)
+    assert (result.state, result.files[0].drifted) == ("drifted", True)
+    assert "run gemmaspec patch known p" in result.files[0].detail
+    plan = launch.Plan(1, "", "", (), (patch,), "", "refuse")
+    assert launch.decide_plan(plan, version, {PATH: STOCK.encode()}.get)[0][0].state == "conflict"
+
+
+def test_drift_is_told_though_another_patch_changed_the_file_before() -> None:
+    beside = Hunk("other", 22, ("    return len(specs)",), ("    specs = dict(specs)", "    return len(specs)"))
+    first = replace(patch_of(known_edit(beside), rules=()), id="first")
+    text = STOCK.replace("        return True\n", "        return None\n")
+    plan = launch.Plan(1, "", "", (), (first, patch_of()), "")
+    results, _ = launch.decide_plan(plan, "0.34.0", {PATH: text.encode()}.get)
+    assert [one.state for one in results] == ["applies", "drifted"]
+    assert "plan changed since 0.33.0" in results[1].files[0].detail

@@ -140,3 +140,20 @@ def test_a_table_that_is_bound_again_is_drifted() -> None:
     assert decided(STOCK + "\nLIMITS_2 = []\n", table, STOCK).state == "applies"
     helper = Hunk("", 7, ("def plan(specs):",), ("def _clean(specs):", "    return specs", "", "", "def plan(specs):"))
     assert decided(STOCK + "\n_clean = len\n", helper, STOCK).state == "drifted"
+
+
+REMADE = [
+    "def remake(cls):\n    cls.plan = free\n    return cls\n\n\n@remake\nclass Planner:",
+    "def remake(cls):\n    class Fast(cls):\n        def plan(self, specs):\n            return free\n\n    return Fast\n\n\n@remake\nclass Planner:",
+    "def remake(size):\n    return lambda cls: type('P', (cls,), {'plan': free})\n\n\n@remake(2)\nclass Planner:",
+    "def remake(cls):\n    return type('P', (cls,), dict(plan=free))\n\n\n@remake\nclass Planner:",
+    "class Meta(type):\n    def __new__(m, n, b, space):\n        space['plan'] = free\n        return type.__new__(m, n, b, space)\n\n\nclass Planner(metaclass=Meta):",
+    "class Base:\n    def __init_subclass__(cls):\n        setattr(cls, 'plan', free)\n\n\nclass Planner(Base):",
+]
+
+
+@pytest.mark.parametrize("head", REMADE)
+def test_a_class_that_is_remade_with_another_method_is_drifted(head: str) -> None:
+    text = CLASS.replace("class Planner:", head)
+    assert decided(text, IN_CLASS, CLASS).state == "drifted"
+    assert decided(text.replace("plan = free", "size = 1").replace("'plan'", "'size'").replace("def plan(self, specs):\n            ret", "def size(self, specs):\n            ret").replace("plan=", "size=").replace("space['plan']", "space['size']"), IN_CLASS, CLASS).state == "applies"  # fmt: skip

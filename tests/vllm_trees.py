@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.index import wheels
+from tests import placed
 from tests.launching import CORE, write_package
 from tests.launching import tree_of_function as tree_of
 
@@ -59,6 +60,7 @@ def write_patch(
     place.mkdir(parents=True)
     (place / "patch.yaml").write_text(PATCH.format(id=id_, path=path, scope=scope, low=low, more=more))
     (place / "0.19.diff").write_text(DIFF.format(path=path, old=old, new=new, id=id_))
+    placed.record(place, {path: CORE.replace('"stock"', f'"{old}"')})
     return place
 
 

@@ -56,7 +56,7 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
     """Yield the files of one release, before and after, without using the existing known.json."""
     chain = tuple(_without_known(patch) for patch in judge.patches)
     verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
-    alone = {file.path: file for file in verdict.files if verdict.state == "applies"}
+    alone = {file.path: file for file in verdict.files if verdict.state in ("applies", "drifted")}
     for variant in launcher.candidates(chain[-1], tree.vllm):
         for edit in variant.files:
             data = tree.read(edit.path)
@@ -64,9 +64,9 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
                 continue
             before = launcher.sha256(data)
             seen = FileHash(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
-            applies = (
-                edit.path in alone and alone[edit.path].before == before
-            )  # else a patch that it needs changed the file first
+            # another before: a patch that it needs changed the file first; drifted: its name is bound again
+            applies = edit.path in alone and alone[edit.path].before == before
+            applies = applies and not launcher.decide_file(edit, data).drifted
             yield _with_result(seen, edit, data) if applies else seen
 
 

@@ -156,7 +156,7 @@ def _floor(
     last = dataclasses.replace(judge.patches[-1], variants=(new,), superseded=())
     for other in others(lambda version: bottom < launcher.release_key(plain(version)) < top):
         verdict = deciding.decide((*judge.patches[:-1], last), other.version, other.read)[-1]
-        if other.fitted or verdict.state != "applies":
+        if other.fitted or verdict.state not in ("applies", "drifted"):
             break
         floor = plain(other.version)
     return floor
@@ -211,7 +211,9 @@ def _check_target(new: Patch, wanted: Wanted) -> None:
     for state, side in (("applies", 0), ("applied", 1)):
         files = {path: pair[side] for path, pair in wanted.files.items()}
         verdict = deciding.decide((compiled,), wanted.vllm, files.get)[-1]
-        if verdict.state != state:
+        edits = [edit for one in compiled.variants for edit in one.files if one.name == verdict.variant]
+        again = [edit.path for edit in edits if launcher.decide_file(edit, files[edit.path]).drifted]
+        if {file.state for file in verdict.files} != {state} or not verdict.fits or again:
             details = "; ".join(file.detail for file in verdict.files)
             raise PatchError(f"{new.id}: the state on vllm {wanted.vllm} is {verdict.state}, not {state}: {details}")
 

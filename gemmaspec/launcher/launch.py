@@ -722,10 +722,32 @@ def bound_again(source: Source, scope: str, last: int) -> Iterator[tuple[str, in
                 yield from ((path, line) for name, line in bindings(top) if name in (part, "*"))
         if not isinstance(node, ast.ClassDef):
             break
+        yield from ((path, line) for line in remade(source, node, parts[number + 1 :]))
         holder = node  # type: ignore[assignment]
     for write in source.writes:
         if (isinstance(write, ast.Global) and parts[0] in write.names) or sets_name(write, parts):
             yield scope, write.lineno
+
+
+def remade(source: Source, holder: ast.ClassDef, inside: Sequence[str]) -> Iterator[int]:
+    """Yield the line of each decorator, metaclass or base's __init_subclass__ of the file that names the method."""
+    makers = [*holder.decorator_list, *(one.value for one in holder.keywords), *holder.bases]
+    for maker in makers if inside else ():
+        named = next((one.id for one in ast.walk(maker) if isinstance(one, ast.Name)), "")
+        for node in definitions(source.tree, f"{named}.__init_subclass__" if maker in holder.bases else named):
+            if any(speaks_of(one, inside[0]) for one in ast.walk(node)):
+                yield maker.lineno
+
+
+def speaks_of(node: ast.AST, name: str) -> bool:
+    """Return whether a node defines a name, sets it, or has it as a keyword or text."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return node.name == name
+    if isinstance(node, ast.Attribute):
+        return node.attr == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.keyword):
+        return node.arg == name
+    return isinstance(node, ast.Constant) and node.value == name
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -1065,6 +1087,8 @@ class Found:
     trace: bool = False
     since: str = ""
     lines: tuple[int, ...] | None = None
+    decorated: bool = False
+    """Whether decorators that no known release has stand between the place and its definition's first line."""
 
 
 def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: int = 0) -> Found:
@@ -1136,7 +1160,54 @@ def seen_out(
             drifted = drifted or Found(
                 "applies", index, since=vllm, lines=changed_lines(source, spans, index, size, place)
             )
-    return drifted or misplaced(hunk, source, spans, index, "the old lines")
+    found = drifted or by_name(hunk, source, spans, rows, index)
+    return found or misplaced(hunk, source, spans, index, "the old lines")
+
+
+def by_name(
+    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
+) -> Found | None:
+    """Return the place of a hunk that begins with a statement whose name only this statement binds, as drifted.
+
+    The name says which place is meant, so a copy of the code beside it does not hide it, nor do new decorators.
+    """
+    top = named_statement(hunk, source, index) if len(spans) == 1 else None
+    if top is None:
+        return None
+    size, begin = len(hunk.old), first_line(top) - 1 if hasattr(top, "decorator_list") else index
+    for vllm, place in rows:
+        sides = (begin, -1, place.above), (index + size, 1, place.below)
+        if any(likeness(source, spans, edge, step, cut(known))[0] for edge, step, known in sides):
+            lines = changed_lines(source, spans, index, size, place)
+            return Found("applies", index, since=vllm, lines=lines, decorated=begin < index)
+    return None
+
+
+def named_statement(hunk: Hunk, source: Source, index: int) -> Any:
+    """Return the statement at a line index if the names that it binds are bound once in the file; else None.
+
+    It is the definition of the hunk's own function or class, or a statement of the module.
+    """
+    if hunk.in_string:
+        return None
+    own = definitions(source.tree, hunk.function) if hunk.function else source.tree.body
+    top = next((node for node in own if node.lineno == index + 1), None)
+    if top is None or hunk.function:
+        return top
+    names = [name for name, _ in bindings(top)] or [getattr(top, "name", "")]
+    bound = [name for name, _ in source.bound]
+    return top if all(name and name != "*" and bound.count(name) == 1 for name in names) else None
+
+
+def above_decorators(source: Source, hunk: Hunk, place: Found) -> tuple[int, Hunk]:
+    """Return a place and a hunk; what a hunk puts before a definition goes above decorators that are new there."""
+    index, added = place.index or 0, hunk.new[: len(hunk.new) - len(hunk.old)]
+    top = named_statement(hunk, source, index) if place.decorated else None
+    if top is None or not added or (*added, *hunk.old) != hunk.new:
+        return index, hunk
+    begin = first_line(top) - 1
+    between = tuple(line.decode(source.encoding) for line in source.lines[begin:index])
+    return begin, replace(hunk, old=(*between, *hunk.old), new=(*added, *between, *hunk.old))
 
 
 def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], index: int, what: str) -> Found:
@@ -1504,9 +1575,10 @@ def decide_variant(
     patch: Patch, variant: Variant, version: str, read: Read, changed: Mapping[str, bytes]
 ) -> PatchResult:
     """Decide a variant: all its files apply or none, so one conflict decides for all."""
+    decided = (decide_file(edit, changed.get(edit.path, read(edit.path)), read(edit.path)) for edit in variant.files)
     files = tuple(
-        said_whose(patch, version, decide_file(edit, changed.get(edit.path, read(edit.path)), read(edit.path)), read)
-        for edit in variant.files
+        said_whose(patch, version, unless_placed(patch, edit, file), read)
+        for edit, file in zip(variant.files, decided, strict=True)
     )
     states = [file.state for file in files]
     unfit = [state for state in states if state not in ("applies", "applied")]
@@ -1519,6 +1591,14 @@ def decide_variant(
         unfit = ["conflict"]
     drifted = ["drifted"] if any(file.drifted for file in files) else []
     return PatchResult(patch, (unfit or drifted or states)[0], variant.name, files)
+
+
+def unless_placed(patch: Patch, edit: FileEdit, file: FileResult) -> FileResult:
+    """Return the result; drifted if nothing but its lines says that a place is the right one."""
+    if file.state != "applies" or known_as(edit, file.before) or any(entry.places for entry in edit.known):
+        return file
+    said = f"no place is recorded for its lines, so they alone decide: run gemmaspec patch known {patch.id}"
+    return replace(file, detail="; ".join(part for part in (file.detail, said) if part), drifted=True)
 
 
 def said_whose(patch: Patch, version: str, file: FileResult, read: Read) -> FileResult:
@@ -1596,14 +1676,18 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
     done = next((entry for entry in edit.known if entry.after and entry.after == sha256(data)), None)
     if done:
         return FileResult(edit.path, "applied", done.lines[0], before=data, after=data)
-    told = stock is not None and stock != data and decide_file(edit, stock).state == "applies"
+    before = decide_file(edit, stock) if stock is not None and stock != data else None
+    told = before is not None and before.state == "applies"
     try:
         source = Source(data)
         known_rows = () if told else edit.known
         places = [find_hunk(hunk, source, known_rows, number) for number, hunk in enumerate(edit.hunks)]
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", detail=f"the file is not valid Python: {error}")
-    return decide_places(edit, source, places)
+    result = decide_places(edit, source, places)
+    if before is not None and told and before.drifted and result.state == "applies":
+        return replace(result, detail=before.detail, drifted=True)
+    return result
 
 
 def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> FileResult:
@@ -1631,7 +1715,7 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
         missing = edit.hunks[states.index("applies")]
         return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old, drifted=False)
     try:
-        after = source.replaced((place.index or 0, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
+        after = source.replaced(above_decorators(source, hunk, at) for at, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
         detail = f"the patched file would be invalid: {error}"
