@@ -87,6 +87,7 @@ def test_only_what_was_compiled_from_this_very_file_is_taken_for_its_code(tmp_pa
         ("Planner", ["    def more(self):", "        return 2"], {"Planner.more"}),
         ("", ["        return 2"], {"Planner.more"}),
         ("", ["A = 1"], set()),
+        ("", ["def value():", "    return 1", "old"], {"value"}),  # put above decorators that are new there
         ("gone", ["not there"], set()),
     ],
 )

@@ -121,11 +121,18 @@ def wanted(module: types.CodeType, data: bytes, hunks: Sequence[Mapping[str, Any
 
 def _changed(hunk: Mapping[str, Any], lines: Sequence[str]) -> set[int]:
     """Return the numbers of the lines that a hunk brought, counted from 1."""
-    new, size = hunk["new"], len(hunk["new"])
-    starts = [index for index in range(len(lines) - size + 1) if lines[index] == new[0]]
-    places = [index for index in starts if list(lines[index : index + size]) == list(new)]
+    new, old = list(hunk["new"]), list(hunk["old"])
+    if new[-len(old) :] == old and not _starts(new, lines):
+        new = new[: -len(old)]  # decorators stand between what was put before a definition and its first line
+    places, size = _starts(new, lines), len(new)
     fresh = [number for number, line in enumerate(new) if line not in hunk["old"]] or range(size)
     return {index + number + 1 for index in places for number in fresh}
+
+
+def _starts(block: Sequence[str], lines: Sequence[str]) -> list[int]:
+    size = len(block)
+    starts = [index for index in range(len(lines) - size + 1) if block and lines[index] == block[0]]
+    return [index for index in starts if list(lines[index : index + size]) == list(block)]
 
 
 def _touches(code: types.CodeType, lines: set[int]) -> bool:
