@@ -232,7 +232,7 @@ def test_down_gives_up_a_start_in_progress(fake: Fake) -> None:
         _, err = starting.communicate(timeout=60)
     assert starting.returncode == 130, err
     assert servers() == []
-    assert stacks.find("pa").outcome == "failed"
+    assert stacks.find("pa").outcome == "interrupted"
 
 
 def test_a_reader_that_leaves_does_not_end_the_start(fake: Fake) -> None:
