@@ -32,7 +32,7 @@ _PLAIN: Final = {"bool": "bool", "int": "int", "float": "float", "str": "str", "
 _MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping"})
 
 Configs = dict[str, dict[str, str]]
-"""Class → key → what it takes."""
+"""Class → key → the form of its value."""
 
 
 def names_of(sources: Sources, path: str, owner: str, field: str, hints: Sequence[Hint]) -> str:
