@@ -116,7 +116,7 @@ def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
                 path=given.path, message=f"{known.name} has no value", fix="write the value after it, as =VALUE"
             )
     for path, word in subject.command.unclaimed:
-        message = f"{_shown(word)} is not a flag, and the flag before it takes no value; vLLM rejects the command line"
+        message = f"{_shown(word)} belongs to no flag, and vLLM rejects the command line"
         yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
 
 

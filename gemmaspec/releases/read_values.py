@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.releases.hints import hints_of
-from gemmaspec.releases.sources import Hint, Sources, Unexpected, constant
+from gemmaspec.releases.hints import Hint, hints_of
+from gemmaspec.releases.sources import Sources, Unexpected, constant
 from gemmaspec.releases.values import ANY
 
 _BOUNDS: Final = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -32,7 +32,7 @@ _PLAIN: Final = {"bool": "bool", "int": "int", "float": "float", "str": "str", "
 _MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping"})
 
 Configs = dict[str, dict[str, str]]
-"""Class → key → its values."""
+"""Class → key → the form of its value."""
 
 
 def names_of(sources: Sources, path: str, owner: str, field: str, hints: Sequence[Hint]) -> str:
