@@ -116,7 +116,7 @@ def words(subject: Subject) -> Iterator[Issue]:
                 path=given.path, message=f"{known.name} has no value", fix="write the value after it, as =VALUE"
             )
     for path, word in subject.command.unclaimed:
-        message = f"{_shown(word)} is no flag, and no flag before it takes it; vLLM rejects the command line"
+        message = f"{_shown(word)} is not a flag, and no flag before it takes it; vLLM rejects the command line"
         yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
 
 

@@ -55,7 +55,7 @@ class Facts:
     environment_forms: Mapping[str, str]
     """What variables take that are converted (values.py)."""
     configs: Mapping[str, Mapping[str, str]]
-    """Configuration classes that flags take as JSON: class → key → what it takes (values.py)."""
+    """Configuration classes that flags take as JSON: class → key → its values (values.py)."""
     reasoning_parsers: frozenset[str]
     tool_call_parsers: frozenset[str]
     quantizations: frozenset[str]

@@ -30,7 +30,7 @@ _PLAIN: Final = {"bool": "bool", "int": "int", "float": "float", "str": "str", "
 _MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping"})
 
 Configs = dict[str, dict[str, str]]
-"""Class → key → what it takes."""
+"""Class → key → its values."""
 
 
 def word_of(field: str, hints: Sequence[Hint], bounds: str) -> str:

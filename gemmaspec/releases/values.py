@@ -36,7 +36,7 @@ _MOST: Final = 12
 """Keys or choices that a message lists."""
 
 Configs = Mapping[str, Mapping[str, str]]
-"""Class → key → what it takes; the key * stands for all others."""
+"""Class → key → its values; the key * stands for all others."""
 
 
 def refused(word: str, takes: str, configs: Configs) -> str | None:
