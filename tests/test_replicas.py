@@ -204,7 +204,7 @@ def _commands_for_the_whole(pair: Fake) -> None:
     one = json.loads(pair.run("wait", "pair-1", "--json").out)["address"]
     for words, said in (
         (("bench", "pair"), "bench works on one server"),
-        (("bench", "pair", "--running"), f"bench pair --url {one} "),
+        (("bench", "pair", "--running"), f"bench pair --url {one}\n"),
         (("bench", "pair-1"), "pair-1 is a replica of pair, and bench takes a profile"),
         (("up", "pair-1"), "pair-1 is a replica of pair, and up takes a profile"),
         (("tune", "pair", "--dry-run"), "tune pair --set replicas=1 --set router="),
