@@ -74,7 +74,6 @@ def test_it_measures_what_the_server_does(fake: FakeVllm, prompts: Path, tmp_pat
     slowest = max((last - asked) / 13 * 1000 for _, asked, _, last, _ in fake.spans)
     for row in (alone, together):
         assert (row["method"], row["k"], row["vllm"], row["machine"]) == ("draft_model", 2, "0.32.0", None)
-        assert (row["method"], row["k"], row["vllm"], row["machine"]) == ("draft_model", 2, "0.32.0", "cpu")
         assert "target" not in row  # behind an address nobody can read what is measured
         assert row["answer_tokens"] == 24
         assert row["acceptance"] == [1.0, 0.0]
