@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +35,7 @@ def known_of(hunks: list[Any], text: str) -> list[dict[str, Any]]:
         return []
     source, after = launcher.Source(before), launcher.Source(done.after)
     at = [(hunk, launcher.find_hunk(hunk, source).index or 0) for hunk in edit.hunks]
-    places = [asdict(place_of(hunk, source, index, after)) for hunk, index in at]
+    places = [json.loads(json.dumps(asdict(place_of(hunk, source, index, after)))) for hunk, index in at]
     sums = {"before": launcher.sha256(before), "after": launcher.sha256(done.after)}
     return [{"vllm": [EARLIER], **sums, "lines": [index + 1 for _, index in at], "places": places}]
 

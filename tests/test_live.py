@@ -189,7 +189,7 @@ def test_the_board_in_rows_and_as_json() -> None:
     assert found["stacks"][0]["now"]["by_position"] == [0.9, 0.6, 0.3, 0.2]
     assert found["stacks"][1] == {
         "name": "b", "engine": "process", "address": "http://127.0.0.1:8001", "problem": "exited", "hang": None, "vllm": None,
-        "patches": [], "k": None, "gauges": None, "now": None, "lately": None,
+        "patches": [], "gauges": None, "now": None, "lately": None,
     }  # fmt: skip
 
 

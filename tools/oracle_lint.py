@@ -70,7 +70,7 @@ EXPECTED: Final = (
     ),
     Known(
         side="lint",
-        says=r"^GS320 ",
+        says=r"^GS320 .*(attention backend|incompatible with dtype)",
         given=r"kv[-_]cache[-_]dtype=|block[-_]size=|NVFP4|\|",
         why=f"{_LATER}where a layer asks for its attention backend",
     ),

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
-from gemmaspec.deploy.lockfile import release_of
 from gemmaspec.deploy.measurements import of_plan, own_rows, taken_by
-from gemmaspec.deploy.requested import asked_release
-from gemmaspec.errors import EnvironmentMissing, UsageError
+from gemmaspec.deploy.planned import plan_on, release_for
+from gemmaspec.errors import UsageError
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.document import Fit
-from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.images import sees_images
 from gemmaspec.fit.link import link_of
-from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.roofline import roofline
-from gemmaspec.machine.device import this_cpu, this_gpu
 from gemmaspec.profile.attention import Role, backend_of
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.machines import HERE, MACHINES
-from gemmaspec.profile.model import Draft, Profile, Target
-from gemmaspec.stack.paths import is_local
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.parts import Checkpoint
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +50,8 @@ def fit(request: FitRequest) -> Fit:
     """
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     profile = loaded.profile
-    vllm, notes = _release(loaded, request.release)
-    plan = _plan(profile, vllm, request)
+    vllm, notes = release_for(loaded, request.release)
+    plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
     measured, attention = tuple(profile.measured), _attention(profile, plan)
     speed, unknown = _speed(loaded, request, plan)
@@ -136,37 +127,6 @@ def _measured_here(loaded: Loaded) -> Iterator[str]:
         )
 
 
-def plan_of(loaded: Loaded) -> MemoryPlan:
-    """Return the memory that a profile's models need on its machine, without lint and advice.
-
-    A published model that is not on this machine is computed from its shapes, without the network. Raises as `fit`
-    does.
-    """
-    vllm, _ = _release(loaded, None)
-    return _plan(loaded.profile, vllm, FitRequest(profile=loaded.profile.name), shapes=True)
-
-
-def _plan(profile: Profile, vllm: str, request: FitRequest, *, shapes: bool = False) -> MemoryPlan:
-    models = _models(profile, shapes=shapes)
-    device = _device(profile, request)
-    flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
-    return MemoryPlan(models, flags, device)
-
-
-def _release(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
-    """Return the vLLM release to compute for, and notes on it. Raises UsageError for one without Gemma 4."""
-    from gemmaspec.releases.facts import nearest, newest, releases
-
-    vllm = asked_release(asked) if asked else release_of(loaded)
-    if vllm:
-        if Version(vllm) < Version(releases()[0]):
-            raise UsageError(f"vLLM {vllm} does not support Gemma 4; the first release that does is {releases()[0]}")
-        known = nearest(vllm)
-        return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is unknown; computed as {known}"]
-    vllm, image = newest(), loaded.profile.image
-    return vllm, [f"cannot tell vLLM's version from the tag of {image}; assuming {vllm} (override with --release)"]
-
-
 def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
     """Yield what prevents the start, however much memory there is."""
     from gemmaspec import data
@@ -186,16 +146,6 @@ def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
             yield f"{one.code}: {f'{one.key} ' if one.key else ''}{one.message}; {one.fix}"
 
 
-def _models(profile: Profile, *, shapes: bool) -> Models:
-    draft, target = profile.draft, _open(profile, "target", profile.target, shapes=shapes)
-    return Models(
-        target=target,
-        draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped") if draft else None,
-        target_fp8=profile.target.quantization == "fp8",
-        draft_fp8=bool(draft and draft.quantization == "fp8"),
-    )
-
-
 def _from_shapes(models: Models) -> Iterator[str]:
     """Yield which models nobody could be asked about."""
     from gemmaspec.checkpoint.published.shipped import shipped_for
@@ -203,73 +153,6 @@ def _from_shapes(models: Models) -> Iterator[str]:
     for role, model in (("target", models.target), ("draft", models.draft)):
         if model and model.source == "shipped" and (known := shipped_for(model.ref)):
             yield f"{role}: {known.says}; {known.source}"
-
-
-def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -> Checkpoint:
-    """Open a model: on this machine first, so that no network is needed; then on the Hub, by range requests.
-
-    With `shapes`, the shapes that ship with gemmaspec come before the Hub; else after it.
-    """
-    from gemmaspec.deploy.models import TINY, hub_cache
-    from gemmaspec.models.hub import Unreachable
-
-    cache = hub_cache(profile)
-    fetch = f"gemmaspec pull {profile.name}    # needs a network once; afterwards fit does not"
-    try:
-        found = _nearest(model, cache, shapes=shapes)
-        if not found.tensors:
-            raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
-        return found
-    except EnvironmentMissing as error:
-        if is_local(model.model):  # nothing fetches a folder
-            makes = model.model.startswith(TINY)
-            hint = "gemmaspec demo    # creates the tiny pair" if makes else f"ls -d {model.model}"
-        else:
-            hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
-        raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
-
-
-def _nearest(model: Target | Draft, cache: Path | None, *, shapes: bool) -> Checkpoint:
-    from gemmaspec.models.open import open_checkpoint
-
-    try:
-        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True, shapes=shapes)
-    except EnvironmentMissing:
-        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
-    if (here.tensors and not here.missing_files) or is_local(model.model):
-        return here
-    try:
-        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
-    except EnvironmentMissing:
-        return here
-
-
-def _device(profile: Profile, request: FitRequest) -> Device:
-    device = _found(request.machine or profile.machine)
-    if request.memory_gb is None:
-        if device.memory:
-            return device
-        raise EnvironmentMissing(
-            f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds no GPU here ({device.name})",
-            hint="--set machine=NAME    # or fit's --machine NAME or --memory GB",
-        )
-    return dataclasses.replace(device, memory=round(request.memory_gb * GB), free=None)
-
-
-def _found(name: str) -> Device:
-    """Return a machine by name, with measured values if it is this machine."""
-    if name == HERE:
-        return this_gpu() or this_cpu()
-    if name not in MACHINES:
-        raise UsageError(f"--machine must be one of {', '.join((*MACHINES, HERE))}, not {name!r}")
-    if not MACHINES[name].gpus:
-        return this_cpu()
-    known, here = named(MACHINES[name]), this_gpu()
-    if known is None:
-        return here or Device(name=name, memory=0)
-    if here and here.capability == known.capability:
-        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
-    return known
 
 
 def _shared_memory(plan: MemoryPlan) -> Iterator[str]:

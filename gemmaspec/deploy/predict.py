@@ -280,7 +280,7 @@ def _assumed(known: float | None) -> str:
 
 
 def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | None) -> Prediction:
-    from gemmaspec.deploy.fit import plan_of
+    from gemmaspec.deploy.planned import plan_of
     from gemmaspec.fit.roofline import step_bytes, weights_format
     from gemmaspec.predict.efficiency import share_of
     from gemmaspec.predict.roofline import Roofline

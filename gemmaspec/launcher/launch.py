@@ -1169,7 +1169,7 @@ def by_name(
 ) -> Found | None:
     """Return the place of a hunk that begins with a statement whose name only this statement binds, as drifted.
 
-    The name says which place is meant, so a copy of the code beside it does not hide it, nor do new decorators.
+    The name says which place is meant, so a copy of the code near it does not hide it, nor do new decorators.
     """
     top = named_statement(hunk, source, index) if len(spans) == 1 else None
     if top is None:
