@@ -395,8 +395,13 @@ def renamed(tree: Tree) -> bool:
     return True
 
 
+def inside(hunk: Hunk, other: Hunk) -> bool:
+    """Whether a hunk belongs to the function of another one."""
+    return f"{hunk.function}.".startswith(f"{other.function}.")
+
+
 def indented(tree: Tree) -> bool:
-    """The function's body one level deeper."""
+    """The function's body one level deeper; what goes before the body still has its place."""
     draft, _, hunk = tree.hunk()
     node = function_node(draft.stock, hunk.function)
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or not node.body:
@@ -406,7 +411,8 @@ def indented(tree: Tree) -> bool:
         if tag is not None and first <= tag < last and text.strip():
             draft.lines[index] = tag, f"    {text}"
     draft.insert(draft.at(first), f"{indent_of(draft.stock[first])}if True:")
-    tree.truth = "refuse"
+    if any(first <= start for start, one in zip(draft.starts, draft.edit.hunks, strict=True) if inside(one, hunk)):
+        tree.truth = "refuse"
     return True
 
 

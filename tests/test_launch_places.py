@@ -394,6 +394,12 @@ def test_what_comes_before_the_first_line_of_a_function_is_drift_and_no_conflict
     assert launch.decide_patch(patch, "0.34.0", {PATH: decoy.encode()}.get).state == "conflict"
 
 
+def test_of_a_first_line_and_its_copy_with_a_comment_none_is_taken() -> None:
+    patch = patch_of(known_edit(AT_HEAD, stock=FIRST), rules=())
+    copied = FIRST.replace("    if self.images:", "    if self.images:  # ours\n        pass\n    if self.images:")
+    assert launch.decide_patch(patch, "0.34.0", {PATH: copied.encode()}.get).state == "conflict"
+
+
 # places that a name tells
 
 

@@ -1252,6 +1252,8 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
         return False  # lines that were left over in another branch
     sides = [(index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1])]
     if place.head:
+        if is_repeated(source, spans, index):
+            return False
         del sides[0]
     unique = False
     for edge, step, known, again in sides:
@@ -1260,6 +1262,12 @@ def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size:
             return False
         unique = unique or here > elsewhere
     return unique
+
+
+def is_repeated(source: Source, spans: Sequence[tuple[int, int]], index: int) -> bool:
+    """Return whether the scope has the code of a line twice, whatever its comments: one of them may be a left-over."""
+    rows = [row for begin, end in spans for row in source.marks(begin, end)]
+    return [mark for _, mark in rows].count(dict(rows).get(index, "")) > 1
 
 
 def enclosing(source: Source, spans: Sequence[tuple[int, int]], index: int) -> str:
