@@ -70,6 +70,18 @@ def test_requests_of_every_second_stay_out_of_the_access_log() -> None:
     assert not quiet("serve.extra_args=[--disable-uvicorn-access-log]")
 
 
+def test_pages_of_other_sites_read_no_answers() -> None:
+    def closed(*overrides: str) -> bool:
+        profile = load_profile("tiny-cpu", overrides=[*overrides]).profile
+        return "--allowed-origins []" in " ".join(serve_command(profile, container_paths(profile)))
+
+    assert spans("flag", "--allowed-origins") == "in all releases from 0.19.0 on"
+    assert closed("runtime.vllm=0.19.0")
+    assert closed("runtime.vllm=0.31.0")
+    assert not closed("runtime.vllm=0.32.0")  # none is allowed by default
+    assert not closed("runtime.vllm=0.31.0", 'serve.extra_args=["--allowed-origins=[\\"http://chat\\"]"]')
+
+
 def test_without_speculation_there_is_no_config() -> None:
     profile = load_profile("tiny-cpu", no_spec=True).profile
     assert speculative_config(profile, container_paths(profile)) is None

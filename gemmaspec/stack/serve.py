@@ -15,6 +15,9 @@ from gemmaspec.stack.paths import Paths, is_local
 _UNLOGGED: Final = "--disable-access-log-for-endpoints"
 _UNLOGGED_IN: Final = ">=0.19.0"
 """vLLM 0.19.0 has the flag, and it changes nothing else (get_uvicorn_log_config in vllm/entrypoints, to 0.33.0)."""
+_ORIGINS: Final = "--allowed-origins"
+_ANY_ORIGIN: Final = ">=0.19.0,<0.32.0"
+"""Releases that let a page of any site read answers unless told otherwise (allowed_origins in vllm/entrypoints)."""
 _NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
 
 
@@ -26,6 +29,7 @@ def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
         *_serve_flags(profile.serve),
         *_chat_flags(profile, paths),
         *_log_flags(profile),
+        *_origin_flags(profile),
         *profile.serve.extra_args,
     )
 
@@ -92,6 +96,13 @@ def _log_flags(profile: Profile) -> Iterator[str]:
         return
     if not extra_of(profile).given(_UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
         yield from (_UNLOGGED, "/health,/metrics")
+
+
+def _origin_flags(profile: Profile) -> Iterator[str]:
+    """Yield what keeps pages of other sites, opened in a browser on this machine, from reading answers."""
+    vllm = vllm_of(profile)
+    if vllm and range_contains(_ANY_ORIGIN, vllm) and not extra_of(profile).given(_ORIGINS):
+        yield from (_ORIGINS, "[]")
 
 
 def _argument(value: Any) -> str:
