@@ -92,7 +92,8 @@ class FakeChat(ThreadingHTTPServer):
         self.in_flight = 0
         self.most_in_flight = 0
         self.dead = False
-        self.drafts = self.accepted = self.generated = 0
+        self.drafts = self.accepted = self.generated = self.hits = 0
+        self.caches = True
         self.speculates = True
         self.lock = threading.Lock()
 
@@ -105,7 +106,7 @@ class FakeChat(ThreadingHTTPServer):
 
     def metrics(self) -> bytes:
         """The counters, as far as smoke reads them."""
-        rows = {"generation_tokens_total": self.generated}
+        rows = {"generation_tokens_total": self.generated, "prefix_cache_hits_total": self.hits}
         if self.speculates:
             rows |= {
                 "spec_decode_num_drafts_total": self.drafts,
@@ -134,6 +135,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
+            self.server.hits += 1024 * (self.server.caches and body in self.server.seen)
             self.server.seen.append(body)
             self.server.headers.append(dict(self.headers))
             self.server.in_flight += 1

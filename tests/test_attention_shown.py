@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmaspec.deploy.attention import expected, logged, words
+from gemmaspec.deploy.attention import Logged, expected, logged, words
 from gemmaspec.profile.load import load_profile
 from tests.fit_shapes import checkpoint
 
@@ -37,4 +37,20 @@ def test_a_log_names_each_backend_once_and_the_target_first() -> None:
         "INFO 11-23 10:00:01 [cuda.py:310] Using TRITON_FLASH_ATTN attention backend out of potential backends: […]",
         "INFO 11-23 10:00:02 [x.py:1] Using max model len 8192",
     )
-    assert logged(lines) == ("TRITON_FLASH_ATTN", "FLASH_ATTN")
+    assert logged(lines) == Logged(backends=("TRITON_FLASH_ATTN", "FLASH_ATTN"))
+
+
+def test_a_log_tells_of_graphs_that_vllm_gave_up_and_of_memory_that_is_not_there() -> None:
+    """The texts of vllm/config/compilation.py and vllm/v1/worker/gpu_model_runner.py, 0.32.0."""
+    lines = (
+        "WARNING [compilation.py:1438] CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention "
+        "backend FlashInferBackend (support: AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE); setting "
+        "cudagraph_mode=PIECEWISE",
+        "INFO [gpu_model_runner.py:6475] Estimated CUDA graph memory: -20.13 GiB total",
+        "INFO [gpu_model_runner.py:6475] Estimated CUDA graph memory: 0.31 GiB total",
+    )
+    assert logged(lines).warnings == (
+        "CUDA graphs are PIECEWISE instead of FULL_AND_PIECEWISE: speculation with this attention backend does not allow those",
+        "vLLM estimated -20.13 GiB for CUDA graphs, so the KV cache took memory that is not there: set serve.extra_args: "
+        "[--kv-cache-memory-bytes, BYTES]",
+    )

@@ -23,9 +23,7 @@ BY_ID = {one.id: one for one in CHECKS}
 
 
 def asked(fake: FakeChat, asks: Any, *, request_s: float = 120.0, run_s: float = 300.0) -> dict[str, ChatAnswer]:
-    asking = ChatAsking(
-        server=fake.server(), api_key=None, together=8, request_s=request_s, run_s=run_s, counted=fake.speculates
-    )
+    asking = ChatAsking(server=fake.server(), api_key=None, together=8, request_s=request_s, run_s=run_s, counted=True)
     answers = ask_all(asking, asks, on_answer=lambda _: None)
     return {ask.key: answer for ask, answer in zip(asks, answers, strict=True)}
 
@@ -116,6 +114,7 @@ FAILURES: tuple[tuple[str, str, Any, str], ...] = (
     ("S11", "needle lost", when(lambda b: says(b, "TAMARISK"), content="HARBOUR"), "was not found"),
     ("S12", "another answer", second, "answered differently"),
     ("S12", "drafted worse", second_undrafted, "acceptance length 4.00, then 1.50"),
+    ("S19", "forgotten", when(lambda b: len(json.dumps(b)) > 20_000, content="HARBOUR"), "in 8,192 tokens was not found"),
     ("S13", "engine death", dies, "no longer answers"),
     ("S13", "HTTP 500", when(always, status=500, said="EngineDeadError"), "a request with an image fails"),
     ("S14", "refused", when(lambda b: "min_p" in b, status=400, said="min_p is not supported"), "send min_p fail"),
@@ -222,6 +221,23 @@ def test_an_error_in_the_middle_of_a_stream_is_a_failure() -> None:
     assert (found.word, "EngineDead" in found.seen) == ("fail", True)
 
 
+def test_an_answer_that_no_cache_gave_shows_nothing_of_the_cache() -> None:
+    with fake_chat() as fake:
+        fake.caches = False
+        found = run(BY_ID["S12"], fake)
+    assert (found.word, found.seen) == ("unknown", "the second prompt was not read from the cache")
+
+
+def test_a_long_prompt_that_takes_too_long_is_unknown_and_names_those_that_were_read() -> None:
+    late = when(lambda b: len(json.dumps(b)) > 20_000, endless=True)
+    with fake_chat(late) as fake:
+        found = run(BY_ID["S19"], fake, request_s=1.0)
+    assert found.word == "unknown"
+    assert found.seen.endswith(
+        "8,192 tokens took longer than one request may, or than all; a word was found in 6,000 tokens"
+    )
+
+
 def test_a_server_that_is_not_there_and_a_run_without_time_are_unknown() -> None:
     with fake_chat() as fake:
         assert "because --timeout was reached" in run(BY_ID["S3"], fake, run_s=0.0).seen
@@ -250,12 +266,13 @@ def test_requests_that_are_alone_are_alone_and_the_rest_are_at_most_eight() -> N
 
 
 @pytest.mark.parametrize("together", range(1, 9))
-@pytest.mark.parametrize("lacks", [(Need.REFERENCE,), (Need.REFERENCE, Need.THINKING, Need.TOOLS)])
+@pytest.mark.parametrize("lacks", [(Need.REFERENCE, Need.LONG), (Need.REFERENCE, Need.LONG, Need.THINKING, Need.TOOLS)])
 def test_a_run_takes_under_90_seconds_at_30_tokens_a_second(together: int, lacks: tuple[Need, ...]) -> None:
     """Answers as long as they may be, 30 tokens a second for one request; 8 s stay for 17,000 tokens of prompts."""
     offer = Offer(model=MODEL, together=together, lacks=frozenset(lacks))
     assert budget_s(CHECKS, offer) <= 82
-    prompts = [json.dumps(ask.body["messages"]) for check in CHECKS for ask in check.asks(offer)]
+    asked = [check for check in CHECKS if not skipped(check, offer) or Need.LONG not in check.needs]
+    prompts = [json.dumps(ask.body["messages"]) for check in asked for ask in check.asks(offer)]
     assert sum(map(len, prompts)) / 3 < 17_000
 
 
@@ -268,7 +285,7 @@ def test_a_check_is_skipped_by_what_is_missing() -> None:
 
 def test_checks_are_chosen_by_id_and_a_wrong_one_is_named() -> None:
     assert [one.id for one in chosen(only=["S9", "S1"], skip=["S1"])] == ["S9"]
-    assert len(chosen(only=[], skip=["S17"])) == 17
+    assert len(chosen(only=[], skip=["S17"])) == 18
     with pytest.raises(UsageError, match="S99"):
         chosen(only=[], skip=["S99"])
 

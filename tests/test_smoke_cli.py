@@ -84,7 +84,7 @@ def test_what_the_profile_does_not_offer_is_skipped_by_name(start: Start, capsys
     )
     code, found = document(capsys, "mine")
     why = {id_: row["seen"] for id_, row in rows(found).items() if row["word"] == "skipped"}
-    assert set(why) == {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S12", "S13", "S14", "S17", "S18"}
+    assert set(why) == {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S12", "S13", "S14", "S17", "S18", "S19"}
     assert why["S13"] == "the profile allows no images"
     assert why["S12"] == "the profile turns the prefix cache off"
     assert code == 0

@@ -264,7 +264,7 @@ def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
             found["patches"] = list(speedless.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
             found |= {"left_out": left_out} if left_out else {}
-        named = logged(engine.logs(started.server))
+        named = logged(engine.logs(started.server)).backends
         if asked or named:
             found["attention_backend"] = (asked or named[0]).upper()
     return found

@@ -89,7 +89,7 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     server, key = started.server, api_key_for(started.server)
     reference = reference or (_reference(request) if request.against else None)
     loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
-    offer = _offer(started, loaded, key, reference=bool(reference))
+    offer = _offer(started, loaded, key, reference=bool(reference), long="S19" in request.only)
     left_out = _left_out(request, loaded.profile)
     asked = [one for one in checks if one.id not in left_out and not skipped(one, offer)]
     asks = [(check, ask) for check in asked for ask in check.asks(offer)]
@@ -146,7 +146,7 @@ def _answers(
         together=together,
         request_s=request.request_s,
         run_s=request.run_s,
-        counted=server.speculates,
+        counted=True,
     )
     return ask_all(asking, asks, on_answer=on_answer)
 
@@ -161,7 +161,7 @@ def _running(name: str) -> Started:
     return started
 
 
-def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool) -> Offer:
+def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool, long: bool) -> Offer:
     """Return what a server offers, by its profile and its own words."""
     profile, server = loaded.profile, started.server
     model = served(server, key)
@@ -170,6 +170,8 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
         lacks.add(Need.DRAFT)
     if not reference:
         lacks.add(Need.REFERENCE)
+    if not long:
+        lacks.add(Need.LONG)
     found = [one for one in (_version(server, key), _reported(started)) if one]
     return Offer(
         model=server.model,

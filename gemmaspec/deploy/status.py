@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.deploy import owner, speedless, stacks
-from gemmaspec.deploy.attention import of_running
+from gemmaspec.deploy.attention import Logged, of_running
 from gemmaspec.deploy.died import next_after, why_ended
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.deploy.verdicts import Last, hang_of, last_verdicts
@@ -84,8 +84,8 @@ class Status:
     """What `smoke` and `watch` found last."""
     nodes: tuple[NodeStatus, ...] = ()
     """The ranks of a server on several machines."""
-    attention: tuple[str, ...] = ()
-    """The attention backends that it logged, the target's first; for one stack that was asked for."""
+    logged: Logged = field(default_factory=Logged)
+    """What its log says of attention backends and CUDA graphs; for one stack that was asked for."""
 
     @property
     def running(self) -> bool:
@@ -100,11 +100,11 @@ def status(name: str | None) -> list[Status]:
     """
     names = [name] if name else sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
     found = [_with_verdicts(_status(one)) for one in names]
-    return [_with_attention(one) for one in found] if name else found
+    return [_with_log(one) for one in found] if name else found
 
 
-def _with_attention(found: Status) -> Status:
-    return dataclasses.replace(found, attention=of_running(found.started)) if found.running else found
+def _with_log(found: Status) -> Status:
+    return dataclasses.replace(found, logged=of_running(found.started)) if found.running else found
 
 
 def _with_verdicts(found: Status) -> Status:

@@ -39,7 +39,7 @@ class ChatAsking:
     run_s: float
     """Seconds that all of them may take."""
     counted: bool = False
-    """Whether the drafts of each request that is sent alone are counted."""
+    """Whether drafts and cached tokens of each request that is sent alone are counted."""
 
 
 def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask], None]) -> list[ChatAnswer]:
@@ -112,7 +112,7 @@ async def _counted(client: httpx.AsyncClient, asking: ChatAsking, ask: Ask, left
             api_key=asking.api_key,
         )
         if added.generated == answer.completion_tokens:
-            return dataclasses.replace(answer, drafts=added.drafts, accepted=added.accepted)
+            return dataclasses.replace(answer, drafts=added.drafts, accepted=added.accepted, cached=added.cached)
     return answer
 
 

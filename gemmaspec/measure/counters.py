@@ -23,6 +23,8 @@ class Counters:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    cached: int = 0
+    """Tokens of prompts that were read from the prefix cache."""
     by_position: tuple[int, ...] = ()
     """Accepted tokens at each position."""
 
@@ -37,6 +39,7 @@ class Counters:
             drafts=self.drafts - before.drafts,
             drafted=self.drafted - before.drafted,
             accepted=self.accepted - before.accepted,
+            cached=self.cached - before.cached,
             by_position=added,
         )
         if min(found.generated, found.drafts, found.drafted, found.accepted, *added, 0) < 0:
@@ -61,6 +64,7 @@ def counters_of(sample: Sample) -> Counters:
         drafts=int(sample.drafts),
         drafted=int(sample.draft_tokens),
         accepted=int(sample.accepted_tokens),
+        cached=int(sample.prefix_hits),
         by_position=tuple(map(int, sample.accepted_by_position)),
     )
 

@@ -81,6 +81,8 @@ class ChatAnswer:
     drafts: int | None = None
     """Drafts that the server counted for this request; None if nobody looked, or other requests ran."""
     accepted: int | None = None
+    cached: int | None = None
+    """Tokens of the prompt that were read from the prefix cache; None as for drafts."""
 
     @property
     def length(self) -> float | None:

@@ -23,6 +23,7 @@ class Need(StrEnum):
     DRAFT = "the server does not speculate"
     CACHE = "the profile turns the prefix cache off"
     REFERENCE = "no reference without speculation: name one with --against"
+    LONG = "long prompts may take minutes: run with --only S19"
 
 
 @dataclass(frozen=True, kw_only=True)

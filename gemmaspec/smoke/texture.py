@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gemmaspec.smoke.answer import ChatAnswer
+from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.bodies import QUESTIONS, book, chat
 from gemmaspec.smoke.check import (
     Ask,
@@ -29,6 +29,8 @@ _ESSAYS: Final = (
     "What happens to water when it freezes, and why does ice float?",
 )
 _LONG: Final = 6000
+_LADDER: Final = (6_000, 32_000)
+"""Tokens of prompts, besides half of the longest context: a compressed cache may forget beyond some length."""
 _CACHED: Final = 2000
 _NEEDLE: Final = "The word of the day in the harbour office is TAMARISK."
 _AS_GOOD: Final = 0.8
@@ -38,8 +40,13 @@ _GAP: Final = 0.5
 
 def _s11(offer: Offer) -> Sequence[Ask]:
     essays = [Ask(key=f"text {n + 1}", body=chat(text, tokens=192)) for n, text in enumerate(_ESSAYS[: offer.together])]
-    text = f"{book(_entries(offer, _LONG), needle=_NEEDLE)}\nWhat is the word of the day? Answer with that word alone."
-    return [*essays, Ask(key="needle", body=chat(text, tokens=16))]
+    return [*essays, Ask(key="needle", body=_word_in(offer, _LONG))]
+
+
+def _word_in(offer: Offer, length: int) -> dict[str, Any]:
+    """Return the question for a word in the middle of a prompt of so many tokens."""
+    text = f"{book(_entries(offer, length), needle=_NEEDLE)}\nWhat is the word of the day? Answer with that word alone."
+    return chat(text, tokens=16)
 
 
 def _room(offer: Offer, wanted: int) -> int:
@@ -71,6 +78,27 @@ def _sound(received: Received) -> Judged:
     return passed(f"{min(shares):.0%} of the runs of four words are different; a word found in {length} tokens")
 
 
+def _lengths(offer: Offer) -> Sequence[int]:
+    half = offer.max_len // 2
+    return sorted({min(length, half) for length in (*_LADDER, half)})
+
+
+def _s19(offer: Offer) -> Sequence[Ask]:
+    return [Ask(key=f"{length:,} tokens", body=_word_in(offer, length), alone=True) for length in _lengths(offer)]
+
+
+def _remembered(received: Received) -> Judged:
+    read: list[str] = []
+    for ask, answer in received.pairs():
+        if answer.fault:
+            late = f"{ask.key} took longer than one request may, or than all"
+            return unknown(f"{late}; a word was found in {', '.join(read)}" if read else late, ask.key)
+        if "TAMARISK" not in answer.content.upper():
+            return failed(f"a word in {ask.key} was not found: {shown(answer.content)}", ask.key)
+        read.append(ask.key)
+    return passed(f"a word was found in {', '.join(read)}")
+
+
 def _s12(offer: Offer) -> Sequence[Ask]:
     text = (
         f"{book(_entries(offer, _CACHED))}\nLeave the logbook aside. What is 19 times 23? Answer with the number alone."
@@ -85,6 +113,8 @@ def _cached(received: Received) -> Judged:
         return failed(f"the same prompt is answered differently from the cache: {said}", "second")
     if not first.content.strip():
         return unknown("the answers are empty", "second")
+    if second.cached == 0:
+        return unknown("the second prompt was not read from the cache", "second")
     if first.length and second.length and second.length < _AS_GOOD * first.length:
         drop = f"acceptance length {first.length:.2f}, then {second.length:.2f}"
         return failed(f"the draft is worse on a cached prompt: {drop}", "second")
@@ -141,5 +171,10 @@ TEXTURE: Final = (
     Check(
         id="S17", name="greedy texts as without speculation", asks=_s17, judge=_parity, counts=False,
         needs=frozenset({Need.REFERENCE}), fix="env: {VLLM_BATCH_INVARIANT: \"1\"} for a strict comparison",
+    ),
+    Check(
+        id="S19", name="a word is found in long prompts", asks=_s19, judge=_remembered,
+        needs=frozenset({Need.LONG}), judges=frozenset({Fault.ENDLESS, Fault.NOT_ASKED}),
+        fix="another serve.kv_cache_dtype; a shorter serve.max_model_len",
     ),
 )  # fmt: skip

@@ -137,8 +137,11 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
         ranks = ", ".join(f"{host} (rank {rank})" for rank, host in enumerate(hosts))
         output.told(f"  machines  {ranks}: the same plan and files on {len(hosts)} of {len(hosts)}")
     report_lines(result.report)
-    if got := of_running(result.started):
-        output.told(f"  attention {', '.join(got)} (logged)")
+    got = of_running(result.started)
+    if got.backends:
+        output.told(f"  attention {', '.join(got.backends)} (logged)")
+    for line in got.warnings:
+        output.told(f"  WARNING   {line}")
     for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
     output.told(f"  ask       {_curl(server)}")

@@ -86,8 +86,10 @@ def _whole(one: Status) -> None:
         if one.problem:
             output.told(f"  WARNING   {one.problem}")
         report_lines(one.report)
-        if one.attention:
-            output.told(f"  attention {', '.join(one.attention)} (logged)")
+        if one.logged.backends:
+            output.told(f"  attention {', '.join(one.logged.backends)} (logged)")
+        for line in one.logged.warnings:
+            output.told(f"  WARNING   {line}")
         if one.speedless:
             output.told(f"  WARNING   it runs {one.speedless}")
         for file in one.changed:
@@ -142,7 +144,8 @@ def _document(one: Status) -> dict[str, Any]:
         "problem": one.problem or None,
         "speculation": dataclasses.asdict(one.counters) if one.counters else None,
         "report": one.report,
-        "attention": list(one.attention),
+        "attention": list(one.logged.backends),
+        "logged": list(one.logged.warnings),
         "without_speed_patches": one.speedless or None,
         "nodes": [
             {
