@@ -14,6 +14,7 @@ from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import LaunchError, PatchResult, Plan
 from gemmaspec.patching.patch import load_patch, load_patches
 from gemmaspec.patching.plan import compile_plan
+from tests import placed
 from tests.launching import HUNK, Place, make_place, patch_of, plan_of
 from tests.speed_patches import write_speed_patch
 
@@ -159,6 +160,7 @@ def real_plan(*, speed: bool = True) -> Plan:
             path=UTILS,
             scope=f"is_kv_cache_spec_uniform], {TRITON}: [TritonAttentionMetadataBuilder.__init__",
         )
+        placed.record(text, {path: data.decode() for path, data in released().items()})
         patches = {**load_patches(), "faster": load_patch(text)}
     return launch.parse_plan(compile_plan("test", [H1], [], [], patches, speed={"faster": ()} if speed else {}))
 

@@ -20,7 +20,7 @@ from tests.streamed import QUESTIONS, Streamed, stream
 
 CLIENTS = 16
 WINDOW_S, HANG_S = 8, 3
-PATIENCE_S = 240
+PATIENCE_S = 600
 """For each fault: nothing of this is quick where other tests use the same cores."""
 SPOILER = '''
 import importlib.abc, importlib.util, os, sys
