@@ -58,10 +58,18 @@ def test_a_release_named_as_the_next_nightly_fails_no_verify_and_starts_every_pr
 def test_an_exported_patch_is_taken_by_git_and_by_patch_as_it_is(id_: str, release: str, tmp_path: Path) -> None:
     tree = written(tmp_path, release, release)
     made = export(id_, tree=tree)
-    _, changed = launch.decide_plan(launch.Plan(1, "", "", (), (COMPILED[id_],), ""), release, stock(release).get)
+    needed = tuple(COMPILED[one] for one in COMPILED[id_].needs)  # it is exported on top of them
+    for path, under in patched(needed, release).items():
+        (tree / path).write_bytes(under)
     subprocess.run(["git", "apply", "--check", "-"], input=made.diff, cwd=tree, check=True)
     subprocess.run(["patch", "-p1", "-F0", "--batch"], input=made.diff, cwd=tree, check=True)
+    changed = patched((*needed, COMPILED[id_]), release)
     assert {path: (tree / path).read_bytes() for path in changed} == changed
+
+
+def patched(patches: tuple[launch.Patch, ...], release: str) -> Mapping[str, bytes]:
+    """The files of a release that patches change, with the patches."""
+    return launch.decide_plan(launch.Plan(1, "", "", (), patches, ""), release, stock(release).get)[1]
 
 
 @pytest.mark.parametrize(("release", "version", "id_"), [
