@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 GAIN: Final = 0.02
@@ -40,27 +40,29 @@ def k_table(speeds: Speeds, single: int) -> dict[int, int]:
     return found if len(found) > 1 else {}
 
 
-def gains(speeds: Speeds, single: int, table: Mapping[int, int]) -> dict[int, float]:
-    """Return how much faster than `single` the k of a table is at each load, relative."""
-    return {load: own[_at(table, load)] / own[single] - 1 for load, own in sorted(speeds.items())}
+def speeds_of(cells: Iterable[tuple[int, int, float]]) -> dict[int, dict[int, float]]:
+    """Return cells, each of requests at once, k and tokens per second, as speeds."""
+    found: dict[int, dict[int, float]] = {}
+    for load, k, rate in cells:
+        found.setdefault(load, {})[k] = rate
+    return found
 
 
 def envelope_json(speeds: Speeds) -> dict[str, Any]:
-    """Return the best k of each load, the best of all of them, and the table; null where one k is as good."""
+    """Return the best k of each load, the best for all of them, and the table; null where one k is as good."""
     single = best_single(speeds)
     table = k_table(speeds, single) if single else {}
     return {"k_by_load": best_k(speeds), "best_k": single, "k_by_requests": table or None}
 
 
-def table_line(speeds: Speeds) -> str | None:
-    """Return the line of a profile that a table takes, and what it gains; None where one k is as good."""
+def table_line(speeds: Speeds) -> Iterator[str]:
+    """Yield the line of a profile that a table takes, and what it gains; nothing where one k is as good."""
     single = best_single(speeds)
     table = k_table(speeds, single) if single else {}
-    if not single or not table:
-        return None
-    load, gain = max(gains(speeds, single, table).items(), key=lambda one: one[1])
-    said = ", ".join(f"{start}: {k}" for start, k in table.items())
-    return f"k_by_requests: {{{said}}}    # {gain:.0%} over k={single} at {load}"
+    if single and table:
+        gain, load = max((own[_at(table, load)] / own[single] - 1, load) for load, own in speeds.items())
+        said = ", ".join(f"{start}: {k}" for start, k in table.items())
+        yield f"k_by_requests: {{{said}}}    # {gain:.0%} over k={single} at {load}; gemmaspec tune measures it"
 
 
 def _at(table: Mapping[int, int], load: int) -> int:
