@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.bench.cells import Arm, cells_of, order
+from gemmaspec.bench.cells import Arm, Cell, Task, cells_of, order
 from gemmaspec.bench.filler import filler, lengthened
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, read_prompts
-from gemmaspec.bench.settings import arms_of
+from gemmaspec.bench.settings import NO_TABLE, arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.address import server_at
@@ -400,7 +400,7 @@ def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
         fake.k = arm.k
         if arm.k == 4:
             raise StartFailed("the server died while loading")
-        return dataclasses.replace(there, model="fake-model", speculates=not arm.no_spec), None
+        return dataclasses.replace(there, model="fake-model", speculates=not arm.alone), None
 
     monkeypatch.setattr(Servers, "serving", serving)
     own = ["--prompts", str(prompts), "--out", str(tmp_path / "out"), "--repeats", "0", "--max-tokens", "24"]
@@ -530,6 +530,17 @@ def test_rounds_are_measured_in_turned_order() -> None:
     assert starts == [alone, drafted, alone]
 
 
+def test_a_table_of_k_is_measured_as_it_is_and_each_cell_has_the_k_of_its_load() -> None:
+    more = ("speculative.num_speculative_tokens=4", "speculative.k_by_requests={1: 4, 4: 2, 8: 0}")
+    profile = load_profile("tiny-cpu", overrides=more).profile
+    _, own = arms_of(profile, ())
+    assert own == arms_of(profile, (0, 4))[1]
+    assert (own.overrides, own.name) == ((), "draft_model/4/k_by_requests {1: 4, 4: 2, 8: 0}")
+    ks = [Task(arm=own, cell=Cell(concurrency=load), round=1).k for load in (1, 3, 4, 7, 8, 9)]
+    assert ks == [4, 4, 2, 2, 0, 0]
+    assert arms_of(profile, (2,))[0].overrides == (NO_TABLE, "speculative.num_speculative_tokens=2")
+
+
 def test_each_k_of_synthetic_acceptance_gets_its_own_rates() -> None:
     loaded = load_profile(
         "tiny-cpu",
@@ -539,7 +550,7 @@ def test_each_k_of_synthetic_acceptance_gets_its_own_rates() -> None:
         ],
     )
     arms = arms_of(loaded.profile, (0, 2, 4))
-    assert arms[0].no_spec
+    assert arms[0].alone
     assert "speculative.synthetic_acceptance_rates=[0.7, 0.49]" in arms[1].overrides
     assert arms[2].overrides == ()
     again = load_profile("tiny-cpu", overrides=["speculative.rejection_sample_method=synthetic", *arms[1].overrides])

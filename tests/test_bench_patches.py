@@ -135,9 +135,9 @@ def test_a_run_with_patches_keeps_their_cells_apart(
 
     def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
         fake.k = arm.k
-        taken = [] if arm.patches == "none" else ["always"] if arm.no_spec else ["always", "faster", "second"]
+        taken = [] if arm.patches == "none" else ["always"] if arm.alone else ["always", "faster", "second"]
         servers.facts[arm.name] = {"vllm": "0.32.0", "patches": taken, "attention_backend": "TRITON_ATTN"}
-        return dataclasses.replace(there, model="fake-model", speculates=not arm.no_spec), None
+        return dataclasses.replace(there, model="fake-model", speculates=not arm.alone), None
 
     monkeypatch.setattr(Servers, "serving", serving)
     (tmp_path / "prompts").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
@@ -101,6 +102,15 @@ def test_a_draft_that_is_cut_off_after_its_window() -> None:
     assert event.reason == "position 1 is accepted in 90% of drafts and position 5 and later never"
 
 
+def test_a_k_that_follows_the_load_is_no_cut() -> None:
+    """Under load a table drafts 4 tokens, so that nothing is accepted at positions 5 to 7."""
+    moved = [
+        dataclasses.replace(one, draft_tokens=one.drafts * 4)
+        for one in series(range(200), accepted=(9.0, 7.0, 5.0, 4.0, 0.0, 0.0, 0.0))
+    ]
+    assert fed(moved) == []
+
+
 def test_acceptance_that_falls_evenly_is_no_cut() -> None:
     assert fed(series(range(200), accepted=(5.0, 2.0, 0.5, 0.1, 0.0, 0.0, 0.0))) == []
 
@@ -184,6 +194,8 @@ def test_nothing_is_slower_where_the_steps_of_that_load_or_k_were_not_measured()
     assert fed(series(range(200), accepted=POOR, running=3.0), Faults(reference=REFERENCE)) == []
     assert fed(series(range(200), accepted=POOR[:3]), Faults(reference=REFERENCE)) == []
     assert fed(series(range(200), accepted=POOR, running=0.0), Faults(reference=REFERENCE)) == []
+    moved = [dataclasses.replace(one, draft_tokens=one.drafts * 3.5) for one in series(range(200), accepted=POOR)]
+    assert fed(moved, Faults(reference=REFERENCE)) == []
 
 
 def test_a_window_that_reads_prompts_is_not_slower() -> None:

@@ -18,6 +18,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy import smoke, stacks, verdicts
 from gemmaspec.deploy.stacks import Started
 from gemmaspec.engine.server import State
+from gemmaspec.profile.load import load_profile
 from gemmaspec.smoke.catalogue import CHECKS
 from gemmaspec.smoke.row import SmokeRow, Verdict, verdict_of
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
@@ -170,6 +171,9 @@ def test_the_stored_acceptance_is_benchs_own_then_the_published_one(
     file.write_text(json.dumps({"schema": 1, "rows": [row]}))
     _, found = document(capsys, "mine", "--only", "S18")
     assert rows(found)["S18"]["seen"] == "acceptance length 4.00, stored 5.00"
+    file.write_text(json.dumps({"schema": 1, "rows": [row, {**row, "k": 2, "acceptance": [1.0, 1.0]}]}))
+    loaded = load_profile("tiny-cpu", overrides=["speculative.k_by_requests={1: 2, 2: 4}"])
+    assert smoke._stored_length(loaded) == 3.0
     file.write_text("damaged")
     assert rows(document(capsys, "mine", "--only", "S18")[1])["S18"]["seen"].endswith("nothing stored")
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.bench.cells import NONE
+from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.load import load_profile
 from gemmaspec.tune import stored
-from gemmaspec.tune.arms import Arm, Field, field_of
+from gemmaspec.tune.arms import Field, field_of
 from gemmaspec.tune.choose import Choice, choose
 from gemmaspec.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
 from gemmaspec.tune.settings import seconds_of
@@ -301,8 +301,8 @@ def test_nothing_slower_than_no_speculation_at_any_load_is_chosen() -> None:
     [
         (arm(4), arm(2), 2),
         (arm(2, memory=900), arm(2, "other", memory=300), "other"),
-        (arm(2, patches=3), arm(2, "other", patches=0), "other"),
-        (arm(2, memory=300, patches=3), arm(2, "other", memory=900), "own"),
+        (arm(2, required=3), arm(2, "other", required=0), "other"),
+        (arm(2, memory=300, required=3), arm(2, "other", memory=900), "own"),
     ],
 )
 def test_a_tie_of_one_percent_goes_to_smaller_k_less_memory_fewer_patches(one: Arm, other: Arm, chosen: Any) -> None:
@@ -373,6 +373,50 @@ def test_knobs_are_tried_on_the_fastest_alone() -> None:
     assert choice
     assert choice.arm == arm(4, overrides=("env.A=1",), knob="env.A=1")
     assert {one.arm.profile for one in machine.visits if one.arm.knob} == {"own"}
+
+
+def by_load(one: Arm, load: int) -> float:
+    """Tokens per second as an H200 has them for mtp: k=8 gains a little alone and loses much under load."""
+    alone, loaded = {0: (90, 600), 2: (150, 860), 4: (175, 840), 8: (182, 640)}[one.at(load)]
+    return float(alone if load == 1 else loaded)
+
+
+TABLED = Field(arms=some(0, 4, 8, 2), tables=frozenset({"own"}))
+
+
+def test_a_table_of_k_is_measured_like_any_arm_and_chosen_where_it_gains_and_nowhere_loses() -> None:
+    machine = Machine(speed=by_load, loads=(1, 8))
+    choice = machine.play(TABLED)
+    assert choice
+    assert choice.arm.table == ((1, 8), (8, 2))
+    assert choice.arm.overrides == ("speculative.k_by_requests={1: 8, 8: 2}",)
+    assert [(one.concurrency, one.k) for one in choice.loads] == [(1, 8), (8, 2)]
+    assert "4% over own: mtp k=4 at 1 at once, and behind it at none" in choice.why
+    without = Machine(speed=by_load, loads=(1, 8)).play(replace(TABLED, tables=frozenset()))
+    assert without
+    assert without.arm == arm(4)
+
+
+@pytest.mark.parametrize(("at_1", "at_8"), [(1.0, 0.96), (0.94, 1.0), (0.98, 0.99)])
+def test_a_table_that_loses_at_a_load_or_gains_too_little_is_left(at_1: float, at_8: float) -> None:
+    def costly(one: Arm, load: int) -> float:
+        return by_load(one, load) * ((at_1 if load == 1 else at_8) if one.table else 1)
+
+    choice = Machine(speed=costly, loads=(1, 8)).play(TABLED)
+    assert choice
+    assert choice.arm == arm(4)
+
+
+def test_a_profiles_own_table_is_an_arm_beside_each_k_alone() -> None:
+    more = ("speculative.num_speculative_tokens=8", "speculative.k_by_requests={1: 8, 8: 2}")
+    found = field_of(load_profile("tiny-cpu", overrides=more).profile, [], loads=(1, 8))
+    own, fixed, *_ = found.arms[1:]
+    assert (own.table, own.overrides) == (((1, 8), (8, 2)), ())
+    assert (fixed.k, fixed.table, fixed.overrides) == (8, (), ("speculative.k_by_requests=",))
+    for one in found.arms[2:]:
+        spec = load_profile("tiny-cpu", overrides=(*more, *one.overrides)).profile.speculative
+        assert spec
+        assert (spec.num_speculative_tokens, spec.k_by_requests) == (one.k, None)
 
 
 # Arms

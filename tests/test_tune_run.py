@@ -20,7 +20,8 @@ from gemmaspec.deploy import tuned
 from gemmaspec.deploy.address import server_at
 from gemmaspec.deploy.bench_cells import Measuring
 from gemmaspec.deploy.bench_server import Servers
-from gemmaspec.deploy.tune import state_file
+from gemmaspec.deploy.tune import TuneRequest, state_file
+from gemmaspec.deploy.tune_field import Compared
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, StartFailed, TimedOut
 from gemmaspec.machine.nvidia import Gpu
@@ -42,6 +43,8 @@ class Fakes:
         self.closed = 0
         self.speeds: Callable[[Arm], float] | None = lambda arm: {0: 50.0, 2: 90.0, 4: 60.0}.get(arm.k, 70.0)
         """Tokens per second of an arm; None: as the fake server's clock has it."""
+        self.load = 1
+        """Requests at once of the cell that is measured."""
         self.behave: Callable[[Arm], None] = lambda arm: None
 
     def serving(self, servers: Servers, arm: Arm) -> tuple[Server, None]:
@@ -49,19 +52,20 @@ class Fakes:
         if servers._arm != arm:
             self.behave(arm)
             servers._arm = arm
-            self.started.append(f"{servers._loaded.profile.name} {arm}")
+            self.started.append(f"{servers._loaded.profile.name} {arm.said}")
         self.server.k, self.server.accepts, self.server.step_s = arm.k, min(arm.k, 2), 0.001
         servers.facts[arm.name] = {"vllm": "0.32.0", "lock": LOCK}
         return replace(
             server_at(self.server.url, option="--url", name=servers._loaded.profile.name),
             model="fake-model",
-            speculates=not arm.no_spec,
+            speculates=not arm.alone,
         ), None
 
     def cell(self, measuring: Measuring, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Take the place of a measurement, where the speeds are given."""
         if self.speeds is None:
             return _measured(measuring, asking, task, limit=limit)
+        self.load = task.cell.concurrency
         return {
             "tokens_per_second": self.speeds(task.arm) * task.cell.concurrency,
             "acceptance": [0.7**i for i in range(1, task.arm.k + 1)],
@@ -126,10 +130,30 @@ def test_it_writes_a_profile_that_starts_the_fastest_and_says_on_what_it_was_mea
     assert run(["profile", "lint", "tiny-cpu-tuned"]) == 0
 
 
+def test_a_table_of_k_that_is_faster_is_measured_and_written(fakes: Fakes, tune: Callable[..., int]) -> None:
+    speeds = {1: {0: 50.0, 2: 70.0, 4: 90.0}, 4: {0: 50.0, 2: 80.0, 4: 60.0}}
+    fakes.speeds = lambda arm: speeds[fakes.load][arm.at(fakes.load)]
+    assert tune("--concurrency", "1,4") == 0
+    assert "tiny-cpu draft_model k=4, k_by_requests {1: 4, 4: 2}" in fakes.started
+    profile = load_profile("tiny-cpu-tuned").profile
+    assert profile.speculative
+    assert profile.speculative.k_by_requests == {1: 4, 4: 2}
+    assert profile.tuned
+    assert [(one.concurrency, one.k) for one in profile.tuned.k_by_load] == [(1, 4), (4, 2)]
+    assert run(["profile", "lint", "tiny-cpu-tuned"]) == 0
+
+
+@pytest.mark.parametrize("override", ["runtime.vllm=0.23.0", "serve.extra_args=[--data-parallel-size, '2']"])
+def test_no_table_is_tried_where_the_release_or_lint_refuses_it(override: str) -> None:
+    assert Compared.of("tiny-cpu", TuneRequest(profile="tiny-cpu", budget_s=1, others=False)).field.tables
+    asked = TuneRequest(profile="tiny-cpu", budget_s=1, others=False, overrides=(override,))
+    assert not Compared.of("tiny-cpu", asked).field.tables
+
+
 def test_leaving_speculation_off_is_an_answer(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.speeds = lambda arm: 50.0 if arm.no_spec else 40.0
+    fakes.speeds = lambda arm: 50.0 if arm.alone else 40.0
     assert tune("--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["choice"]["method"] == "none"

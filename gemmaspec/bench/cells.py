@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 NONE: Final = "none"
@@ -12,16 +12,25 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One configuration of the server to measure."""
+    """One configuration of the server to measure, which takes a start of its own."""
 
     method: str
     k: int
+    """Drafted tokens, of a table the largest; 0 without speculation."""
     overrides: tuple[str, ...] = ()
     """Overrides of the profile for it."""
     knob: str = ""
     """Another setting of this arm, in words: empty if only method and k differ."""
     patches: str = ""
     """The patches for speed that were asked for: `speed` …; empty for what the profile takes."""
+    table: tuple[tuple[int, int], ...] = ()
+    """Where k follows the load: the number of requests from which on a k holds, and that k."""
+    profile: str = ""
+    """The profile that is started, where a run compares several."""
+    required: int = 0
+    """Patches of vLLM that the profile requires."""
+    memory: int = 0
+    """Bytes of the draft's weights; 0 without a draft, or where nobody knows."""
 
     @property
     def name(self) -> str:
@@ -30,13 +39,38 @@ class Arm:
         return "/".join([self.method, str(self.k), *(one for one in (self.knob, patches) if one)])
 
     @property
-    def no_spec(self) -> bool:
-        """Whether the target runs alone."""
+    def key(self) -> str:
+        """Return the name by which a resumed run of several profiles finds it."""
+        return f"{self.profile}/{self.name}"
+
+    @property
+    def alone(self) -> bool:
+        """Whether the target runs without speculation."""
         return self.method == NONE
 
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """What arms share that differ in k alone."""
+        return self.profile, self.method, self.knob
+
+    def following(self, table: Mapping[int, int]) -> Arm:
+        """Return the same arm with a k that follows the number of requests."""
+        said = ", ".join(f"{start}: {k}" for start, k in sorted(table.items()))
+        return replace(self, knob=f"k_by_requests {{{said}}}", table=tuple(sorted(table.items())))
+
+    def at(self, requests: int) -> int:
+        """Return the k with so many requests at once."""
+        return next((k for start, k in reversed(self.table) if start <= requests), self.k)
+
+    @property
+    def said(self) -> str:
+        """Return it in words, without its profile."""
+        patches = f"patches {self.patches}" if self.patches else ""
+        own = "no speculation" if self.alone else f"{self.method} k={self.k}"
+        return ", ".join(one for one in (own, self.knob, patches) if one)
+
     def __str__(self) -> str:
-        patches = f", patches {self.patches}" if self.patches else ""
-        return ("no speculation" if self.no_spec else f"{self.method} k={self.k}") + patches
+        return f"{self.profile}: {self.said}" if self.profile and not self.alone else self.said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +93,11 @@ class Task:
     arm: Arm
     cell: Cell
     round: int
+
+    @property
+    def k(self) -> int:
+        """Drafted tokens of the cell's load."""
+        return self.arm.at(self.cell.concurrency)
 
     @property
     def key(self) -> str:

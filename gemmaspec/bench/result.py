@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gemmaspec.bench.cells import Task
+from gemmaspec.bench.cells import NONE, Task
 from gemmaspec.bench.patchset import patch_set
 from gemmaspec.bench.samples import Measured, figures
 from gemmaspec.errors import UsageError
@@ -25,12 +25,12 @@ def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
     return {
         "key": task.key,
         "arm": task.arm.name,
-        "method": task.arm.method,
-        "k": task.arm.k,
+        "method": task.arm.method if task.k else NONE,
+        "k": task.k,
         "concurrency": task.cell.concurrency,
         "context": task.cell.context,
         "round": task.round,
-        **figures(found, concurrency=task.cell.concurrency, k=task.arm.k),
+        **figures(found, concurrency=task.cell.concurrency, k=task.k),
         "reference": {
             "before_ms": found.reference_before * 1000,
             "after_ms": found.reference_after * 1000,

@@ -14,6 +14,9 @@ from gemmaspec.errors import UsageError
 from gemmaspec.profile.engines import EngineName
 from gemmaspec.profile.model import Profile
 
+NO_TABLE: Final = "speculative.k_by_requests="
+"""The override that leaves one k for every load."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -93,7 +96,8 @@ def stored(found: Mapping[str, Any], *, file: str) -> Settings:
 def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
     """Return the arms of a profile: without speculation for k 0, with its method for each other k.
 
-    `ks` defaults to 0 and the profile's own. Raises UsageError for a k that the profile cannot use.
+    `ks` defaults to 0 and the profile's own, which follows the load where the profile has a table. Raises UsageError
+    for a k that the profile cannot use.
     """
     spec = profile.speculative
     if not spec:
@@ -101,19 +105,22 @@ def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
             raise UsageError(f"{profile.name} does not speculate, so its only k is 0")
         return (Arm(method=NONE, k=0),)
     own = spec.num_speculative_tokens or 0
-    return tuple(Arm(method=NONE, k=0) if k == 0 else arm_of(profile, k) for k in ks or (0, own))
+    table = spec.k_by_requests
+    mine = Arm(method=spec.method, k=own).following(table) if table else arm_of(profile, own)
+    return tuple(Arm(method=NONE, k=0) if k == 0 else mine if k == own else arm_of(profile, k) for k in ks or (0, own))
 
 
 def arm_of(profile: Profile, k: int) -> Arm:
-    """Return the arm of a profile's method with another number of drafted tokens.
+    """Return the arm of a profile's method with one number of drafted tokens for every load.
 
     Raises UsageError where its acceptance is drawn by lot for fewer positions.
     """
     spec = profile.speculative
     assert spec
+    overrides = [NO_TABLE] if spec.k_by_requests else []
     if k == spec.num_speculative_tokens:
-        return Arm(method=spec.method, k=k)
-    overrides = [f"speculative.num_speculative_tokens={k}"]
+        return Arm(method=spec.method, k=k, overrides=tuple(overrides))
+    overrides.append(f"speculative.num_speculative_tokens={k}")
     if rates := spec.synthetic_acceptance_rates:
         if len(rates) < k:
             raise UsageError(

@@ -169,7 +169,7 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str
     from gemmaspec.cli.text import bench as text
 
     if as_json:
-        output.json_data({"ok": not document["failed"], **document})
+        output.json_data({"ok": not document["failed"], **document, "envelope": text.envelope(document)})
     elif format_ == "llama-bench":
         output.data("\n".join(text.llama_bench(document)))
     else:

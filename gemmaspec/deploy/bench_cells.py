@@ -75,4 +75,4 @@ class Measuring:
 
 def _measured(asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
     asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
-    return measure_cell(asking, task.cell, asked, drafts=not task.arm.no_spec)
+    return measure_cell(asking, task.cell, asked, drafts=task.k > 0)

@@ -32,9 +32,9 @@ def patch_arms(arms: Sequence[Arm], sets: Sequence[str], profile: str, overrides
     found: dict[tuple[str, int, frozenset[str]], Arm] = {}
     for arm in arms:
         for wanted in sets:
-            plain = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.no_spec).profile
+            plain = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
             own = replace(arm, patches=wanted, overrides=(*arm.overrides, *_override(wanted, plain, shelf, arm)))
-            run = load_profile(profile, overrides=(*overrides, *own.overrides), no_spec=arm.no_spec).profile
+            run = load_profile(profile, overrides=(*overrides, *own.overrides), no_spec=arm.alone).profile
             found.setdefault((arm.method, arm.k, frozenset(speed_choice(run, shelf).taken)), own)
     if len(found) == len(arms) and len(sets) > 1:
         raise UsageError(_all_same(profile, overrides, shelf), hint=f"gemmaspec up {profile} --dry-run")
@@ -50,7 +50,7 @@ def _override(wanted: str, profile: Profile, shelf: Shelf, arm: Arm) -> tuple[st
         return (f"patches.speed=[{', '.join(wanted.split('+'))}]",)
     left = wanted.removeprefix(WITHOUT)
     taken = list(speed_choice(profile, shelf).taken)
-    if left not in taken and not arm.no_spec:
+    if left not in taken and not arm.alone:
         takes = ", ".join(taken) or "none"
         raise UsageError(f"--without {left}: {profile.name} does not take it; the patches for speed here are {takes}")
     rest = [one for one in taken if one != left and left not in shelf[one].text.needs]

@@ -109,7 +109,7 @@ class Servers:
             self.all_arms = tuple(wanted)
             return self.all_arms
         speculates = self._find().speculates
-        mine = [arm for arm in wanted if arm.no_spec != speculates][:1]
+        mine = [arm for arm in wanted if arm.alone != speculates][:1]
         if not mine:
             raise UsageError(
                 f"the server {'speculates' if speculates else 'does not speculate'}, which does not match --k"
@@ -206,13 +206,13 @@ class Servers:
         return started.server
 
     def _start(self, arm: Arm) -> Server:
-        self._progress.note(f"starting {self._loaded.profile.name}: {arm}")
+        self._progress.note(f"starting {self._loaded.profile.name}: {arm.said}")
         if self._any_text:
             self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
         request = UpRequest(
             profile=self._profile,
             overrides=(*self._overrides, *arm.overrides),
-            no_spec=arm.no_spec,
+            no_spec=arm.alone,
             engine=self._engine,
             hosts=self._before.options.hosts if self._before else (),
             timeout_s=self._timeout_s,

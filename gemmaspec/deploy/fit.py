@@ -80,7 +80,7 @@ def _speed(loaded: Loaded, request: FitRequest, plan: MemoryPlan) -> tuple[dict[
         overrides=request.overrides,
         no_spec=request.no_spec,
         machine=request.machine if request.machine in MACHINES else None,
-        ks=tuple(dict.fromkeys((0, spec.num_speculative_tokens or 0))) if spec else (0,),
+        ks=tuple(dict.fromkeys((0, spec.k_at(request.concurrency)))) if spec else (0,),
         concurrencies=(request.concurrency,),
         contexts=(request.context,),
     )
@@ -115,7 +115,7 @@ def _measured_here(loaded: Loaded) -> Iterator[str]:
     """Yield what bench measured of this profile and kept (--save-measured), for each load."""
     rows = of_plan(saved, taken_by(loaded.profile)) if (saved := own_rows(loaded)) else ()
     spec = loaded.profile.speculative
-    own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.num_speculative_tokens)]
+    own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.k_at(row.concurrency))]
     alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
     for row in own or alone.values():
         base = alone.get((row.concurrency, row.context, row.setting)) if row.k else None

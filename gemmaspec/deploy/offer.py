@@ -84,7 +84,7 @@ def _expected(name: str, machine: str | None) -> Iterator[str]:
     spec = load_profile(name).profile.speculative
     with contextlib.suppress(GemmaspecError):
         found = predict_profile(PredictRequest(profile=name, machine=machine, concurrencies=(1,)))
-        k = spec.num_speculative_tokens if spec else 0
+        k = spec.k_at(1) if spec else 0
         own = next((row for row in found.rows if row.k == k and row.concurrency == 1), None)
         alone = next((row for row in found.rows if row.k == 0 and row.concurrency == 1), None)
         if own:

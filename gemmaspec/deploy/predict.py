@@ -185,7 +185,7 @@ def backend_on(profile: Profile) -> str | None:
 
 def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Asked:
     spec = profile.speculative
-    own = {0, *(row.k for row in rows)} | ({spec.num_speculative_tokens or 0} if spec else set())
+    own = {*(row.k for row in rows), *_own_ks(profile)}
     usual = sorted({row.concurrency for row in rows}) or USUAL
     return Asked(
         ks=request.ks or tuple(sorted(own)),
@@ -199,6 +199,12 @@ def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken
         sequences=profile.serve.max_num_seqs,
         idle_alone=taken.idle,
     )
+
+
+def _own_ks(profile: Profile) -> set[int]:
+    """Return 0 and every k that the profile drafts with."""
+    spec = profile.speculative
+    return {0, spec.num_speculative_tokens or 0, *(spec.k_by_requests or {}).values()} if spec else {0}
 
 
 def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
@@ -307,9 +313,8 @@ def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | Non
         family=family_of(device.capability),
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
-    own = {0} | ({spec.num_speculative_tokens or 0} if spec else set())
     asked = Asked(
-        ks=request.ks or tuple(sorted(own)),
+        ks=request.ks or tuple(sorted(_own_ks(profile))),
         concurrencies=limits.concurrencies(profile, request.concurrencies, usual=USUAL, why=""),
         contexts=request.contexts or (1024,),
         conditional=_published(profile),

@@ -218,14 +218,12 @@ def _stored_length(loaded: Loaded) -> float | None:
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # a damaged file is as good as none here; `predict` names it
         rows = measurements.of_plan(measurements.own_rows(loaded), measurements.taken_by(loaded.profile))
-    own = [
-        one.tokens_per_step
-        for one in rows
-        if one.method == spec.method and one.k == spec.num_speculative_tokens and not one.by_lot
-    ]
+    k = spec.k_at(1)  # smoke asks one at a time what it counts
+    own = [one.tokens_per_step for one in rows if one.method == spec.method and one.k == k and not one.by_lot]
     if own:
         return statistics.median(own)
-    published = (one for one in profile.measured if one.acceptance_length and not (one.target or one.draft))
+    named = profile.measured if k == (spec.num_speculative_tokens or 0) else ()
+    published = (one for one in named if one.acceptance_length and not (one.target or one.draft))
     return next((one.acceptance_length for one in published), None)
 
 

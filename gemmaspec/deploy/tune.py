@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec import __version__
-from gemmaspec.bench import cells as bench_cells
+from gemmaspec.bench.cells import Arm, Task
+from gemmaspec.bench.cells import Cell as Place
 from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy import tuned
 from gemmaspec.deploy.bench_cells import Measuring
@@ -27,7 +28,6 @@ from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.tune import stored
-from gemmaspec.tune.arms import Arm
 from gemmaspec.tune.choose import Choice, choose
 from gemmaspec.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
 from gemmaspec.tune.settings import Settings
@@ -224,7 +224,7 @@ class _Run:
         servers.within(max(1.0, min(self._request.timeout_s, self._left_s())))
         fresh, began = self._running != arm, time.monotonic()
         try:
-            server, key = servers.serving(self._bench_arm(arm))
+            server, key = servers.serving(arm)
         except DifferencesFound:
             raise
         except (GemmaspecError, Broken) as error:
@@ -264,9 +264,7 @@ class _Run:
             raise error
 
     def _measure(self, visit: Visit, load: int, asking: Asking) -> None:
-        task = bench_cells.Task(
-            arm=self._bench_arm(visit.arm), cell=bench_cells.Cell(concurrency=load), round=visit.rung + 1
-        )
+        task = Task(arm=visit.arm, cell=Place(concurrency=load), round=visit.rung + 1)
         began = time.monotonic()
         limit = self._server_of(visit.arm.profile).limit
         found = self._measuring[visit.rung].cell(asking, task, limit=limit)
@@ -290,9 +288,6 @@ class _Run:
         base = self._tried.rate(self._compared.field.arms[0], visit.rung, cell.load)
         moved = "" if cell.steady else ", while the machine's own speed moved by more than 3 %"
         return (f", {cell.tokens_per_second / base:.2f} times" if base and not visit.arm.alone else "") + moved
-
-    def _bench_arm(self, arm: Arm) -> bench_cells.Arm:
-        return bench_cells.Arm(method=arm.method, k=arm.k, overrides=arm.overrides, knob=arm.knob)
 
     def _server_of(self, profile: str) -> Servers:
         """Return the servers of one profile; at most one of all runs."""

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from packaging.version import Version
+
 from gemmaspec import data
 from gemmaspec.deploy.groups import need_one_server, need_profile
 from gemmaspec.deploy.models import hub_cache, models_of
 from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.lint.check import check
 from gemmaspec.models.hub_cache import cached_snapshot
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile import limits
@@ -17,10 +20,13 @@ from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
+from gemmaspec.profile.runs import vllm_of
 from gemmaspec.stack.speed import speed_choice
 from gemmaspec.tune.arms import Field, field_of
 
 USUAL_LOADS: Final = (1, 4, 8)
+TABLES_FROM: Final = Version("0.32.0")
+"""The first vLLM whose table of k was measured against fixed ones."""
 
 
 class Asked(Protocol):
@@ -82,6 +88,7 @@ class Compared:
             knobs=asked.tries,
             memory={name: _draft_bytes(one.profile) for name, (_, one) in found.items()},
             patched={name for name, (_, one) in found.items() if speed_choice(one.profile, shelf).taken},
+            tables={name for name, (typed, one) in found.items() if _takes_table(typed, one.profile, asked.overrides)},
         )
         if refused := next((one.name for one in named if one.name in field.left_out), None):
             raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")
@@ -107,6 +114,16 @@ def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
                 yield load_profile(name, overrides=overrides)
         except (ProfileError, UsageError):  # an own profile of that name, or a --set that does not go with it
             continue
+
+
+def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool:
+    """Return whether the profile's release is known to follow a table of k, and lint refuses none of its own."""
+    spec, vllm = profile.speculative, vllm_of(profile)
+    if not spec or spec.k_by_requests or not spec.num_speculative_tokens or Version(vllm or "0") < TABLES_FROM:
+        return False
+    table = f"speculative.k_by_requests={{1: {spec.num_speculative_tokens}}}"
+    found = check(load_profile(typed, overrides=(*overrides, table)), patches={}, notes=False)
+    return not {"GS820", "GS821"} & {one.code for one in found}
 
 
 def _draft_bytes(profile: Profile) -> int:

@@ -85,7 +85,7 @@ def write(
 
 def _tuned(name: str, choice: Choice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
     """Return what the profile `name` says about the measurement that it comes from."""
-    facts = document["provenance"]["arms"][choice.arm.profile]["/".join(choice.arm.key.split("/")[1:])]
+    facts = document["provenance"]["arms"][choice.arm.profile][choice.arm.name]
     machine = document["provenance"]["machine"]
     return Tuned(
         date=document["date"],

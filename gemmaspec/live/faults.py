@@ -236,8 +236,11 @@ def _dead(found: Window) -> str | None:
 
 
 def _cut(found: Window) -> str | None:
-    """Return why the draft is cut off: accepted at first, but never from some position on."""
-    shares = found.by_position
-    if len(shares) <= DEEP or shares[0] < 0.5 or shares[DEEP - 2] < 0.05 or any(shares[DEEP - 1 :]):
+    """Return why the draft is cut off: accepted at first, but never from some position on.
+
+    With a k that follows the load, positions that the window's k does not reach are not accepted either.
+    """
+    shares, k = found.by_position, round(found.k or 0, 1)
+    if min(len(shares) - 1, k) < DEEP or shares[0] < 0.5 or shares[DEEP - 2] < 0.05 or any(shares[DEEP - 1 :]):
         return None
     return f"position 1 is accepted in {shares[0]:.0%} of drafts and position {DEEP} and later never"

@@ -15,6 +15,10 @@ _NEAR: Final = 2.0
 """A step time counts for up to this many times more or fewer requests than it was measured with."""
 
 
+_MOVED: Final = 0.25
+"""A window whose mean k is farther than this from a whole number had several, by speculative.k_by_requests."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gain:
     """Tokens per second of one request, as they are and as they would be without speculation."""
@@ -35,7 +39,7 @@ class Reference:
     """T(k, requests at once), k = 0 without speculation."""
 
     def gain(self, found: Window, running: float) -> Gain | None:
-        """Return what a window's acceptance is worth; None where no step time of its k and load was measured.
+        """Return what a window's acceptance is worth; None where k moved, or no step time of its k and load is known.
 
         Only acceptance is taken from the window. Its speed would be wrong: prompts are read in between.
         """
@@ -44,7 +48,7 @@ class Reference:
         k = round(found.k)
         both = [at for drafted, at in self.seconds if drafted == k and (0, at) in self.seconds]
         near = min(both, key=lambda at: abs(math.log(at / running)), default=None)
-        if not k or near is None or not 1 / _NEAR <= near / running <= _NEAR:
+        if not k or abs(found.k - k) > _MOVED or near is None or not 1 / _NEAR <= near / running <= _NEAR:
             return None
         return Gain(
             k=k,

@@ -84,6 +84,11 @@ class Speculative(Section):
     suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
     """With suffix: minimum probability of a drafted token."""
 
+    def k_at(self, requests: int) -> int:
+        """Return how many tokens are drafted with so many running requests; 0 where that is not fixed."""
+        rows = sorted((self.k_by_requests or {}).items(), reverse=True)
+        return next((k for start, k in rows if start <= requests), self.num_speculative_tokens or 0)
+
     @property
     def k_table(self) -> list[list[int]]:
         """The same as vLLM takes it: first and last number of requests, and k; the last row holds for all above it.

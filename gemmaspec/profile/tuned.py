@@ -32,7 +32,7 @@ class Tuned(Section):
     why: Text
     """Why this was chosen."""
     k_by_load: list[TunedLoad]
-    """The best k at each load; a server runs with one of them."""
+    """The best k at each load; without speculative.k_by_requests a server runs with one of them."""
     gpu: Annotated[list[Text], Field(default_factory=list)]
     """The GPUs of the machine."""
     driver: Text | None = None

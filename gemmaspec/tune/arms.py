@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gemmaspec.bench.cells import NONE
-from gemmaspec.bench.settings import arm_of
+from gemmaspec.bench.cells import NONE, Arm
+from gemmaspec.bench.settings import arm_of, arms_of
 from gemmaspec.errors import UsageError
 from gemmaspec.predict.steps import PARALLEL
 from gemmaspec.profile.command import compile_of
@@ -27,44 +27,6 @@ DECODE_GRAPHS: Final = '{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One way to serve the target, which takes a start of its own."""
-
-    profile: str
-    """The profile that is started."""
-    method: str
-    k: int
-    """Drafted tokens; 0 without speculation."""
-    overrides: tuple[str, ...] = ()
-    """What is set on the profile for it, as KEY=VALUE."""
-    knob: str = ""
-    """Another setting of the arm, in words; empty if only method and k differ."""
-    patches: int = 0
-    """Patches of vLLM that it requires."""
-    memory: int = 0
-    """Bytes of the draft's weights; 0 without a draft, or where nobody knows."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether the target runs without speculation."""
-        return self.method == NONE
-
-    @property
-    def family(self) -> tuple[str, str, str]:
-        """What arms share that differ in k alone."""
-        return self.profile, self.method, self.knob
-
-    @property
-    def key(self) -> str:
-        """A name that a resumed run finds it by."""
-        return "/".join([self.profile, self.method, str(self.k), *([self.knob] if self.knob else [])])
-
-    def __str__(self) -> str:
-        own = "no speculation" if self.alone else f"{self.profile}: {self.method} k={self.k}"
-        return f"{own}, {self.knob}" if self.knob else own
-
-
-@dataclass(frozen=True, kw_only=True)
 class Field:
     """Every arm of a tuning, and what was left out before anything was started."""
 
@@ -74,6 +36,8 @@ class Field:
     """What is tried on the fastest arm, for each profile; method and k of these say nothing."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Profile → why it cannot be compared."""
+    tables: frozenset[str] = frozenset()
+    """The profiles whose vLLM drafts by a table of k."""
 
 
 def field_of(
@@ -85,12 +49,14 @@ def field_of(
     knobs: Sequence[str] = (),
     memory: Mapping[str, int] | None = None,
     patched: Collection[str] = (),
+    tables: Collection[str] = (),
 ) -> Field:
     """Return the arms of `base` and of the other profiles of its target.
 
     `ks` replaces the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm in addition to its own, and
     `memory` has the bytes of each profile's draft;
-    `patched` are profiles that take patches for speed. Raises UsageError if the target alone is the only arm left.
+    `patched` are profiles that take patches for speed, `tables` those that take k_by_requests.
+    Raises UsageError if the target alone is the only arm left.
     """
     left_out = {one.name: why for one in others if (why := _unlike(one, base, loads))}
     compared = [base, *(one for one in others if one.name not in left_out)]
@@ -111,12 +77,21 @@ def field_of(
         arms=(alone, *first, *more),
         knobs=tuple(knob for one in compared for knob in _knobs(one, knobs, patched=one.name in patched)),
         left_out=left_out,
+        tables=frozenset(tables),
     )
 
 
 def with_knob(arm: Arm, knob: Arm) -> Arm:
     """Return the same arm with one more thing set."""
-    return replace(arm, overrides=(*arm.overrides, *knob.overrides), knob=knob.knob)
+    return replace(
+        arm, overrides=(*arm.overrides, *knob.overrides), knob=", ".join(filter(None, (arm.knob, knob.knob)))
+    )
+
+
+def with_table(arm: Arm, table: Mapping[int, int]) -> Arm:
+    """Return the arm of a table's largest k with the table."""
+    own = arm.following(table)
+    return replace(own, overrides=(*arm.overrides, f"speculative.{own.knob.replace(' ', '=', 1)}"))
 
 
 def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
@@ -147,17 +122,12 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
     usual = tuple(k for k in OF_A_BLOCK if k < own) if spec.method in PARALLEL else USUAL
     if spec.synthetic_acceptance_rates:
         usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
-    asked = [one for one in ks if one]
-    for k in sorted(asked, key=lambda k: k != own) or dict.fromkeys((own, *sorted(usual, reverse=True))):
-        arm = arm_of(profile, k)
-        yield Arm(
-            profile=profile.name,
-            method=arm.method,
-            k=k,
-            overrides=arm.overrides,
-            patches=len(profile.patches.required),
-            memory=memory,
-        )
+    asked = sorted((one for one in ks if one), key=lambda k: k != own)
+    arms = [arm_of(profile, k) for k in asked or dict.fromkeys((own, *sorted(usual, reverse=True)))]
+    if spec.k_by_requests and not asked:
+        arms.insert(0, *arms_of(profile, (own,)))
+    for arm in arms:
+        yield replace(arm, profile=profile.name, required=len(profile.patches.required), memory=memory)
 
 
 def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator[Arm]:

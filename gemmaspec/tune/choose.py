@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.tune.arms import Arm, Field
+from gemmaspec.bench.cells import Arm
+from gemmaspec.predict.envelope import GAIN
+from gemmaspec.tune.arms import Field
 from gemmaspec.tune.next_arm import all_arms, last_rung, members
 from gemmaspec.tune.tried import Tried, Worth, worth
 
@@ -50,13 +52,28 @@ def choose(tried: Tried, field: Field) -> Choice | None:
     base = worth(tried, alone, alone, rung=rung)
     if base is None or (len(finalists) < 2 and not _all_failed(tried, field)):
         return None
+    tables = [one for one in finalists if one.arm.table]
+    finalists = [one for one in finalists if not one.arm.table]
     fair = [one for one in finalists if min(one.times) >= 1]
     best = max(fair, key=lambda one: one.score)
     equal = [one for one in fair if one.score >= best.score * (1 - TIE)]
     chosen = min(equal, key=_modesty)
+    single, why = chosen, _why(tried, finalists, chosen, best)
+    for one in tables:
+        if gained := table_gains(tried.loads, one, single):
+            chosen, why = one, f"{one.score:.2f} times the speed without speculation, over {_loads(tried)}; {gained}"
     everything = [one for arm in arms if (one := _as_in(tried, arm, chosen, base))]
     loads = tuple(_load(tried, everything, chosen, base, place) for place in range(len(tried.loads)))
-    return Choice(arm=chosen.arm, worth=chosen, why=_why(tried, finalists, chosen, best), loads=loads)
+    return Choice(arm=chosen.arm, worth=chosen, why=why, loads=loads)
+
+
+def table_gains(loads: Sequence[int], table: Worth, single: Worth) -> str | None:
+    """Say what a measured table gains over the best single arm; None where it gains too little or loses at a load."""
+    ratios = [own / other for own, other in zip(table.times, single.times, strict=True)]
+    gain, load = max(zip(ratios, loads, strict=True))
+    if gain <= 1 + GAIN or min(ratios) < 1 - TIE or min(table.times) < 1:
+        return None
+    return f"{gain - 1:.0%} over {single.arm} at {load} at once, and behind it at none"
 
 
 def _all_failed(tried: Tried, field: Field) -> bool:
@@ -75,7 +92,7 @@ def _as_in(tried: Tried, arm: Arm, chosen: Worth, base: Worth) -> Worth | None:
 
 
 def _modesty(one: Worth) -> tuple[int, int, int, float]:
-    return one.arm.k, one.arm.memory, one.arm.patches, -one.score
+    return one.arm.k, one.arm.memory, one.arm.required, -one.score
 
 
 def _load(tried: Tried, found: Sequence[Worth], chosen: Worth, base: Worth, place: int) -> Load:
@@ -83,7 +100,7 @@ def _load(tried: Tried, found: Sequence[Worth], chosen: Worth, base: Worth, plac
     best, fastest = _modest(family, place), _modest(found, place)
     return Load(
         concurrency=tried.loads[place],
-        k=best.arm.k,
+        k=best.arm.at(tried.loads[place]),
         tokens_per_second=best.times[place] * base.rates[place],
         times=best.times[place],
         fastest=fastest.arm,

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gemmaspec.tune.arms import Arm, Field, with_knob
+from gemmaspec.bench.cells import Arm
+from gemmaspec.predict.envelope import k_table
+from gemmaspec.tune.arms import Field, with_knob, with_table
 from gemmaspec.tune.promise import cannot_win, hope
 from gemmaspec.tune.tried import Tried, Worth, ranked
 
@@ -79,12 +81,21 @@ def rule_out(tried: Tried, field: Field) -> Tried:
 
 
 def all_arms(tried: Tried, field: Field) -> tuple[Arm, ...]:
-    """Return every arm there is by now: those of the field, and the knobs of the best of them after the first rung."""
+    """Return every arm there is by now: those of the field, then a table of k and the knobs of the best of them."""
     if list(_plain(tried, field)):
         return field.arms
     leader = next((one.arm for one in ranked(tried, field.arms, field.arms[0], rung=0) if not one.arm.alone), None)
     knobs = [with_knob(leader, one) for one in field.knobs if one.profile == leader.profile] if leader else []
-    return (*field.arms, *knobs)
+    return (*field.arms, *(_table(tried, field, leader) if leader else ()), *knobs)
+
+
+def _table(tried: Tried, field: Field, leader: Arm) -> Iterator[Arm]:
+    """Yield the arm whose k follows the load, where the first rung says that this gains over the leader's k."""
+    own = {arm.k: arm for arm in field.arms if arm.family == leader.family and arm.key not in tried.failed}
+    rates = {k: found for k, arm in own.items() if (found := tried.rates(arm, 0))}
+    speeds = {load: {k: found[place] for k, found in rates.items()} for place, load in enumerate(tried.loads)}
+    if leader.profile in field.tables and (table := k_table(speeds, leader.k)):
+        yield with_table(own[max(table.values())], table)
 
 
 def members(tried: Tried, field: Field, rung: int) -> list[Arm]:

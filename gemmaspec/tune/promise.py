@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from gemmaspec.bench.cells import Arm
 from gemmaspec.predict.predict import Asked, Predicted, predict
 from gemmaspec.predict.rows import NONE, Row
-from gemmaspec.tune.arms import Arm
 from gemmaspec.tune.tried import Tried
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gemmaspec.tune.arms import Arm
+from gemmaspec.bench.cells import Arm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from gemmaspec import strict_yaml
+from gemmaspec.bench.cells import Arm
 from gemmaspec.profile.tuned import Tuned
-from gemmaspec.tune.arms import Arm
 
 _HEAD = """\
 # Written by gemmaspec tune, which replaces it when it is run again with this name. `tuned` says what was measured, and

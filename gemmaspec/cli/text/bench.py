@@ -9,6 +9,7 @@ from gemmaspec.bench.page import alone, remarks
 from gemmaspec.bench.patchset import patch_set, said
 from gemmaspec.bench.result import mark_of, spread_of
 from gemmaspec.cli.text import table
+from gemmaspec.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 
 Row = Mapping[str, Any]
 
@@ -39,7 +40,36 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
         columns = (*_COLUMNS[:2], table.Column("patches"), *_COLUMNS[2:])
         cells = [(*cell[:2], said(row), *cell[2:]) for cell, row in zip(cells, rows, strict=True)]
     yield from table.lines(columns, cells, width=width, indent="  ")
+    for method, _, _, speeds in _speeds(document):
+        for load, k in best_k(speeds).items() if any(len(own) > 1 for own in speeds.values()) else ():
+            yield f"  fastest at {load}: {f'{method} k={k}' if k else 'no speculation'}, {speeds[load][k]:,.1f} tok/s"
+        yield from (f"  {one}" for one in table_line(speeds))
     yield from (f"  {one}" for one in remarks(document))
+
+
+def envelope(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the best k of each load, and the table that it gives, for each method, context and set of patches."""
+    return [
+        {"method": method, "patches": patches, "context": context, **envelope_json(speeds)}
+        for method, patches, context, speeds in _speeds(document)
+    ]
+
+
+def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | None, int | None, Speeds]]:
+    """Yield each method that drafts, its patches for speed, its context if that was set, and its speeds.
+
+    The arm of a table is left out: its k is that of another arm.
+    """
+    rows: Sequence[Row] = document["rows"]
+    fixed = [row for row in rows if row["k"] and "k_by_requests" not in str(row.get("arm"))]
+    contexts = document["settings"].get("contexts")
+    groups: dict[Any, list[Row]] = {}
+    for row in fixed:
+        groups.setdefault((row["method"], patch_set(row), row["context"] if contexts else None), []).append(row)
+    for (method, patches, context), own in groups.items():
+        bases = [base for row in own if (base := alone(row, rows))]
+        cells = ((row["concurrency"], row["k"], row["tokens_per_second"]) for row in [*bases, *own])
+        yield method, patches, context, speeds_of(cells)
 
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:

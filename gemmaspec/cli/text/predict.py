@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from gemmaspec.cli.text import table
 from gemmaspec.deploy.predict import Prediction
+from gemmaspec.predict.envelope import Speeds, envelope_json, speeds_of, table_line
 from gemmaspec.predict.predict import Predicted, baseline_of
+from gemmaspec.predict.rows import setting_json
 
 _COLUMNS = (
     table.Column("method"),
@@ -25,7 +27,13 @@ _COLUMNS = (
 
 def document(found: Prediction) -> dict[str, Any]:
     """Return the prediction as JSON."""
-    return {"ok": True, "profile": found.profile, **found.as_json()}
+    groups = groupby(found.rows, key=lambda one: (one.setting, one.context))
+    best = [
+        {"method": method, "context": context, **setting_json(setting), **envelope_json(speeds)}
+        for (setting, context), rows in groups
+        for method, speeds in _speeds(list(rows))
+    ]
+    return {"ok": True, "profile": found.profile, **found.as_json(), "envelope": best}
 
 
 def lines(found: Prediction, *, width: int | None) -> Iterator[str]:
@@ -41,6 +49,8 @@ def lines(found: Prediction, *, width: int | None) -> Iterator[str]:
         cells = [_cells(one, baseline_of(one, rows)) for one in rows]
         yield from table.lines(_COLUMNS, cells, width=width, indent="  ")
         yield from _best(rows)
+        for _, speeds in _speeds(rows):
+            yield from (f"  {line}" for line in table_line(speeds))
     if any(one.curve.measured < one.k for one in found.rows):
         yield ""
         yield "  ~ acceptance at the last positions was not measured; the curve is extrapolated"
@@ -61,6 +71,13 @@ def _cells(one: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
         f"{one.step.seconds * 1000:.2f}",
         f"{one.first_token:.2f} s" if one.first_token else "-",
     )
+
+
+def _speeds(rows: Sequence[Predicted]) -> Iterator[tuple[str, Speeds]]:
+    """Yield each method that drafts and its speeds by load and k, with those of no speculation."""
+    for method in dict.fromkeys(one.method for one in rows if one.k):
+        own = (one for one in rows if one.method == method or not one.k)
+        yield method, speeds_of((one.concurrency, one.k, one.tokens_per_second) for one in own)
 
 
 def _best(rows: list[Predicted]) -> Iterator[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmaspec.bench.cells import Arm
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
 from gemmaspec.deploy.tune import Outcome
 from gemmaspec.deploy.tune_field import Compared
-from gemmaspec.tune.arms import Arm
 from gemmaspec.tune.next_arm import all_arms, minutes
 from gemmaspec.tune.settings import Settings
 from gemmaspec.tune.tried import Tried, worth
@@ -29,6 +29,8 @@ def dry_run(compared: Compared, settings: Settings, *, as_json: bool) -> None:
     columns = (table.Column("arm"), table.Column("method"), table.Column("k"), table.Column("set for it", wraps=True))
     rows = [(one.profile, one.method, str(one.k) if one.k else "-", " ".join(one.overrides)) for one in field.arms]
     table.show(columns, rows)
+    if field.tables:
+        output.told("on the fastest  k_by_requests, if the first round says that it gains")
     for knob in dict.fromkeys(one.knob for one in field.knobs):
         output.told(f"on the fastest  {knob}")
     for name, why in field.left_out.items():
@@ -56,7 +58,8 @@ def outcome(found: Outcome, *, as_json: bool) -> None:
         return
     for one in found.choice.loads:
         k = f"k={one.k}" if one.k else "no speculation"
-        other = f"; {one.fastest}: {one.fastest_times:.2f}" if one.fastest.k != one.k else ""
+        fastest = one.fastest.at(one.concurrency)
+        other = f"; {one.fastest}: {one.fastest_times:.2f}" if fastest != one.k else ""
         output.told(
             f"best at {one.concurrency:<5}{k}, {one.tokens_per_second:,.1f} tok/s, {one.times:.2f} times{other}"
         )
