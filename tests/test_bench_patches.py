@@ -98,10 +98,10 @@ def test_sets_that_do_not_differ_are_told_with_the_reason(patched: Path) -> None
     assert "faster: it is for GPUs, and the machine cpu has none" in found.value.message
 
 
-@pytest.mark.parametrize("options", [["--patches", "speed,none", "--running"], ["--patches", ","]])
+@pytest.mark.parametrize("options", [["--speed-patches", "speed,none", "--running"], ["--speed-patches", ","]])
 def test_options_that_make_no_sense(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "tiny-cpu", *options]) == 2
-    assert "--patches" in capsys.readouterr().err
+    assert "--speed-patches" in capsys.readouterr().err
 
 
 def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_run_with_patches_keeps_their_cells_apart(
     (tmp_path / "prompts" / "a.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
     own = ["--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "out"), "--max-tokens", "24"]
     sets = [word for one in SETS for word in ("--set", one)]
-    tries = ["--k", "0,4", "--concurrency", "1", "--rounds", "1", "--repeats", "0", "--patches", "speed,none"]
+    tries = ["--k", "0,4", "--concurrency", "1", "--rounds", "1", "--repeats", "0", "--speed-patches", "speed,none"]
     assert run(["bench", str(patched), *tries, *own, *sets]) == 0
     said = capsys.readouterr().out
     assert "always + faster + second" in said

@@ -15,7 +15,7 @@ from tests.fake_engine import FakeMachine
 
 
 def test_llama_swap_gets_a_command_that_lives_as_long_as_the_server(capsys: pytest.CaptureFixture[str]) -> None:
-    """The keys are those of llama-swap's config-schema.json of 2026-08-22, under which this file is valid."""
+    """llama-swap of 2026-08-22 ran this: it started, swapped and stopped servers, and its schema takes the keys."""
     assert run(["export", "llama-swap", "spark-31b-mtp", "tiny-cpu"]) == 0
     models = yaml.safe_load(capsys.readouterr().out)["models"]
     assert list(models) == ["spark-31b-mtp", "tiny-cpu"]

@@ -56,6 +56,24 @@ KEYS = (
     ("cmd: vllm serve a/b", "profile new NAME --from-command"),
     ("system_prompt: hello", "request"),
     ("max_nodes: 2", "nodes"),
+    # one of each class: a vocabulary, a form, the same letters in another case
+    ("userns_mode: host", "compose.override.yaml"),
+    ("x-common: {a: 1}", "compose.override.yaml"),
+    ("storageClassName: fast", "render PROFILE --to kubernetes"),
+    ("nvidia.com/gpu: 1", "serve.tensor_parallel_size"),
+    ("maxModelLen: 8192", "did you mean serve.max_model_len"),
+    ("serve: {MaxNumSeqs: 4}", "did you mean 'max_num_seqs'?"),
+    ("downloadDir: /a", "serve.extra_args: [--download-dir, …]"),
+    ("replicaCount: 2", "the right name is replicas"),
+    ("OLLAMA_NUM_PARALLEL: 4", "serve.max_num_seqs"),
+    ("HF_HUB_OFFLINE: '1'", "env: {HF_HUB_OFFLINE: …}"),
+    ("hf_token: hf_a", "pass_env: [HF_TOKEN]"),
+    ("num_predict: 256", "request"),
+    ("router_settings: {}", "connect litellm"),
+    ("startPort: 5800", "export llama-swap"),
+    ("solo_only: true", "nodes"),
+    ("max_draft_len: 3", "speculative.num_speculative_tokens"),
+    ("env: [{name: A, value: b}]", "{A: …}"),
     # values
     ("speculative: {method: EAGLE3}", "did you mean eagle3?"),
     ("target: {quantization: NVFP4}", "modelopt"),
@@ -110,6 +128,27 @@ LINES = (
     ("up mine --max-model-len 8192", "--set serve.max_model_len=8192"),
     ("up mine --gpus all", "devices"),
     ("up gemma4:31b", "gemmaspec profile list"),
+    ("download a/b", "gemmaspec pull"),
+    ("port-forward mine", "gemmaspec connect"),
+    ("profile ls", "gemmaspec profile list"),
+    ("patch check", "gemmaspec patch verify"),
+    ("up -f mine.yaml", "gemmaspec up FILE"),
+    ("up mine --env A=b", "write --set env.A=b"),
+    ("up mine -p 127.0.0.1:9000:8000", "write --set serve.port=9000"),
+    ("up mine --replica-count 2", "write --set replicas=2"),
+    ("status -o json", "--json prints JSON"),
+    ("down mine -v", "gemmaspec gc"),
+    ("render mine --to helm", "gemmaspec render PROFILE --to kubernetes"),
+    ("up MINE", "did you mean mine?"),
+)
+
+
+FILES = (
+    ("FROM gemma3:27b\nPARAMETER num_ctx 8192\n", "a Modelfile", "profile list"),
+    ("model_list:\n  - model_name: a\n", "a configuration of LiteLLM", "connect litellm"),
+    ("models:\n  a:\n    cmd: vllm serve a/b\n", "a configuration of llama-swap", "--from-command"),
+    ("recipe_version: '1'\ncommand: vllm serve a/b\n", "a recipe of sparkrun", "--from-command"),
+    ("replicaCount: 1\nimage: {tag: a}\n", "values for a Helm chart", "--from-command"),
 )
 
 
@@ -134,7 +173,7 @@ def test_a_key_of_another_tool_is_answered_by_what_it_means(
 def test_a_command_line_of_another_tool_is_answered_by_what_it_means(
     line: str, meant: str, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = line.replace("lint ", "profile lint ").split()
+    words = re.sub("^lint ", "profile lint ", line).split()
     assert run(words) == 2
     printed = capsys.readouterr()
     assert meant in " ".join((printed.out + printed.err).split())
@@ -160,6 +199,17 @@ def test_whole_vocabularies_of_other_tools_are_known(
     own.write_text(f"extends: tiny-cpu\nname: mine\n{key}: 1\n")
     assert run(["profile", "lint", str(own)]) == 2
     assert meant in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("text", "what", "command"), FILES, ids=[what for _, what, _ in FILES])
+def test_a_file_of_another_tool_is_named(
+    text: str, what: str, command: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text(text)
+    assert run(["up", str(own), "--dry-run"]) == 2
+    printed = " ".join(capsys.readouterr().err.split())
+    assert what in printed
+    assert command in printed
 
 
 def test_what_is_meant_names_keys_that_exist() -> None:

@@ -30,7 +30,7 @@ def bench(
     patches: Annotated[
         str | None,
         typer.Option(
-            "--patches",
+            "--speed-patches",
             metavar="LIST",
             help="Sets of patches for speed to compare: speed (the profile's), none, or ids joined by +. "
             "[default: the profile's]",
@@ -106,7 +106,7 @@ def bench(
     if not (profile or resume):
         raise UsageError("name a profile", hint="gemmaspec profile list")
     if (patches or without) and (running or url):
-        raise UsageError("--patches and --without start servers, and --running and --url start none")
+        raise UsageError("--speed-patches and --without start servers, and --running and --url start none")
     request = BenchRequest(
         profile=profile or "",
         out=resume or out or Path(f"{Path(profile or '').stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
@@ -157,10 +157,10 @@ def _given(context: typer.Context) -> frozenset[str]:
 
 
 def _sets(patches: str | None, without: Sequence[str]) -> tuple[str, ...]:
-    """Return the sets of patches for speed: those of --patches, and the profile's without each of --without."""
+    """Return the sets of patches for speed: those of --speed-patches, and the profile's without each of --without."""
     named = [one.strip() for one in (patches or "").split(",") if one.strip()]
     if patches is not None and not named:
-        raise UsageError("--patches is empty; write speed,none or ids of patches")
+        raise UsageError("--speed-patches is empty; write speed,none or ids of patches")
     own = ["speed"] if without and "speed" not in named else []
     return tuple(dict.fromkeys([*own, *named, *(f"without {one}" for one in without)]))
 

@@ -9,14 +9,14 @@ import typer
 from gemmaspec.cli import options, output
 
 
-def diff(profile: options.Profile, set_: options.Set = None, json: options.Json = False) -> None:
+def diff(name: options.Stack, set_: options.Set = None, json: options.Json = False) -> None:
     """Show what a restart would change in the files, command and image of the running server.
 
     Renders the profile with the options it was started with. Exit code 0 if nothing would change, 3 if something would.
     """
     from gemmaspec.deploy.diff import drift
 
-    found = drift(profile, overrides=set_ or ())
+    found = drift(name, overrides=set_ or ())
     if json:
         output.json_data({"ok": found.same, **dataclasses.asdict(found)})
     else:

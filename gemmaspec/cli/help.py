@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from gemmaspec.cli.renamed import with_new_names
-from gemmaspec.profile.meant import COMMANDS, nearest, option_meant
+from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
@@ -149,23 +149,23 @@ class Command(typer.core.TyperCommand):
         except Exception as error:
             if option := getattr(error, "option_name", None) if hasattr(error, "possibilities") else None:
                 error.possibilities = None  # type: ignore[attr-defined]
-                error.message += self._meant(option, given)  # type: ignore[attr-defined]
+                error.message += self._meant(option, given, ctx.info_name or "")  # type: ignore[attr-defined]
             raise
 
-    def _meant(self, option: str, given: list[str]) -> str:
+    def _meant(self, option: str, given: list[str], command: str) -> str:
         """Return what an unknown option may mean, as the end of a sentence."""
-        from gemmaspec.profile.model import Serve
+        from gemmaspec.profile.model import Profile, Serve
 
         after = given[given.index(option) + 1 :][:1] if option in given else []
         value = after[0] if after and not after[0].startswith("-") else None
         names = [name for one in self.params for name in one.opts if name.startswith("--")]
-        meant = option_meant(option, value, Serve.model_fields)
-        if meant and meant.startswith("--set") and "--set" not in names:
+        meant = option_meant(option, value, {"serve": Serve.model_fields, "": Profile.model_fields}, command)
+        if meant and "--set" in meant and "--set" not in names:
             meant = None
         near = nearest(option, names)
         if near and near.strip("-") == option.strip("-").lower():
             meant = None
-        return f"; write {meant}" if meant else f"; did you mean {near}?" if near else ""
+        return f"; {meant}" if meant else f"; did you mean {near}?" if near else ""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""
@@ -205,7 +205,9 @@ class CommandGroup(typer.core.TyperGroup):
         """Return the command. Raises an error that suggests the closest name for an unknown one."""
         if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
-            meant = None if ctx.parent else COMMANDS.get(args[0].lower())
+            word = args[0].lower()
+            inner = (f"{path} {one}" for one, words in WITHIN.items() if one in self.commands and word in words.split())
+            meant = next(inner, None) if ctx.parent else COMMANDS.get(word)
             near = difflib.get_close_matches(args[0].lower(), list(self.commands), n=1, cutoff=0.75)
             guess = meant or (f"{path} {near[0]}" if near else None)
             found = f"Did you mean {guess}?" if guess else f"{path} --help lists the commands."

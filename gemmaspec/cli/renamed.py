@@ -1,4 +1,4 @@
-"""Options that had another name in 0.2.0: the old name works for one version, with a note."""
+"""Options that had another name before: the old name works for one version, with a note."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "rollback": {"--to": "--stack"},
     "doctor": {"--hosts": "--fleet"},
     "tune": {"--resume": "--continue", "--rounds": "--stages"},
+    "smoke": {"--timeout": "--run-timeout"},
+    "bench": {"--patches": "--speed-patches"},
     "gc": {"--prompts": "--data-sets"},
     "status": {"-n": "--namespace"},
     "render": {"-n": "--namespace"},

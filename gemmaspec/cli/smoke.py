@@ -32,7 +32,7 @@ def smoke(
     timeout: Annotated[
         float,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=1, help="Time limit for all checks; those left over are unknown."
+            "--run-timeout", metavar="SECONDS", min=1, help="Time limit for all checks; those left over are unknown."
         ),
     ] = 600,
     json: options.Json = False,

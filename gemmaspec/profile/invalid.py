@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from gemmaspec.profile.meant import key_meant, nearest
+from gemmaspec.profile.meant import form_meant, key_meant, nearest, same
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.rules import OWN_KEYS
 from gemmaspec.sentences import got, sentence
@@ -67,6 +67,8 @@ def _as_map(path: Path, value: Any) -> str | None:
     """Return a value as the map that it is meant as."""
     if isinstance(value, list) and value and all("=" in str(one) for one in value):
         return ": {" + ", ".join("{}: '{}'".format(*str(one).split("=", 1)) for one in value) + "}"
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
+        return ": {" + ", ".join(f"{one['name']}: …" for one in value) + "}"
     if key := _FIRST.get(str(path[-1]) if path else ""):
         many = value if isinstance(value, list) else [value]
         shown = ", ".join(map(str, many))
@@ -81,21 +83,25 @@ def _unknown(path: Path, value: Any) -> str:
     meant = f"the right name is {other}" if other else key_meant(section, key)
     if meant:
         return f"unknown key; {meant}"
-    lower = key.lower().replace("-", "_")
-    elsewhere = [name for name in Profile.model_fields if (name,) != section and lower in keys_at((name,))]
+    elsewhere = [
+        f"{name}.{one}" for name in Profile.model_fields if (name,) != section and (one := same(key, keys_at((name,))))
+    ]
     if elsewhere:
-        return f"unknown key; did you mean {' or '.join(f'{name}.{lower}' for name in elsewhere)}?"
+        elsewhere.sort(key=lambda one: not one.startswith("serve."))
+        return f"unknown key; did you mean {' or '.join(elsewhere)}?"
     known = list(keys_at(path[:-1]))
     near = nearest(key, known)
     if near and isinstance(value, dict) <= _holds_keys((*section, near)):
         return f"unknown key; did you mean '{near}'?"
-    flag = f"--{lower.replace('_', '-')}"
-    if flag in _flags_of_vllm():
+    if flag := same(key, _flags_of_vllm()):
         return f"unknown key; it is a flag of vllm serve: serve.extra_args: [{flag}, …]"
     sections = {f"{name}.{one}": one for name in Profile.model_fields for one in keys_at((name,))}
-    close = nearest(lower, sections.values()) if not section else None
+    close = nearest(key, sections.values()) if not section else None
     if close:
         return f"unknown key; did you mean {' or '.join(path for path, one in sections.items() if one == close)}?"
+    if form := form_meant(key):
+        return f"unknown key; {form}"
+    flag = f"--{key.lower().replace('_', '-')}"
     if section == ("serve",):
         return f"unknown key; add other flags of vllm serve to serve.extra_args: [{flag}, …]"
     more = ", … (all: gemmaspec profile schema)" if len(known) > _MANY else ""

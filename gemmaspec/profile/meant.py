@@ -14,27 +14,46 @@ NEAR: Final = 0.75
 """How alike two words must be (difflib's ratio) before one is guessed from the other's letters."""
 
 _CLUSTER: Final = "it belongs to a cluster: gemmaspec render PROFILE --to kubernetes"
-_REQUEST: Final = "each request says it; serve.generation_config says where defaults come from"
+_REQUEST: Final = "each request sets it, and serve.generation_config says where defaults come from"
 _COMMAND: Final = "a command becomes a profile: gemmaspec profile new NAME --from-command 'vllm serve …'"
 _COMPOSE: Final = "a Compose file becomes a profile: gemmaspec profile new NAME --from-compose FILE"
 _HEALTH: Final = "a check that asks for a real token is built in"
 _GPUS: Final = "serve.tensor_parallel_size says how many GPUs share a model, and devices: [0, 1] which"
 
 _OF_COMPOSE: Final = "it belongs to Compose: add a compose.override.yaml to what gemmaspec render PROFILE writes"
-_COMPOSE_KEYS: Final = (
-    "cap_add", "cap_drop", "cgroup", "configs", "cpuset", "devices_cgroup", "dns", "domainname", "extends",
-    "external_links", "extra_hosts", "group_add", "init", "isolation", "labels_file", "logging", "mem_limit",
-    "mem_reservation", "mem_swappiness", "network_mode", "oom_kill_disable", "oom_score_adj", "pid", "pids_limit",
-    "platform", "privileged", "profiles", "pull_policy", "runtime_options", "scale", "security_opt", "stdin_open",
-    "stop_signal", "storage_opt", "sysctls", "tmpfs", "tty", "ulimits", "uts", "volumes_from", "working_dir",
-)  # fmt: skip
-_CLUSTER_KEYS: Final = (
-    "apiversion", "kind", "spec", "containers", "nodeselector", "tolerations", "resources", "limits", "requests",
-    "labels", "annotations", "affinity", "serviceaccount", "serviceaccountname", "imagepullsecrets",
-    "imagepullpolicy", "initcontainers", "securitycontext", "configmap", "ingress", "hpa", "autoscaling",
-    "minreplicas", "maxreplicas", "priorityclassname", "hostnetwork", "topologyspreadconstraints", "strategy",
-    "pod", "pods",
-)  # fmt: skip
+_LITELLM: Final = "it belongs to LiteLLM: gemmaspec connect litellm prints what that reads"
+_SWAP: Final = "it belongs to llama-swap: gemmaspec export llama-swap prints its configuration"
+_VARIABLE: Final = "a variable of the environment is written as env: {{{0}: …}}, a secret as pass_env: [{0}]"
+_COMPOSE_KEYS: Final = """
+    annotations attach blkio_config cap_add cap_drop cgroup cgroup_parent configs cpu_count cpu_percent cpu_period
+    cpu_quota cpu_rt_period cpu_rt_runtime cpu_shares cpuset credential_spec develop device_cgroup_rules dns dns_opt
+    dns_search domainname driver_opts extends external_links extra_hosts group_add init isolation label_file
+    labels_file links logging mac_address mem_limit mem_reservation mem_swappiness memswap_limit network_mode
+    oom_kill_disable oom_score_adj pid pids_limit platform post_start pre_stop privileged profiles provider pull_policy
+    runtime_options scale security_opt stdin_open stop_signal storage_opt sysctls tmpfs tty ulimits use_api_socket
+    userns_mode uts volumes_from working_dir
+"""
+"""The attributes of a service in the Compose specification that no key of a profile has."""
+_CLUSTER_KEYS: Final = """
+    apiversion kind spec containers nodeselector tolerations resources limits requests labels affinity serviceaccount
+    serviceaccountname initcontainers securitycontext configmap ingress hpa autoscaling strategy pod pods service
+    lifecycle pvc persistence storage sidecars
+"""
+"""Keys of Kubernetes and of charts in one word; one in camelCase is recognised by its form."""
+_REQUEST_KEYS: Final = """
+    temperature top_p top_k min_p typical_p max_tokens max_new_tokens num_predict n_predict system_prompt system stop
+    repeat_penalty repeat_last_n presence_penalty frequency_penalty repetition_penalty mirostat mirostat_eta
+    mirostat_tau tfs_z logit_bias
+"""
+_LITELLM_KEYS: Final = """
+    litellm_params model_list model_info litellm_settings general_settings router_settings environment_variables
+    fallbacks rpm tpm drop_params
+"""
+_SWAP_KEYS: Final = """
+    proxy groups group swap exclusive macros hooks peers matrix start_port use_model_name cmd_stop
+    concurrency_limit log_to_stdout metrics_max_in_memory send_loading_state unlisted filters global_ttl
+    include_aliases_in_list
+"""
 
 _KEYS: Final[Mapping[str, str]] = {
     # vLLM's command line
@@ -63,6 +82,8 @@ _KEYS: Final[Mapping[str, str]] = {
     "enable_thinking": "chat.template_kwargs.enable_thinking", "template": "chat.template",
     "vllm": "runtime.vllm", "vllm_version": "runtime.vllm", "version": "runtime.vllm", "python": "runtime.python",
     "api_key": "pass_env: [HF_TOKEN, VLLM_API_KEY], with the key in the shell's VLLM_API_KEY",
+    "master_key": "pass_env: [HF_TOKEN, VLLM_API_KEY], with the key in the shell's VLLM_API_KEY",
+    **dict.fromkeys(("hf_token", "token", "huggingface_token"), "pass_env: [HF_TOKEN], with the token in the shell"),
     "from": "target.model", "num_shard": "serve.tensor_parallel_size", "max_input_length": "serve.max_model_len",
     "max_input_tokens": "serve.max_model_len", "max_total_tokens": "serve.max_model_len",
     "num_batch": "serve.max_num_batched_tokens", "n_batch": "serve.max_num_batched_tokens",
@@ -79,6 +100,13 @@ _KEYS: Final[Mapping[str, str]] = {
     "num_spec_tokens": "speculative.num_speculative_tokens", "spec_tokens": "speculative.num_speculative_tokens",
     "k": "speculative.num_speculative_tokens", "draft_max": "speculative.num_speculative_tokens",
     "draft_tokens": "speculative.num_speculative_tokens", "method": "speculative.method",
+    **dict.fromkeys(
+        ("speculative_num_steps", "max_draft_len", "num_nextn_predict_layers", "draft_n", "draft_len", "draft_length"),
+        "speculative.num_speculative_tokens",
+    ),
+    "models": "target.model; a profile serves one, and gemmaspec switch changes between two",
+    "replica_count": "replicas", "min_replicas": "replicas", "max_replicas": "replicas", "model_url": "target.model",
+    "repository": "image", "image_pull_policy": "image, of which a digest says what is pulled",
     # Compose and docker run
     "environment": "env", "envs": "env", "env_vars": "env", "env_file": "pass_env", "secrets": "pass_env",
     "container_name": "name", "hostname": "name", "metadata": "name", "description": "summary", "title": "summary",
@@ -94,107 +122,194 @@ _KEYS: Final[Mapping[str, str]] = {
 """Word → the key that it means. Letters are compared in lower case, and hyphens as underscores."""
 
 _SAID: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_COMPOSE_KEYS.split(), _OF_COMPOSE),
+    **dict.fromkeys(_CLUSTER_KEYS.split(), _CLUSTER),
+    **dict.fromkeys(_REQUEST_KEYS.split(), _REQUEST),
+    **dict.fromkeys(_LITELLM_KEYS.split(), _LITELLM),
+    **dict.fromkeys(_SWAP_KEYS.split(), _SWAP),
     **dict.fromkeys(("gpus", "gpu", "n_gpu", "num_gpu", "num_gpus", "gpu_count", "deploy", "runtimeclassname"), _GPUS),
+    **dict.fromkeys(("request_gpu", "nvidia.com/gpu", "amd.com/gpu", "device_requests"), _GPUS),
     **dict.fromkeys(("services", "depends_on", "build"), _COMPOSE),
-    **dict.fromkeys(("command", "cmd", "entrypoint", "recipe_version", "recipe"), _COMMAND),
-    **dict.fromkeys(("healthcheck", "livenessprobe", "readinessprobe", "startupprobe", "checkendpoint"), _HEALTH),
-    **dict.fromkeys(_COMPOSE_KEYS, _OF_COMPOSE),
-    **dict.fromkeys(_CLUSTER_KEYS, _CLUSTER),
+    **dict.fromkeys(("command", "cmd", "entrypoint", "recipe_version", "recipe", "sparkrun_version"), _COMMAND),
+    **dict.fromkeys(("defaults", "pre_exec", "post_exec", "post_commands"), _COMMAND),
+    "mods": "a change of vLLM is a patch: gemmaspec patch list",
+    **dict.fromkeys(("solo", "solo_only", "cluster_only"), "nodes says on how many machines a model runs"),
+    **dict.fromkeys(
+        ("healthcheck", "livenessprobe", "readinessprobe", "startupprobe", "health_check_timeout"), _HEALTH
+    ),
+    "check_endpoint": _HEALTH,
     **dict.fromkeys(
         ("n_gpu_layers", "gpu_layers", "ngl", "main_gpu", "low_vram", "mmap", "use_mmap", "mlock", "use_mlock"),
         "it is a setting of llama.cpp; vLLM keeps the whole model on the GPU",
     ),
-    "namespace": f"{_CLUSTER} --namespace NAME",
+    **dict.fromkeys(("adapter", "adapters", "lora", "loras"), "it is a flag: serve.extra_args: [--lora-modules, …]"),
     **dict.fromkeys(
-        ("temperature", "top_p", "top_k", "max_tokens", "system_prompt", "system", "stop", "repeat_penalty"),
-        f"a request sets it: {_REQUEST}",
+        ("speculative_eagle_topk", "draft_min", "draft_p_min", "draft_p_split"),
+        "vLLM drafts one chain, speculative.num_speculative_tokens long",
     ),
+    "namespace": f"{_CLUSTER} --namespace NAME",
     **dict.fromkeys(
         ("ttl", "keep_alive", "unload"),
         "a server stays loaded until `gemmaspec down`; gemmaspec export llama-swap unloads idle ones",
     ),
-    **dict.fromkeys(("litellm_params", "model_list"), "gemmaspec connect litellm prints what LiteLLM reads"),
 }
 """Word → a sentence, where no single key says it."""
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "apply": "gemmaspec up NAME", "arena": "gemmaspec share RESULT", "attach": "gemmaspec logs -f NAME",
-    "benchmark": "gemmaspec bench NAME", "chat": "gemmaspec connect, or the curl command that `up` prints",
-    "check": "gemmaspec profile lint NAME", "clean": "gemmaspec gc",
-    "compose": "gemmaspec render NAME, or gemmaspec profile new NAME --from-compose FILE",
-    "create": "gemmaspec profile new", "delete": "gemmaspec down NAME",
-    "deploy": "gemmaspec up NAME, or gemmaspec render NAME --to kubernetes", "describe": "gemmaspec status NAME",
-    "edit": "gemmaspec profile show NAME", "env": "gemmaspec config", "events": "gemmaspec watch",
-    "exec": "gemmaspec logs NAME", "get": "gemmaspec status", "health": "gemmaspec status", "help": "gemmaspec --help",
-    "images": "gemmaspec pull NAME", "info": "gemmaspec config", "init": "gemmaspec up",
-    "install": "gemmaspec pull NAME",
-    "kill": "gemmaspec down NAME", "launch": "gemmaspec up NAME", "lint": "gemmaspec profile lint NAME",
-    "list": "gemmaspec status, or gemmaspec profile list", "load": "gemmaspec up NAME", "log": "gemmaspec logs NAME",
-    "ls": "gemmaspec status, or gemmaspec profile list", "monitor": "gemmaspec top",
-    "new": "gemmaspec profile new", "patches": "gemmaspec patch list", "port": "gemmaspec status NAME",
-    "profiles": "gemmaspec profile list", "prune": "gemmaspec gc", "ps": "gemmaspec status",
-    "recipes": "gemmaspec profile list", "rm": "gemmaspec down NAME",
-    "rollout": "gemmaspec restart NAME, or gemmaspec rollback NAME", "run": "gemmaspec up NAME",
-    "scale": "gemmaspec up NAME --set replicas=2", "serve": "gemmaspec up NAME", "setup": "gemmaspec up",
-    "show": "gemmaspec profile show NAME", "start": "gemmaspec up NAME", "stats": "gemmaspec top",
-    "stop": "gemmaspec down NAME", "swap": "gemmaspec switch FROM TO", "test": "gemmaspec smoke NAME",
-    "undo": "gemmaspec rollback NAME", "unload": "gemmaspec down NAME", "update": "gemmaspec restart NAME",
-    "verify": "gemmaspec patch verify", "version": "gemmaspec --version",
-    "vllm": "gemmaspec profile new NAME --from-command 'vllm serve …'",
-}  # fmt: skip
+_COMMANDS: Final[Mapping[str, str]] = {
+    "gemmaspec up NAME": "apply deploy launch load run serve start setup init resume unpause replace",
+    "gemmaspec down NAME": "delete destroy kill pause remove rm stop suspend teardown uninstall unload",
+    "gemmaspec status": "get health port ps running",
+    "gemmaspec status NAME": "describe",
+    "gemmaspec restart NAME": "reload update upgrade",
+    "gemmaspec restart NAME --set KEY=VALUE": "annotate label set",
+    "gemmaspec rollback NAME": "revert undo",
+    "gemmaspec rollback --list NAME": "history",
+    "gemmaspec logs NAME": "debug exec log tail",
+    "gemmaspec logs -f NAME": "attach",
+    "gemmaspec top": "monitor stats",
+    "gemmaspec watch": "events",
+    "gemmaspec pull NAME": "build download fetch image images install prefetch sync",
+    "gemmaspec profile list": "catalog find models profiles recipe recipes registry search",
+    "gemmaspec profile show NAME": "cat edit show view",
+    "gemmaspec profile lint NAME": "check lint validate",
+    "gemmaspec profile new": "add create new",
+    "gemmaspec profile new NAME --from PROFILE": "clone copy cp rename tag",
+    "gemmaspec profile new NAME --from-command 'vllm serve …'": "vllm import",
+    "gemmaspec render NAME": "convert template",
+    "gemmaspec render NAME --to kubernetes": "helm k8s kubectl kubernetes kustomize manifest manifests",
+    "gemmaspec up NAME --set replicas=2": "autoscale scale",
+    "gemmaspec connect": "client expose endpoint port-forward proxy url",
+    "gemmaspec doctor NAME": "collect-env diagnose",
+    "gemmaspec doctor NAME --fleet": "cluster cluster-info hosts node nodes",
+    "gemmaspec smoke NAME": "eval test",
+    "gemmaspec bench NAME": "benchmark run-batch speed",
+    "gemmaspec fit NAME": "estimate memory size",
+    "gemmaspec share RESULT": "arena publish report",
+    "gemmaspec switch FROM TO": "swap",
+    "gemmaspec patch list": "patches",
+    "gemmaspec patch verify": "verify",
+    "gemmaspec config": "env info",
+    "gemmaspec gc": "cache clean container prune rmi system volume volumes",
+    "gemmaspec --help": "docs help man",
+    "gemmaspec --version": "version",
+    "gemmaspec --install-completion": "completion",
+    "gemmaspec status, or gemmaspec profile list": "list ls",
+    "gemmaspec restart NAME, or gemmaspec rollback NAME": "rollout",
+    "gemmaspec connect, or the curl command that `up` prints": "chat complete",
+    "gemmaspec render NAME, or gemmaspec profile new NAME --from-compose FILE": "compose docker docker-compose",
+    "gemmaspec up NAME, with HF_TOKEN in the shell": "login signin whoami",
+    "gemmaspec restart NAME --set speculative.num_speculative_tokens=N": "k",
+}
+COMMANDS: Final = {word: command for command, words in _COMMANDS.items() for word in words.split()}
 """Names of commands that people know from other tools → the command here."""
+COMMANDS["deploy"] = "gemmaspec up NAME, or gemmaspec render NAME --to kubernetes"
+WITHIN: Final[Mapping[str, str]] = {
+    "list": "get index ls ps search", "show": "cat describe edit inspect view", "lint": "check test validate verify",
+    "new": "add clone copy cp create init", "verify": "check lint test validate", "export": "diff write",
+}  # fmt: skip
+"""The command of a group → names that people try in its place."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
-    "build": "gemmaspec pull fetches everything", "force_recreate": "gemmaspec restart NAME",
-    "follow": "gemmaspec logs -f NAME", "name": "gemmaspec profile new NAME --from PROFILE", "watch": "gemmaspec top",
-    "speculative_config": "--set speculative.method=…, --set draft.model=…", "v": "gemmaspec --version",
+    "build": "gemmaspec pull fetches everything", "force_recreate": "gemmaspec restart NAME starts it again",
+    "follow": "gemmaspec logs -f NAME follows a log", "watch": "gemmaspec top shows servers live",
+    "name": "gemmaspec profile new NAME --from PROFILE gives a name", "v": "gemmaspec --version prints the version",
+    "speculative_config": "--set speculative.method=…, --set draft.model=…",
     "concurrency": "--set serve.max_num_seqs=N",
+    **dict.fromkeys(("o", "output", "format"), "--json prints JSON"),
+    **dict.fromkeys(("f", "file", "profile", "recipe"), "a file stands in place of a name: gemmaspec up FILE"),
+    **dict.fromkeys(("a", "all", "all_namespaces"), "gemmaspec status without a name shows every server"),
+    **dict.fromkeys(("since", "until", "timestamps", "t"), "gemmaspec logs -n 100 NAME prints the last lines"),
+    **dict.fromkeys(("volumes", "rmi", "remove_orphans"), "models and logs are kept; gemmaspec gc frees disk space"),
+    "down v": "models and logs are kept; gemmaspec gc frees disk space",
+    **dict.fromkeys(("e", "env"), "--set env.{0}"), **dict.fromkeys(("p", "publish"), "--set serve.port={0}"),
 }  # fmt: skip
-"""Options that people know from other tools, where no key is meant."""
+"""Options that people know from other tools, where no key is meant; after the name of a command: for that one."""
+_PREFIXES: Final = ("ollama", "llamaarg", "dockercompose")
 
 
 def key_meant(section: Iterable[str], key: str) -> str | None:
     """Return what an unknown key below a section means, as the end of a sentence; None for a word not in the table."""
-    word = _word(key)
-    if tuple(section) == ("speculative",) and word == "model":
+    if tuple(section) == ("speculative",) and _word(key) == "model":
         return "the right name is draft.model"
-    if word in _KEYS and (*section, key) != tuple(_KEYS[word].split(".")):
-        return f"the right name is {_KEYS[word]}"
-    return _SAID.get(word)
+    path = _find(_KEYS, key)
+    if path and (*section, key) != tuple(path.split(".")):
+        return f"the right name is {path}"
+    return _OF_COMPOSE if key.startswith("x-") else _find(_SAID, key)
 
 
-def option_meant(option: str, value: str | None, fields: Iterable[str]) -> str | None:
-    """Return what an unknown option means; `fields` are the flags of `vllm serve` that are keys of `serve`."""
-    word = _word(option.lstrip("-"))
-    if word in _OPTIONS:
-        return _OPTIONS[word]
-    key = _KEYS.get(word) or (f"serve.{word}" if word in set(fields) else None)
-    if key and " " not in key and "," not in key:
-        return f"--set {key}={value or '…'}"
-    return key or _SAID.get(word)
+def form_meant(key: str) -> str | None:
+    """Return what a key that no table has is by its form: a variable, a setting of another tool; None for no such."""
+    if key.isupper() and "_" in key:
+        return _VARIABLE.format(key)
+    if key.endswith("_settings"):
+        return _LITELLM
+    return _CLUSTER if re.fullmatch(r"[a-z]+(?:[A-Z][a-z0-9]*)+|[\w.-]+\.\w+/[\w.-]+", key) else None
+
+
+def option_meant(option: str, value: str | None, fields: Mapping[str, Iterable[str]], command: str = "") -> str | None:
+    """Return what an unknown option means, as the end of a sentence; `fields` are keys of profiles by their section."""
+    said = _find(_OPTIONS, f"{command} {option.lstrip('-')}") or _find(_OPTIONS, option)
+    if said and "{0}" in said:
+        port = (value or "").split(":")[-2:][0] or "NUMBER"
+        return "write " + said.format((value or "NAME=VALUE") if "env" in said else port)
+    if said:
+        return f"write {said}" if said.startswith("--set") else said
+    path = _find(_KEYS, option)
+    for section, names in fields.items():
+        if not path and (name := same(option, names)):
+            path = f"{section}.{name}" if section else name
+    if path and " " not in path and "," not in path:
+        return f"write --set {path}={value or '…'}"
+    return path or _find(_SAID, option)
+
+
+def same(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word with the same letters, whatever their case and what is between them."""
+    return next((one for one in known if _word(one) == _word(word)), None)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word with the same letters, whatever their case, or else one that is near."""
+    """Return the known word with the same letters, or else one that is near."""
     names = {_word(one): one for one in known}
     near = difflib.get_close_matches(_word(word), list(names), n=1, cutoff=NEAR)
     return names[near[0]] if near else None
 
 
+def _find(table: Mapping[str, str], key: str) -> str | None:
+    """Return what a table has for a word, also after the prefix of another tool's variables."""
+    names = {_word(one): meaning for one, meaning in table.items()}
+    word = _word(key)
+    found = (names.get(word.removeprefix(prefix)) for prefix in ("", *_PREFIXES))
+    return next((one for one in found if one), None)
+
+
 def _word(text: str) -> str:
-    return text.strip().lower().replace("-", "_")
+    return re.sub(r"[-_\s]", "", text.lower())
+
+
+_FROM_COMMAND: Final = "gemmaspec profile new NAME --from-command 'vllm serve …'"
 
 
 def foreign_file(text: str) -> tuple[str, str] | None:
     """Return what a file is instead of a profile, and the command for it; None for one that may be a profile."""
-    found = set(re.findall(r"^([A-Za-z]+):", text, re.MULTILINE))
+    found = set(re.findall(r"^(\w+):", text, re.MULTILINE))
     if "services" in found:
         return "a Compose file", "gemmaspec profile new NAME --from-compose {file}"
     if {"apiVersion", "kind"} <= found:
-        return (
-            "a Kubernetes object; gemmaspec writes those from a profile (render PROFILE --to kubernetes)",
-            "gemmaspec profile new NAME --from-command 'vllm serve …'",
-        )
-    if re.search(r"^(?:sudo |[A-Z_]+=\S+ )*(?:vllm serve|docker run)\s", text, re.MULTILINE) and "target" not in found:
+        made = "a Kubernetes object; gemmaspec writes those from a profile (render PROFILE --to kubernetes)"
+        return made, _FROM_COMMAND
+    if "model_list" in found:
+        return "a configuration of LiteLLM", "gemmaspec connect litellm"
+    if "models" in found and re.search(r"^\s+cmd:", text, re.MULTILINE):
+        return "a configuration of llama-swap, whose commands become profiles one by one", _FROM_COMMAND
+    if "target" in found or "extends" in found:
+        return None
+    if "recipe_version" in found or {"container", "command"} <= found:
+        return "a recipe of sparkrun, whose command becomes a profile", _FROM_COMMAND
+    if "replicaCount" in found or {"image", "resources"} <= found:
+        return "a file of values for a Helm chart; gemmaspec writes objects for a cluster from a profile", _FROM_COMMAND
+    if re.search(r"^(?:sudo |[A-Z_]+=\S+ )*(?:vllm serve|docker run)\s", text, re.MULTILINE):
         return "a command, not a profile", 'gemmaspec profile new NAME --from-command "$(cat {file})"'
+    if re.search(r"^FROM \S", text, re.MULTILINE):
+        return "a Modelfile or a Dockerfile; a profile names a model of the Hub", "gemmaspec profile list"
     return None
