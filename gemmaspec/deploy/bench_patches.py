@@ -60,4 +60,6 @@ def _override(wanted: str, profile: Profile, shelf: Shelf, arm: Arm) -> tuple[st
 def _all_same(profile: str, overrides: Sequence[str], shelf: Shelf) -> str:
     choice = speed_choice(load_profile(profile, overrides=overrides).profile, shelf)
     why = "; ".join(f"{name}: {text}" for name, text in choice.left_out.items()) or "there are none"
-    return f"{profile} takes no patch for speed that these sets could differ in ({why}); name one: --speed-patches ID,none"
+    return (
+        f"{profile} takes no patch for speed that these sets could differ in ({why}); name one: --speed-patches ID,none"
+    )
