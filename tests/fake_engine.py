@@ -65,11 +65,11 @@ class FakeMachine:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of both engines, of the daemon's images and of the wait."""
         monkeypatch.setattr("gemmaspec.engine.choose.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.deploy.rollback.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.deploy.observe.choose_engine", self.choose)
-        monkeypatch.setattr("gemmaspec.deploy.observe.image_identity", lambda _: True)
-        monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", self.wait_ready)
-        monkeypatch.setattr("gemmaspec.deploy.wait.wait_ready", self.wait_ready)
+        monkeypatch.setattr("gemmaspec.deploy.start.rollback.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.deploy.start.observe.choose_engine", self.choose)
+        monkeypatch.setattr("gemmaspec.deploy.start.observe.image_identity", lambda _: True)
+        monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", self.wait_ready)
+        monkeypatch.setattr("gemmaspec.deploy.start.wait.wait_ready", self.wait_ready)
 
 
 class FakeEngine:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemmaspec.deploy.attention import Logged, expected, logged, words
+from gemmaspec.deploy.kept.attention import Logged, expected, logged, words
 from gemmaspec.profile.load import load_profile
 from tests.fit_shapes import checkpoint
 

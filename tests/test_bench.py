@@ -24,9 +24,9 @@ from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, r
 from gemmaspec.bench.settings import NO_TABLE, arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.address import server_at
-from gemmaspec.deploy.bench_server import Servers
-from gemmaspec.deploy.time_left import TimeLeft
+from gemmaspec.deploy.kept.address import server_at
+from gemmaspec.deploy.speed.bench_server import Servers
+from gemmaspec.deploy.speed.time_left import TimeLeft
 from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.live.sample import read_sample
 from gemmaspec.measure.cell import Asking, reference_step
@@ -126,7 +126,8 @@ def test_its_rows_are_what_predict_takes(
 
 
 def test_fit_tells_what_was_measured_and_kept() -> None:
-    from gemmaspec.deploy import fit, measurements
+    from gemmaspec.deploy.checks import fit
+    from gemmaspec.deploy.kept import measurements
 
     loaded = load_profile("spark-31b-mtp")
     own = measurements.own_file(loaded)
@@ -144,7 +145,7 @@ def test_fit_tells_what_was_measured_and_kept() -> None:
 def test_own_measurements_replace_the_same_cells_and_refuse_another_machine(
     fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gemmaspec.deploy import measurements
+    from gemmaspec.deploy.kept import measurements
 
     own = measurements.own_file(load_profile("tiny-cpu"))
     for name in ("one", "two"):
@@ -323,7 +324,7 @@ def test_the_report_is_as_new_as_the_result(
 def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 600.0, 600.0, 600.0])
     monkeypatch.setattr(
-        "gemmaspec.deploy.time_left.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
+        "gemmaspec.deploy.speed.time_left.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
     )
     alone, drafted = Arm(method="none", k=0), Arm(method="mtp", k=2)
     left = TimeLeft(starts=True)

@@ -16,11 +16,12 @@ from gemmaspec.bench.page import page
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.compare import lines as compare_lines
-from gemmaspec.deploy import bench_server, measurements
-from gemmaspec.deploy.address import server_at
-from gemmaspec.deploy.bench_patches import patch_arms
-from gemmaspec.deploy.bench_server import Servers
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import measurements
+from gemmaspec.deploy.kept.address import server_at
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.speed import bench_server
+from gemmaspec.deploy.speed.bench_patches import patch_arms
+from gemmaspec.deploy.speed.bench_server import Servers
 from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.predict.predict import Asked, baseline_of, predict
 from gemmaspec.predict.rows import parse_rows, setting_json
@@ -114,7 +115,7 @@ def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.Monke
     log = ["INFO [cuda.py:446] Using AttentionBackendEnum.TRITON_FLASH_ATTN backend."]
     monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
     monkeypatch.setattr(engine, "logs", lambda *_, **__: iter(log))
-    monkeypatch.setattr("gemmaspec.deploy.stacks.engine_of", lambda _: engine)
+    monkeypatch.setattr("gemmaspec.deploy.kept.stacks.engine_of", lambda _: engine)
     started = Started(engine="process", server=server_at("http://127.0.0.1:9", option="", name="x"), profile="x")
     said = {"patches": ["second"], "left_out": {"faster": "it does not fit"}}
     assert bench_server._kernels(started, None) == {**said, "attention_backend": "TRITON_FLASH_ATTN"}

@@ -12,7 +12,7 @@ import pytest
 from gemmaspec.checkpoint.stored import parameters, parts
 from gemmaspec.cli.app import run
 from gemmaspec.data import MAKER
-from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.inspect.examine import examine
 from gemmaspec.inspect.pair import pair
 from gemmaspec.models.open import open_checkpoint

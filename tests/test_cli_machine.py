@@ -13,10 +13,10 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.cli.fit import gigabytes
 from gemmaspec.cli.options import complete_key
-from gemmaspec.deploy import stacks
-from gemmaspec.deploy.gc import garbage
-from gemmaspec.deploy.prepare import runtime_spec
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.start.prepare import runtime_spec
+from gemmaspec.deploy.views.gc import garbage
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import UsageError
 from gemmaspec.files import state_dir

@@ -368,7 +368,7 @@ def test_a_server_on_several_machines_is_not_rendered_for_a_cluster(capsys: pyte
 
 
 def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec.deploy.lockfile import lock_file
+    from gemmaspec.deploy.kept.lockfile import lock_file
 
     profile = tmp_path / "mine.yaml"
     profile.write_text((data.PROFILES / "tiny-cpu.yaml").read_text().replace("name: tiny-cpu", "name: mine"))

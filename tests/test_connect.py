@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.connect import CLIENTS, Endpoint, settings, warnings
+from gemmaspec.deploy.views.connect import CLIENTS, Endpoint, settings, warnings
 from gemmaspec.files import state_dir
 from tests.fake_engine import FakeMachine
 

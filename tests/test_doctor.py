@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.deploy import doctor_machine
-from gemmaspec.deploy.doctor_subject import DoctorSubject
+from gemmaspec.deploy.views import doctor_machine
+from gemmaspec.deploy.views.doctor_subject import DoctorSubject
 from gemmaspec.doctor import machine
 from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
 from gemmaspec.doctor.machine import Clock, clock_row, container_shm_row, disk_row, open_files_row, shm_row, size_bytes

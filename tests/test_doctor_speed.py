@@ -14,8 +14,8 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import doctor_gpu_speed, doctor_machine
-from gemmaspec.deploy.doctor_gpu_speed import nominal
+from gemmaspec.deploy.views import doctor_gpu_speed, doctor_machine
+from gemmaspec.deploy.views.doctor_gpu_speed import nominal
 from gemmaspec.doctor.speed import GpuReading, Reading, gpu_memory_row, gpu_reading, memory_row
 from gemmaspec.engine import once
 from gemmaspec.engine.identity import Identity

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.start.prepare import prepare
 from gemmaspec.engine import compose, endpoint
 from gemmaspec.engine.archive import stack_archive
 from gemmaspec.errors import EnvironmentMissing

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.deploy import logs, stacks, watch
-from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.watch import Watched
+from gemmaspec.deploy.kept import logs, stacks
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.views import watch
+from gemmaspec.deploy.views.watch import Watched
 from gemmaspec.engine import fleet
 from gemmaspec.engine.fleet import FleetEngine
 from gemmaspec.engine.server import Node, Server, State

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import ahead as ahead_
-from gemmaspec.deploy.models import ModelRef
+from gemmaspec.deploy.kept.models import ModelRef
+from gemmaspec.deploy.start import ahead as ahead_
 from gemmaspec.files import state_dir
 from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.ready.phases import Phase
@@ -78,8 +78,8 @@ def test_up_asks_once(
 def test_sizes_and_times_are_said_before_anything_long(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.deploy.observe.image_identity", lambda _: None)
-    monkeypatch.setattr("gemmaspec.deploy.ahead._image_bytes", lambda _: 9_400_000_000)
+    monkeypatch.setattr("gemmaspec.deploy.start.observe.image_identity", lambda _: None)
+    monkeypatch.setattr("gemmaspec.deploy.start.ahead._image_bytes", lambda _: 9_400_000_000)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run", "--json"]) == 0
     before = json.loads(capsys.readouterr().out)["ahead"]
     assert [(one["verb"], one["what"]) for one in before["parts"]] == [

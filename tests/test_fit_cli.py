@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import planned
+from gemmaspec.deploy.checks import planned
 from gemmaspec.fit.machine import GB, GIB, Device
 from gemmaspec.machine.device import this_cpu
 

@@ -208,7 +208,7 @@ def _exit_code(state: Any) -> int | None:
 def server_of(driver: Driver) -> Any:
     """Return the server of the pair as its last start recorded it."""
     from gemmaspec import records
-    from gemmaspec.deploy.stacks import Started
+    from gemmaspec.deploy.kept.stacks import Started
 
     started = records.read(Started, driver.folder / "state" / "stacks" / "pair" / "record.json")
     assert started is not None

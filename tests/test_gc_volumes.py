@@ -11,8 +11,8 @@ import docker
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import gc as garbage_of
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.views import gc as garbage_of
 from gemmaspec.engine import endpoint
 from gemmaspec.errors import EnvironmentMissing
 from tests.docker_support import IMAGE, make_image

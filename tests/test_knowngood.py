@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import knowngood, stacks
-from gemmaspec.deploy.decide import Observed, Start
-from gemmaspec.deploy.knowngood import KEPT, known_goods
-from gemmaspec.deploy.rollback import choose, only_name
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.start import knowngood
+from gemmaspec.deploy.start.decide import Observed, Start
+from gemmaspec.deploy.start.knowngood import KEPT, known_goods
+from gemmaspec.deploy.start.rollback import choose, only_name
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import state_dir
@@ -42,7 +43,7 @@ def started(sequences: int = 1, name: str = "mine") -> Started:
 def keep(sequences: int, monkeypatch: pytest.MonkeyPatch, second: int | None = None) -> str:
     """Keep a stack as if it had become ready at that second."""
     stamp = f"20261121T1800{sequences if second is None else second:02}Z"
-    monkeypatch.setattr("gemmaspec.deploy.knowngood.time.strftime", lambda *_: stamp)
+    monkeypatch.setattr("gemmaspec.deploy.start.knowngood.time.strftime", lambda *_: stamp)
     key = knowngood._store(started(sequences), {"plan.json": "{}"}, FACTS)
     stacks.save(dataclasses.replace(started(sequences), known_good=key))
     return key
@@ -83,7 +84,7 @@ def test_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = keep(1, monkeypatch)
     with monkeypatch.context() as broken:
-        broken.setattr("gemmaspec.deploy.knowngood.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        broken.setattr("gemmaspec.deploy.start.knowngood.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             keep(2, broken)
     assert [good.key for good in known_goods("mine")] == [first]
@@ -158,7 +159,7 @@ def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsy
     def forbidden() -> None:
         raise PermissionError(13, "Permission denied", "/state/known-good")
 
-    monkeypatch.setattr("gemmaspec.deploy.knowngood.names", forbidden)
+    monkeypatch.setattr("gemmaspec.deploy.start.knowngood.names", forbidden)
     assert run(["rollback", "--json"]) == 4
     told = capsys.readouterr()
     assert json.loads(told.out)["error"]["message"] == "no permission to read or write /state/known-good"
@@ -229,7 +230,7 @@ def test_another_release_in_the_same_environment_stops_a_rollback(
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from gemmaspec.lock.document import LockedImage
 
-    monkeypatch.setattr("gemmaspec.deploy.rollback.image_identity", lambda _: None)
+    monkeypatch.setattr("gemmaspec.deploy.start.rollback.image_identity", lambda _: None)
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
     with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
     monkeypatch.setattr("tests.test_knowngood.FACTS", with_image)
@@ -263,7 +264,7 @@ def test_what_cannot_be_stopped_keeps_its_files(
     keep(1, monkeypatch)
     stacks.save(started(2))
     monkeypatch.setattr("gemmaspec.engine.choose.engine_named", lambda _: Busy())
-    monkeypatch.setattr("gemmaspec.deploy.rollback.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.deploy.start.rollback.engine_named", lambda _: Busy())
     assert run(["rollback", "mine"]) == 1
     assert "another gemmaspec process is starting" in capsys.readouterr().err
     assert stacks.find("mine") == started(2)
@@ -294,7 +295,7 @@ def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, m
         kept.append(seen.profile)
         raise UsageError("enough")
 
-    monkeypatch.setattr("gemmaspec.deploy.up.decide", enough)
+    monkeypatch.setattr("gemmaspec.deploy.start.up.decide", enough)
     monkeypatch.chdir(profiles)
     assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
     assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
@@ -305,7 +306,7 @@ def test_a_restart_that_cannot_be_rendered_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
-    monkeypatch.setattr("gemmaspec.deploy.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
+    monkeypatch.setattr("gemmaspec.deploy.start.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
     assert run(["restart", "mine"]) == 2
     assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
 

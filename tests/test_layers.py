@@ -49,6 +49,9 @@ ROOT = (
 )
 """Modules outside of every room. They import no room, but for __main__.py."""
 
+FOLDERS = ("kept", "checks", "start", "views", "speed")
+"""The folders of deploy/ from the lowest to the highest: an import between them goes down."""
+
 PURE = (
     "stack",
     "cluster",
@@ -117,10 +120,28 @@ def test_a_file_imports_only_from_rooms_below_its_own(file: Path) -> None:
         assert ROOMS[parts[1]] < ROOMS[room], f"{room} imports {name}"
 
 
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.parent.parent.name == "deploy"], ids=lambda file: file.stem
+)
+def test_a_folder_of_deploy_imports_only_from_those_below_it(file: Path) -> None:
+    own = FOLDERS.index(file.parent.name)
+    used = {name.split(".")[2] for name in imports(file) if name.startswith("gemmaspec.deploy.")}
+    assert all(FOLDERS.index(folder) <= own for folder in used), used
+
+
+def test_every_module_of_deploy_is_in_one_of_its_folders() -> None:
+    assert [file.name for file in (PACKAGE / "deploy").glob("*.py")] == ["__init__.py"]
+    assert {file.parent.name for file in (PACKAGE / "deploy").glob("*/*.py")} == set(FOLDERS)
+
+
+def test_what_a_start_decides_touches_no_process_network_or_clock() -> None:
+    assert not {name.split(".")[0] for name in imports(PACKAGE / "deploy" / "start" / "decide.py")} & WORLD
+
+
 def test_the_list_of_rooms_in_the_design_is_in_this_order() -> None:
     text = (PACKAGE.parent / "docs" / "explanations" / "design.md").read_text()
     block = text.partition("gemmaspec/\n")[2].partition("```")[0]
-    listed = [line.split("/")[0].strip() for line in block.splitlines() if line.startswith("  ")]
+    listed = [line.split("/")[0].strip() for line in block.splitlines() if re.match("  [a-z]", line)]
     assert sorted(listed) == sorted(ROOMS)
     assert [ROOMS[room] for room in listed] == sorted((ROOMS[room] for room in listed), reverse=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.checkpoint.parts import Speculator
-from gemmaspec.deploy.lint import stop_on_errors
+from gemmaspec.deploy.checks.lint import stop_on_errors
 from gemmaspec.lint.check import RULES, check
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import load_profile

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.lint.check import check
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.deploy.export import write_new
+from gemmaspec.deploy.views.export import write_new
 from gemmaspec.errors import UsageError
 from gemmaspec.live.board import Board, GpuLoad, View, bars, document, gpu_line, rows
 from gemmaspec.live.grafana import dashboard

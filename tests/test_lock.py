@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import lock, lockfile, resolve
+from gemmaspec.deploy.kept import lockfile
+from gemmaspec.deploy.start import lock, resolve
 from gemmaspec.engine.identity import digest_of, repository_of
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.lock.document import Lock, LockedImage, LockedModel, Versions
@@ -346,7 +347,9 @@ def test_a_damaged_lock_is_replaced(
     profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
-    monkeypatch.setattr("gemmaspec.deploy.lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"}))
+    monkeypatch.setattr(
+        "gemmaspec.deploy.start.lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"})
+    )
     for damaged in (b"schema: 'x", b"\xff\xfe", b"", b"schema: 1\n"):
         (profiles / "mine.lock").write_bytes(damaged)
         assert run(["up", str(profiles / "mine.yaml"), "--locked", "--dry-run", "--engine", "process"]) == 2

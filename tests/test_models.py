@@ -97,7 +97,7 @@ def test_a_full_disk_in_the_state_folder_is_one_clear_error(profiles: Path, hub:
 
 
 def test_a_folder_cannot_go_to_a_remote_engine(profiles: Path) -> None:
-    from gemmaspec.deploy.prepare import prepare
+    from gemmaspec.deploy.start.prepare import prepare
     from gemmaspec.errors import UsageError
     from gemmaspec.profile.load import load_profile
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.decide import offline_for
-from gemmaspec.deploy.models import ModelRef, server_cache
-from gemmaspec.deploy.observe import observe_models
-from gemmaspec.deploy.starting import is_offline
+from gemmaspec.deploy.kept.models import ModelRef, server_cache
+from gemmaspec.deploy.start.decide import offline_for
+from gemmaspec.deploy.start.observe import observe_models
+from gemmaspec.deploy.start.starting import is_offline
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.profile.load import load_profile

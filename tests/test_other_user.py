@@ -15,7 +15,7 @@ import pytest
 
 from gemmaspec import cli, deploy, engine
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.newprofile import _written
+from gemmaspec.deploy.kept.newprofile import _written
 from gemmaspec.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, write_whole
 
 NOBODY = 65534

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.deploy.explain import PAGES
+from gemmaspec.deploy.views.explain import PAGES
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime.pip_settings import uv_environment

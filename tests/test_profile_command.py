@@ -11,7 +11,7 @@ import pytest
 
 import gemmaspec
 from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.deploy.smoke import _lacks
+from gemmaspec.deploy.views.smoke import _lacks
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.fit.flags import Flags, flags_of
 from gemmaspec.fit.machine import Device, named

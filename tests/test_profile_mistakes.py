@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.deploy.lint import LintRequest, lint
+from gemmaspec.deploy.checks.lint import LintRequest, lint
 from gemmaspec.errors import ProfileError
 from gemmaspec.profile.load import load_profile
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy.kept import stacks
 from gemmaspec.engine.server import Server, State
 from gemmaspec.launcher import launch
 from gemmaspec.patching.decide import launcher_patch

@@ -29,7 +29,7 @@ def nobody_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No cache and no Hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("gemmaspec.deploy.models.hub_cache", lambda profile: tmp_path / "hub")
+    monkeypatch.setattr("gemmaspec.deploy.kept.models.hub_cache", lambda profile: tmp_path / "hub")
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -118,7 +118,7 @@ def test_heads_that_draft_a_block_are_read_as_such_and_say_what_is_assumed(
 
 
 def test_a_head_without_a_table_of_words_reads_that_of_its_target() -> None:
-    from gemmaspec.deploy.fit import FitRequest, fit
+    from gemmaspec.deploy.checks.fit import FitRequest, fit
     from gemmaspec.fit.roofline import step_bytes
 
     plan = fit(FitRequest(profile="spark-31b-dflash2")).plan

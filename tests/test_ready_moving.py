@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy import stacks
-from gemmaspec.deploy import status as use_case
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.views import status as use_case
 from gemmaspec.engine.container import state_of
 from gemmaspec.engine.server import Node, State
 from gemmaspec.ready import moving

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.text.stack import answer_lines
-from gemmaspec.deploy.prepare import prepare
+from gemmaspec.deploy.start.prepare import prepare
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.profile.load import load_profile

@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from gemmaspec import data
-from gemmaspec.deploy.prepare import prepare
-from gemmaspec.deploy.replicas import _ensure_cores
+from gemmaspec.deploy.start.prepare import prepare
+from gemmaspec.deploy.start.replicas import _ensure_cores
 from gemmaspec.errors import EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.patching.patch import Shelf
@@ -309,8 +309,8 @@ def test_more_replicas_than_a_machine_has_gpus() -> None:
 
 
 def test_a_command_for_one_server_says_so() -> None:
-    from gemmaspec.deploy.decide import UpRequest
-    from gemmaspec.deploy.observe import load_request
+    from gemmaspec.deploy.start.decide import UpRequest
+    from gemmaspec.deploy.start.observe import load_request
 
     with pytest.raises(UsageError, match="has 2 replicas, and this command works on one server"):
         load_request(UpRequest(profile="tiny-cpu", overrides=("replicas=2",)))

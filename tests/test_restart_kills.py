@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gemmaspec.deploy.stacks import stack_folder
+from gemmaspec.deploy.kept.stacks import stack_folder
 from gemmaspec.engine import record
 from tests import fake_runtime, real
 from tests.docker_support import free_port, wait_for

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from gemmaspec.deploy import groups, roll, stacks
-from gemmaspec.deploy.groups import Group
-from gemmaspec.deploy.roll import Rolling
-from gemmaspec.deploy.stacks import Options, Started, stack_folder
-from gemmaspec.deploy.starting import Told
+from gemmaspec.deploy.kept import groups, stacks
+from gemmaspec.deploy.kept.groups import Group
+from gemmaspec.deploy.kept.stacks import Options, Started, stack_folder
+from gemmaspec.deploy.start import roll
+from gemmaspec.deploy.start.roll import Rolling
+from gemmaspec.deploy.start.starting import Told
 from gemmaspec.engine.router import Router
 from gemmaspec.engine.routing import Place, Routed, Routing
 from gemmaspec.engine.server import Server, State

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import RuntimeSpec, describe, ensure_runtime
 from tests.real import STATE

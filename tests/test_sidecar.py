@@ -16,8 +16,8 @@ import yaml
 
 from gemmaspec import data, records
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy import verdicts
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import verdicts
+from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.profile.load import load_profile
 from gemmaspec.sidecar import watcher as sidecar
 from gemmaspec.sidecar.settings import Settings, settings_from

@@ -15,8 +15,9 @@ import pytest
 
 from gemmaspec import records
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import smoke, stacks, verdicts
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import stacks, verdicts
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.views import smoke
 from gemmaspec.engine.server import State
 from gemmaspec.profile.load import load_profile
 from gemmaspec.smoke.catalogue import CHECKS
@@ -206,7 +207,7 @@ def test_status_shows_the_last_verdict_and_whether_it_is_of_this_start(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start()
-    monkeypatch.setattr("gemmaspec.deploy.status.healthy", lambda _: False)
+    monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: False)
     run(["status", "mine"])
     assert "smoke" not in capsys.readouterr().out
     verdict = Verdict(

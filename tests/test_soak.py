@@ -11,8 +11,8 @@ import pytest
 
 from gemmaspec.bench.soak import Turn, figures, turns_of
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import stacks
-from gemmaspec.deploy.stacks import Started
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.engine.server import State
 from tests.beside import served
 from tests.fake_chat import FakeChat

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy.kept import stacks
 from gemmaspec.errors import EnvironmentMissing, StartFailed
 from gemmaspec.files import state_dir
 from tests.fake_engine import FakeMachine

@@ -22,7 +22,7 @@ SPEC = '{"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_specu
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("gemmaspec.profile.find.own_folder", lambda: tmp_path)
-    monkeypatch.setattr("gemmaspec.deploy.newprofile.own_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemmaspec.deploy.kept.newprofile.own_folder", lambda: tmp_path)
     monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: ())
     return tmp_path
 

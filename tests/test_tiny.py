@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.data import MAKER
-from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
 from gemmaspec.tiny.talk import OTHERWISE, TALK

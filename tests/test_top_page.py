@@ -14,8 +14,8 @@ from typing import cast
 import httpx
 import pytest
 
-from gemmaspec.deploy.top import Top
-from gemmaspec.deploy.top_page import _MOST_PAGES, serve
+from gemmaspec.deploy.views.top import Top
+from gemmaspec.deploy.views.top_page import _MOST_PAGES, serve
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.sample import Sample

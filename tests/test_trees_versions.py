@@ -59,9 +59,7 @@ def test_a_vllm_on_the_profiles_pythonpath_is_found_and_one_on_the_shells_is_not
 
 
 def test_no_command_imports_uv_before_something_is_installed() -> None:
-    code = (
-        "import sys; import gemmaspec.deploy.up, gemmaspec.deploy.doctor, gemmaspec.cli.app; print('uv' in sys.modules)"
-    )
+    code = "import sys; import gemmaspec.deploy.start.up, gemmaspec.deploy.views.doctor, gemmaspec.cli.app; print('uv' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

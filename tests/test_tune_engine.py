@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy.kept import stacks
 from gemmaspec.profile.load import load_profile
 from tests import fake_runtime, real
 from tests.fake_runtime import Fake

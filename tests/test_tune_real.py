@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.deploy.tuned import remark
+from gemmaspec.deploy.start.tuned import remark
 from gemmaspec.profile.load import load_profile
 from tests import real
 

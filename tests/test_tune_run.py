@@ -16,12 +16,12 @@ import pytest
 from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.cli.app import run
 from gemmaspec.cli.tune import _terminated
-from gemmaspec.deploy import tuned
-from gemmaspec.deploy.address import server_at
-from gemmaspec.deploy.bench_cells import Measuring
-from gemmaspec.deploy.bench_server import Servers
-from gemmaspec.deploy.tune import TuneRequest, state_file
-from gemmaspec.deploy.tune_field import Compared
+from gemmaspec.deploy.kept.address import server_at
+from gemmaspec.deploy.speed.bench_cells import Measuring
+from gemmaspec.deploy.speed.bench_server import Servers
+from gemmaspec.deploy.speed.tune import TuneRequest, state_file
+from gemmaspec.deploy.speed.tune_field import Compared
+from gemmaspec.deploy.start import tuned
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, StartFailed, TimedOut
 from gemmaspec.machine.nvidia import Gpu
@@ -406,8 +406,8 @@ def test_what_cannot_be_told_is_not_called_the_same(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("written")
 def test_the_line_is_part_of_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     FakeMachine().install(monkeypatch)
-    monkeypatch.setattr("gemmaspec.deploy.starting.fetch", lambda *_: None)
-    monkeypatch.setattr("gemmaspec.deploy.starting.check", lambda *_: None)
+    monkeypatch.setattr("gemmaspec.deploy.start.starting.fetch", lambda *_: None)
+    monkeypatch.setattr("gemmaspec.deploy.start.starting.check", lambda *_: None)
     assert run(["up", "tiny-cpu-tuned", "--engine", "process"]) == 0
     assert "machine, image, vLLM and models are those that were measured" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gemmaspec.deploy import claims, owner, stacks
+from gemmaspec.deploy.kept import claims, owner, stacks
 from gemmaspec.engine.record import MARKER
 from gemmaspec.files import state_dir
 from tests import fake_runtime

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import speedless, stacks
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.start import speedless
 from gemmaspec.errors import StartFailed, TimedOut
 from gemmaspec.files import state_dir
 from gemmaspec.stack.folder import read_file
@@ -93,7 +94,7 @@ def test_where_both_starts_fail_nothing_is_remembered(
     def wait(*_: object, **__: object) -> None:
         raise StartFailed(DIED)
 
-    monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", wait)
+    monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", wait)
     assert up(*FAST) == 6
     assert speedless.kept_for("mine") is None
     assert stacks.find("mine").outcome == "failed"

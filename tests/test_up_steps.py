@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy import claims, stacks
-from gemmaspec.deploy.decide import UpRequest, decide
-from gemmaspec.deploy.observe import load_request, observe
+from gemmaspec.deploy.kept import claims, stacks
+from gemmaspec.deploy.start.decide import UpRequest, decide
+from gemmaspec.deploy.start.observe import load_request, observe
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.files import state_dir
@@ -45,7 +45,7 @@ def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make what runs known good, which a fake engine cannot: there is no vLLM to take versions from."""
     from dataclasses import replace
 
-    from gemmaspec.deploy import knowngood
+    from gemmaspec.deploy.start import knowngood
     from gemmaspec.lock.document import Lock, LockedModel, Versions
     from gemmaspec.stack.build import STACK_FILES
     from gemmaspec.stack.folder import read_file
@@ -55,7 +55,7 @@ def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         profile=name, engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
         versions=Versions(vllm="unknown", torch="unknown", transformers="unknown"),
     )  # fmt: skip
-    monkeypatch.setattr("gemmaspec.deploy.rollback.check_good", lambda _: None)
+    monkeypatch.setattr("gemmaspec.deploy.start.rollback.check_good", lambda _: None)
     folder = stacks.stack_folder(name)
     files = {file: read_file(folder / file) for file in STACK_FILES if (folder / file).is_file()}
     key = knowngood._store(started, files, facts)
@@ -267,7 +267,7 @@ def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monke
         waited.append(timeout_s)
         return machine.wait_ready(engine, server, **more)
 
-    monkeypatch.setattr("gemmaspec.deploy.starting.wait_ready", wait_ready)
+    monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", wait_ready)
     machine.fails["wait"] = TimedOut("not ready in 3 seconds")
     assert up(*OTHER, "--timeout", "3") == 7
     assert waited == [3.0, 1800.0]
@@ -452,8 +452,8 @@ def test_lock_pins_what_runs_on_its_engine(
             versions=Versions(vllm="0.32.0", torch="2.13.0", transformers="5.19.0"),
         )  # fmt: skip
 
-    monkeypatch.setattr("gemmaspec.deploy.lock.resolve", resolve)
-    monkeypatch.setattr("gemmaspec.deploy.lock.choose_engine", machine.choose)
+    monkeypatch.setattr("gemmaspec.deploy.start.lock.resolve", resolve)
+    monkeypatch.setattr("gemmaspec.deploy.start.lock.choose_engine", machine.choose)
     up()
     assert run(["lock", "mine"]) == 0
     assert asked == ["process"], "docker answers, but it runs as a process"
@@ -463,7 +463,7 @@ def test_lock_pins_what_runs_on_its_engine(
 
 
 def test_a_command_says_who_holds_a_stack(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    from gemmaspec.deploy.owner import holder, owned
+    from gemmaspec.deploy.kept.owner import holder, owned
 
     up()
     with owned("mine", "up", wants="something else") as owner:

@@ -20,10 +20,12 @@ import platformdirs
 import pytest
 
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy import hooks, memory, speedless, stacks, verdicts, watch
-from gemmaspec.deploy.stacks import Started
-from gemmaspec.deploy.verdicts import Watching
-from gemmaspec.deploy.watch import Watched, WatchLine, look
+from gemmaspec.deploy.kept import stacks, verdicts
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.kept.verdicts import Watching
+from gemmaspec.deploy.start import speedless
+from gemmaspec.deploy.views import hooks, memory, watch
+from gemmaspec.deploy.views.watch import Watched, WatchLine, look
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import ProfileError, StartFailed, UsageError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits

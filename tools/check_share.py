@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from gemmaspec.bench.share import doubts, markdown, parse
-from gemmaspec.deploy.lint import LintRequest, lint
+from gemmaspec.deploy.checks.lint import LintRequest, lint
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.profile.find import profile_folders, profile_names
 

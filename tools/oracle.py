@@ -31,7 +31,7 @@ from packaging.version import Version
 
 from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
-from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir, write_whole
 from gemmaspec.index import wheels as index

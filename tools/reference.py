@@ -34,7 +34,7 @@ import accuracy
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
 from gemmaspec.cli.help import PATCH_SECTIONS
-from gemmaspec.deploy.offer import FIRST
+from gemmaspec.deploy.checks.offer import FIRST
 from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.patch import Patch, Shelf, Upstream

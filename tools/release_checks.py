@@ -154,8 +154,8 @@ def fit(release: str) -> Found:
 
 
 def _fitted(profile: str, release: str) -> list[str]:
-    from gemmaspec.deploy.fit import FitRequest
-    from gemmaspec.deploy.fit import fit as use_case
+    from gemmaspec.deploy.checks.fit import FitRequest
+    from gemmaspec.deploy.checks.fit import fit as use_case
     from gemmaspec.errors import GemmaspecError
     from gemmaspec.fit.document import document
     from gemmaspec.profile.load import load_profile

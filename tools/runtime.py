@@ -12,7 +12,7 @@ import sys
 from typing import Final
 
 from gemmaspec.data import MAKER
-from gemmaspec.deploy.prepare import runtime_spec
+from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.profile.load import load_profile

@@ -9,7 +9,7 @@ from pathlib import Path
 from gemmaspec import data, launcher
 from gemmaspec.carry.patchset import PatchOnTree, PatchSet, load_set
 from gemmaspec.carry.shipped import is_required, shipped_images
-from gemmaspec.deploy import stacks
+from gemmaspec.deploy.kept import stacks
 from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError

@@ -95,8 +95,8 @@ def bench(
     Ctrl-C keeps what was measured; --resume continues. Exit code 6 if a server does not start; the others are measured.
     """
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.bench import BenchRequest
-    from gemmaspec.deploy.bench import bench as use_case
+    from gemmaspec.deploy.speed.bench import BenchRequest
+    from gemmaspec.deploy.speed.bench import bench as use_case
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     if format_ not in FORMATS:

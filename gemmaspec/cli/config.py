@@ -13,7 +13,7 @@ def config(json: options.Json = False) -> None:
     Values of secrets are not printed.
     """
     from gemmaspec.cli.text import table
-    from gemmaspec.deploy.config import settings
+    from gemmaspec.deploy.views.config import settings
 
     found = list(settings())
     if json:

@@ -12,7 +12,7 @@ from gemmaspec.cli import options, output
 
 def complete_client(incomplete: str) -> list[str]:
     """Return the clients that begin with what was typed."""
-    from gemmaspec.deploy.connect import CLIENTS
+    from gemmaspec.deploy.views.connect import CLIENTS
 
     return [name for name in CLIENTS if name.startswith(incomplete)]
 
@@ -34,7 +34,7 @@ def connect(
 
     The settings go to standard output, so that they can be written to a file. A key is named, never printed.
     """
-    from gemmaspec.deploy import connect as use_case
+    from gemmaspec.deploy.views import connect as use_case
 
     if client is None:
         if json:

@@ -16,7 +16,7 @@ def demo(
 ) -> None:
     """Make a tiny Gemma 4 pair on this machine and serve it, with and without speculation."""
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import demo as use_case
+    from gemmaspec.deploy.start import demo as use_case
 
     with stack.start_progress() as progress:
         result = use_case.demo(engine=options.engine_name(engine), keep=keep, progress=progress)

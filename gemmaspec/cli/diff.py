@@ -14,7 +14,7 @@ def diff(name: options.Stack, set_: options.Set = None, json: options.Json = Fal
 
     Renders the profile with the options it was started with. Exit code 0 if nothing would change, 3 if something would.
     """
-    from gemmaspec.deploy.diff import drift
+    from gemmaspec.deploy.views.diff import drift
 
     found = drift(name, overrides=set_ or ())
     if json:

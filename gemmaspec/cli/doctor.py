@@ -11,7 +11,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.doctor import Examined
+    from gemmaspec.deploy.views.doctor import Examined
     from gemmaspec.doctor.result import CheckResult
 
 _COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
@@ -55,7 +55,7 @@ def doctor(
             )
         _hosts(profile, set_ or (), as_json=json)
         return
-    from gemmaspec.deploy.doctor import doctor as use_case
+    from gemmaspec.deploy.views.doctor import doctor as use_case
 
     found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or (), speed=speed)
     if json:
@@ -67,7 +67,7 @@ def doctor(
 
 
 def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> None:
-    from gemmaspec.deploy.doctor_hosts import doctor_hosts
+    from gemmaspec.deploy.views.doctor_hosts import doctor_hosts
 
     found = doctor_hosts(profile, overrides=overrides)
     if as_json:

@@ -30,8 +30,8 @@ def down(
 
 def _all(*, json: bool) -> None:
     """Stop every stack. One that cannot be stopped is reported and does not keep the others running."""
-    from gemmaspec.deploy import groups, stacks
-    from gemmaspec.deploy.groups import is_group
+    from gemmaspec.deploy.kept import groups, stacks
+    from gemmaspec.deploy.kept.groups import is_group
 
     rows: list[dict[str, object]] = []
     code = 0
@@ -56,8 +56,8 @@ def _all(*, json: bool) -> None:
 
 
 def _down(name: str) -> bool:
-    from gemmaspec.deploy import down, replicas
-    from gemmaspec.deploy.groups import is_group
+    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.deploy.start import down, replicas
 
     return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
 

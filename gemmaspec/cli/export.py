@@ -39,7 +39,7 @@ def prometheus(
     json: options.Json = False,
 ) -> None:
     """Write a Prometheus configuration and alert rules."""
-    from gemmaspec.deploy.export import prometheus_files, write_new
+    from gemmaspec.deploy.views.export import prometheus_files, write_new
 
     written = write_new(prometheus_files(names or ()), out, force=force)
     if json:
@@ -61,13 +61,13 @@ def llama_swap(
     ] = None,
 ) -> None:
     """Print a configuration of llama-swap, which starts the profile that a request names and stops idle ones."""
-    from gemmaspec.deploy.export import llama_swap as configuration
+    from gemmaspec.deploy.views.export import llama_swap as configuration
 
     output.data(configuration(names or ()))
 
 
 def open_webui(name: options.OptionalStack = None) -> None:
     """Print a Compose file with Open WebUI, a chat page at http://127.0.0.1:3000, for a started profile."""
-    from gemmaspec.deploy.export import open_webui as compose
+    from gemmaspec.deploy.views.export import open_webui as compose
 
     output.data(compose(name))

@@ -84,8 +84,8 @@ def fit(
     Needs no GPU and reads no weights. Exit code 1 if it does not fit, 4 if a model cannot be read.
     """
     from gemmaspec.cli.text import fit
-    from gemmaspec.deploy.fit import FitRequest
-    from gemmaspec.deploy.fit import fit as use_case
+    from gemmaspec.deploy.checks.fit import FitRequest
+    from gemmaspec.deploy.checks.fit import fit as use_case
     from gemmaspec.fit.document import document
 
     request = FitRequest(

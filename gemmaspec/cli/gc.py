@@ -14,7 +14,7 @@ from gemmaspec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.deploy.gc import Garbage
+    from gemmaspec.deploy.views.gc import Garbage
 
 
 def gc(
@@ -37,7 +37,7 @@ def gc(
     Without options it covers runtimes, known good stacks, logs and prompts. Volumes hold downloaded models and are
     removed only with --volumes, on the machines of fleet.yaml too. Nothing that runs is touched.
     """
-    from gemmaspec.deploy import gc as use_case
+    from gemmaspec.deploy.views import gc as use_case
 
     named = {"runtime": runtimes, "known-good": known_good, "log": logs, "prompts": prompts, "volume": volumes}
     kinds = [kind for kind in use_case.KINDS if named[kind]] or use_case.BY_DEFAULT

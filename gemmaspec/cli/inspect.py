@@ -37,7 +37,7 @@ def inspect(
     code 3 if a checkpoint cannot be loaded, or if the draft does not work with the target.
     """
     from gemmaspec.cli.text import inspect as text
-    from gemmaspec.deploy import inspect as use_case
+    from gemmaspec.deploy.checks import inspect as use_case
 
     request = use_case.InspectRequest(
         target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline

@@ -15,7 +15,7 @@ def told_on_interrupt(name: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from gemmaspec.deploy.status import after_interrupt
+        from gemmaspec.deploy.views.status import after_interrupt
 
         raise Interrupted(after_interrupt(name, output.progress)) from None
 

@@ -12,7 +12,7 @@ from gemmaspec.cli import options, output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.deploy.lint import Linted
+    from gemmaspec.deploy.checks.lint import Linted
 
 Profiles = Annotated[
     list[str] | None,
@@ -61,7 +61,7 @@ def lint(
 
     Exit code 2 if there are errors.
     """
-    from gemmaspec.deploy import lint
+    from gemmaspec.deploy.checks import lint
 
     request = lint.LintRequest(
         names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models

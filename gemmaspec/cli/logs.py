@@ -24,8 +24,8 @@ def logs(
     ] = None,
 ) -> None:
     """Print the log of a server since its last start; with replicas, of each after its name."""
-    from gemmaspec.deploy import logs as use_case
-    from gemmaspec.deploy.groups import is_group
+    from gemmaspec.deploy.kept import logs as use_case
+    from gemmaspec.deploy.kept.groups import is_group
 
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")

@@ -51,7 +51,7 @@ def complete_hosts(incomplete: str) -> list[str]:
     """Return the hosts of fleet.yaml that can come next in a list of names."""
     import contextlib
 
-    from gemmaspec.deploy.fleet import load_fleet
+    from gemmaspec.deploy.kept.fleet import load_fleet
     from gemmaspec.errors import GemmaspecError
 
     before, comma, begun = incomplete.rpartition(",")

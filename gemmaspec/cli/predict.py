@@ -60,7 +60,7 @@ def predict(
     similar machine, or the bytes that a step reads. The output says which. Starts nothing.
     """
     from gemmaspec.cli.text import predict as text
-    from gemmaspec.deploy.predict import PredictRequest, predict_profile
+    from gemmaspec.deploy.checks.predict import PredictRequest, predict_profile
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     found = predict_profile(

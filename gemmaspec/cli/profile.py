@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 def list_(json: options.Json = False) -> None:
     """List the profiles that you can run, where each comes from, and which were started."""
     from gemmaspec.cli.text import table
-    from gemmaspec.deploy.profiles import listed
+    from gemmaspec.deploy.kept.profiles import listed
 
     rows = listed()
     if json:
@@ -67,7 +67,7 @@ def new(
 
     Every flag that has no key in a profile is named, with what gemmaspec does instead.
     """
-    from gemmaspec.deploy import newprofile
+    from gemmaspec.deploy.kept import newprofile
 
     if sum(one is not None for one in (parent, command, compose)) != 1:
         raise UsageError(

@@ -15,7 +15,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.pull import PullPart, PullProgress
+    from gemmaspec.deploy.start.pull import PullPart, PullProgress
 
 
 def pull(
@@ -31,7 +31,7 @@ def pull(
 
     Fetches the revisions of the profile's lock, if it has one. The next run continues an interrupted download.
     """
-    from gemmaspec.deploy.pull import pull as use_case
+    from gemmaspec.deploy.start.pull import pull as use_case
 
     with _progress() as progress:
         parts = use_case(

@@ -87,7 +87,7 @@ def render(
     With --to it writes YAML for a cluster, and a kustomization.yaml. gemmaspec deploys to no cluster: kubectl does, or
     what you use for GitOps.
     """
-    from gemmaspec.deploy.lint import stop_on_errors
+    from gemmaspec.deploy.checks.lint import stop_on_errors
     from gemmaspec.profile.load import load_profile
 
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
@@ -154,7 +154,7 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
     from gemmaspec.stack.build import build_stack
 
     if locked:
-        from gemmaspec.deploy.lock import as_locked
+        from gemmaspec.deploy.start.lock import as_locked
 
         loaded = as_locked(loaded, "docker")
     return build_stack(loaded, form="single-file" if single_file else "folder")
@@ -163,7 +163,7 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
 def _manifests(
     loaded: Loaded, settings: dict[str, Any], *, locked: bool, validate: bool, namespace: str | None
 ) -> Manifests:
-    from gemmaspec.deploy import manifests
+    from gemmaspec.deploy.start import manifests
 
     if settings["runtime_class"] == "none":
         settings["runtime_class"] = None
@@ -177,7 +177,7 @@ def _write(
     loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
 ) -> None:
     """Write what was rendered, or with `check` only compare it with what is there."""
-    from gemmaspec.deploy import render as use_case
+    from gemmaspec.deploy.start import render as use_case
     from gemmaspec.stack import folder
 
     if check:

@@ -11,7 +11,7 @@ from gemmaspec.cli.interrupt import told_of_replicas
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.knowngood import KnownGood
+    from gemmaspec.deploy.start.knowngood import KnownGood
 
 
 def rollback(
@@ -37,9 +37,9 @@ def rollback(
     With the NAME of a profile that has replicas, goes back to what the last change replaced, one replica at a time.
     """
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import rollback as use_case
-    from gemmaspec.deploy.groups import is_group
-    from gemmaspec.deploy.knowngood import known_goods
+    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.deploy.start import rollback as use_case
+    from gemmaspec.deploy.start.knowngood import known_goods
 
     if list_:
         chosen = name or use_case.only_name()
@@ -56,7 +56,7 @@ def rollback(
 def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> None:
     from gemmaspec.cli.text import replicas as text
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import replicas
+    from gemmaspec.deploy.start import replicas
 
     if to:
         raise UsageError("--stack is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --stack {to}")

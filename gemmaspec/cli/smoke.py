@@ -44,7 +44,7 @@ def smoke(
     fails nothing. The verdict of a whole run is kept; status and wait show it.
     """
     from gemmaspec.cli.text import smoke as text
-    from gemmaspec.deploy import smoke as use_case
+    from gemmaspec.deploy.views import smoke as use_case
     from gemmaspec.smoke.catalogue import CHECKS, chosen
 
     if list_:

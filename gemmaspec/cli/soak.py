@@ -32,7 +32,7 @@ def soak(
     contexts of the same length. Exit code 1 if something decays or a turn has no answer.
     """
     from gemmaspec.bench.soak import figures
-    from gemmaspec.deploy.soak import soak as use_case
+    from gemmaspec.deploy.views.soak import soak as use_case
     from gemmaspec.tune.settings import seconds_of
 
     count = 0

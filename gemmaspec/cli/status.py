@@ -34,9 +34,9 @@ def status(
     patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import status as text
-    from gemmaspec.deploy.group_status import replicas_status, router_status, routers_status
-    from gemmaspec.deploy.groups import is_group
-    from gemmaspec.deploy.status import status as use_case
+    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.deploy.views.group_status import replicas_status, router_status, routers_status
+    from gemmaspec.deploy.views.status import status as use_case
 
     if kubernetes:
         _pods(name, namespace, as_json=json)
@@ -59,7 +59,7 @@ def status(
 
 def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
     from gemmaspec.cli.text import pods as text
-    from gemmaspec.deploy.pods import pods
+    from gemmaspec.deploy.views.pods import pods
 
     found = pods(name, namespace=namespace)
     text.show(found, one=bool(name), as_json=as_json)

@@ -22,9 +22,9 @@ def switch(
     again as it was.
     """
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy.decide import UpRequest
-    from gemmaspec.deploy.observe import has_replicas
-    from gemmaspec.deploy.switch import switch as use_case
+    from gemmaspec.deploy.start.decide import UpRequest
+    from gemmaspec.deploy.start.observe import has_replicas
+    from gemmaspec.deploy.start.switch import switch as use_case
 
     request = UpRequest(
         profile=profile,

@@ -11,7 +11,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.top import Top
+    from gemmaspec.deploy.views.top import Top
 
 
 def top(
@@ -32,7 +32,7 @@ def top(
     With --json, prints one JSON document per reading. With --once, exit code 1 if no server answers.
     """
     from gemmaspec.cli.text import top as text
-    from gemmaspec.deploy.top import Top
+    from gemmaspec.deploy.views.top import Top
 
     if web and (once or json):
         raise UsageError("--web cannot be used with --once or --json", hint="gemmaspec top --web")
@@ -54,7 +54,7 @@ def top(
 
 
 def _serve(watched: Top, *, port: int, interval: float) -> None:
-    from gemmaspec.deploy.top_page import serve
+    from gemmaspec.deploy.views.top_page import serve
 
     with serve(watched, port=port, interval=interval) as address:
         output.data(address)

@@ -95,8 +95,8 @@ def tune(
     """
     from gemmaspec.cli.text import tune as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.tune import TuneRequest, plan
-    from gemmaspec.deploy.tune import tune as use_case
+    from gemmaspec.deploy.speed.tune import TuneRequest, plan
+    from gemmaspec.deploy.speed.tune import tune as use_case
     from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_K
     from gemmaspec.tune.settings import seconds_of
 

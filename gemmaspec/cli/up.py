@@ -14,7 +14,7 @@ from gemmaspec.errors import UsageError
 from gemmaspec.profile.find import is_path
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.decide import UpRequest
+    from gemmaspec.deploy.start.decide import UpRequest
 
 
 def up(
@@ -68,8 +68,8 @@ def up(
     deploys.
     """
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy.decide import UpRequest
-    from gemmaspec.deploy.observe import has_replicas
+    from gemmaspec.deploy.start.decide import UpRequest
+    from gemmaspec.deploy.start.observe import has_replicas
 
     profile = profile or _offered(yes=yes, dry_run=dry_run)
     request = UpRequest(
@@ -86,16 +86,16 @@ def up(
         _up_replicas(request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
-        from gemmaspec.deploy.dry_run import dry_run as planned
+        from gemmaspec.deploy.start.dry_run import dry_run as planned
 
         stack.dry_run(planned(request, output.progress), as_json=json)
         return
-    from gemmaspec.deploy import up as use_case
+    from gemmaspec.deploy.start import up as use_case
 
     name = Path(profile).stem if is_path(profile) else profile
     if detach:
-        from gemmaspec.deploy import stacks
-        from gemmaspec.deploy.verdicts import last_verdicts
+        from gemmaspec.deploy.kept import stacks
+        from gemmaspec.deploy.kept.verdicts import last_verdicts
 
         with told_on_interrupt(name), stack.start_progress() as progress:
             started = use_case.up_detached(request, progress)
@@ -108,7 +108,7 @@ def up(
 
 def _offered(*, yes: bool, dry_run: bool) -> str:
     """Return the profile that is offered for this machine, if it is taken."""
-    from gemmaspec.deploy.offer import offer
+    from gemmaspec.deploy.checks.offer import offer
 
     offered = offer()
     for line in offered.lines:
@@ -134,9 +134,9 @@ def restart(
     """
     from gemmaspec.cli.text import replicas as text
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import replicas
-    from gemmaspec.deploy import up as use_case
-    from gemmaspec.deploy.groups import is_group
+    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.deploy.start import replicas
+    from gemmaspec.deploy.start import up as use_case
 
     if is_group(name):
         with told_of_replicas(name), stack.start_progress() as progress:
@@ -152,7 +152,7 @@ def _up_replicas(request: UpRequest, *, dry_run: bool, detach: bool, json: bool)
     """Start or change the replicas of a profile."""
     from gemmaspec.cli.text import replicas as text
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import replicas
+    from gemmaspec.deploy.start import replicas
 
     if dry_run:
         text.planned(replicas.plan(request, output.progress), as_json=json)

@@ -14,10 +14,11 @@ def wait(name: options.Stack, timeout: options.Timeout = 1800, json: options.Jso
     """
     from gemmaspec.cli.text import replicas as replicas_text
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import replicas, stacks
-    from gemmaspec.deploy import wait as use_case
-    from gemmaspec.deploy.groups import is_group
-    from gemmaspec.deploy.verdicts import last_verdicts
+    from gemmaspec.deploy.kept import stacks
+    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.deploy.kept.verdicts import last_verdicts
+    from gemmaspec.deploy.start import replicas
+    from gemmaspec.deploy.start import wait as use_case
 
     if is_group(name):
         with told_of_replicas(name), stack.start_progress() as progress:

@@ -17,7 +17,7 @@ from gemmaspec.errors import UsageError
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.watch import WatchLine
+    from gemmaspec.deploy.views.watch import WatchLine
 
 
 def watch(
@@ -61,7 +61,7 @@ def watch(
     Docker's socket. That one reports and posts to the webhook. It cannot restart the server, run a hook, see that it
     has exited, or judge what needs step times; this command can.
     """
-    from gemmaspec.deploy import watch as use_case
+    from gemmaspec.deploy.views import watch as use_case
 
     if systemd:
         output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
@@ -85,8 +85,8 @@ def watch(
 
 def _restart(name: str, *, no_spec: bool) -> None:
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy import up as use_case
-    from gemmaspec.deploy.memory import wait_released
+    from gemmaspec.deploy.start import up as use_case
+    from gemmaspec.deploy.views.memory import wait_released
 
     with stack.start_progress() as progress:
         use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec, gate=wait_released)

@@ -1,1 +1,1 @@
-"""Use cases of serving, one module per command; shared helpers next to them. Start at up.py."""
+"""Use cases of serving, one module per command; shared helpers next to them. Start at start/up.py."""

@@ -1,6 +1,6 @@
 """The steps of a rolling change, as a state machine: what was found, what has happened, what comes next.
 
-Nothing here touches a server. deploy/roll.py carries out each step and says how it ended.
+Nothing here touches a server. deploy/start/roll.py carries out each step and says how it ended.
 """
 
 from __future__ import annotations

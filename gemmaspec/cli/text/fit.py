@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gemmaspec.deploy.attention import words
+from gemmaspec.deploy.kept.attention import words
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
 from gemmaspec.fit.flags import Flags

@@ -11,7 +11,7 @@ from gemmaspec.cli.text import table
 from gemmaspec.cli.text.stack import report_lines
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.pods import PodStatus
+    from gemmaspec.deploy.views.pods import PodStatus
 
 _COLUMNS = (
     table.Column("POD"),

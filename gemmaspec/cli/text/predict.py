@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from gemmaspec.cli.text import table
-from gemmaspec.deploy.predict import Prediction
+from gemmaspec.deploy.checks.predict import Prediction
 from gemmaspec.predict.envelope import Speeds, envelope_json, speeds_of, table_line
 from gemmaspec.predict.predict import Predicted, baseline_of
 from gemmaspec.predict.rows import setting_json

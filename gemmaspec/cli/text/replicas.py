@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.cli import output
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.group_status import RouterStatus
-    from gemmaspec.deploy.replicas import Planned
-    from gemmaspec.deploy.roll import Rolled
+    from gemmaspec.deploy.start.replicas import Planned
+    from gemmaspec.deploy.start.roll import Rolled
+    from gemmaspec.deploy.views.group_status import RouterStatus
 
 
 def rolled(result: Rolled, *, as_json: bool) -> None:

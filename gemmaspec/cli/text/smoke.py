@@ -11,7 +11,7 @@ from gemmaspec.cli import output
 from gemmaspec.cli.text import table
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.smoke import SmokeProgress, SmokeReport
+    from gemmaspec.deploy.views.smoke import SmokeProgress, SmokeReport
     from gemmaspec.smoke.check import Check
     from gemmaspec.smoke.row import SmokeRow
 
@@ -21,7 +21,7 @@ _COLOURS = {"pass": 32, "fail": 31, "warn": 33, "unknown": 35, "skipped": 2}
 @contextlib.contextmanager
 def progress() -> Iterator[SmokeProgress]:
     """Progress on stderr: a bar on a terminal, one line elsewhere."""
-    from gemmaspec.deploy.smoke import SmokeProgress
+    from gemmaspec.deploy.views.smoke import SmokeProgress
 
     if not sys.stderr.isatty():
         yield SmokeProgress(note=output.progress, asked=lambda _, __: None)

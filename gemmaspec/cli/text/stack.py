@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import verdicts
-from gemmaspec.deploy.attention import of_running
+from gemmaspec.deploy.kept.attention import of_running
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.demo import Demo, Side
-    from gemmaspec.deploy.dry_run import DryRun
-    from gemmaspec.deploy.stacks import Started
-    from gemmaspec.deploy.starting import Running, StartProgress
-    from gemmaspec.deploy.verdicts import Last
+    from gemmaspec.deploy.kept.stacks import Started
+    from gemmaspec.deploy.kept.verdicts import Last
+    from gemmaspec.deploy.start.demo import Demo, Side
+    from gemmaspec.deploy.start.dry_run import DryRun
+    from gemmaspec.deploy.start.starting import Running, StartProgress
     from gemmaspec.engine.server import Server
     from gemmaspec.ready.first_request import Answer
     from gemmaspec.ready.phases import Phase
@@ -66,7 +66,7 @@ class TerminalProgress:
 
 def _entered(phase: Phase, left: float | None) -> str:
     """Return a phase, with what is left if an earlier start shows it."""
-    from gemmaspec.deploy.ahead import duration
+    from gemmaspec.deploy.start.ahead import duration
 
     return f"{phase}, about {duration(left)} left" if left and left >= 1 else str(phase)
 

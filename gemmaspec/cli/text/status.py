@@ -12,8 +12,8 @@ from gemmaspec.cli.text.stack import report_lines
 from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.group_status import RouterStatus
-    from gemmaspec.deploy.status import NodeStatus, Status
+    from gemmaspec.deploy.views.group_status import RouterStatus
+    from gemmaspec.deploy.views.status import NodeStatus, Status
 
 _COLUMNS = (
     table.Column("NAME"),

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from gemmaspec.bench.cells import Arm
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
-from gemmaspec.deploy.tune import Outcome
-from gemmaspec.deploy.tune_field import Compared
+from gemmaspec.deploy.speed.tune import Outcome
+from gemmaspec.deploy.speed.tune_field import Compared
 from gemmaspec.tune.next_arm import all_arms, minutes
 from gemmaspec.tune.settings import Settings
 from gemmaspec.tune.tried import Tried, worth

@@ -1,0 +1,1 @@
+"""Answers about a profile without a server: lint, fit, inspect, predict."""

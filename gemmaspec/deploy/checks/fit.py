@@ -1,0 +1,184 @@
+"""`fit`: from a profile to whether it fits, on the machine it names or on another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.deploy.checks.planned import plan_on, release_for
+from gemmaspec.deploy.kept.measurements import of_plan, own_rows, taken_by
+from gemmaspec.errors import UsageError
+from gemmaspec.fit.advice import advice
+from gemmaspec.fit.document import Fit
+from gemmaspec.fit.images import sees_images
+from gemmaspec.fit.link import link_of
+from gemmaspec.fit.memory_plan import MemoryPlan, Models
+from gemmaspec.fit.overhead import gib
+from gemmaspec.fit.roofline import roofline
+from gemmaspec.profile.attention import Role, backend_of
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """The request."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    release: str | None = None
+    """The vLLM release to compute for; None for the profile's."""
+    machine: str | None = None
+    """A known machine, or `here`; None for the profile's."""
+    memory_gb: float | None = None
+    """Memory in 10^9 bytes; None for the machine's."""
+    context: int = 1024
+    """Tokens in the cache while the speed is computed."""
+    concurrency: int = 1
+
+
+def fit(request: FitRequest) -> Fit:
+    """Return the estimate. Reads configurations and headers of the models, no weights.
+
+    Raises EnvironmentMissing for a model that is neither on this machine nor reachable.
+    """
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    profile = loaded.profile
+    vllm, notes = release_for(loaded, request.release)
+    plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
+    models = plan.models
+    measured, attention = tuple(profile.measured), _attention(profile, plan)
+    speed, unknown = _speed(loaded, request, plan)
+    return Fit(
+        profile=profile.name,
+        plan=plan,
+        problems=tuple(plan.problems()),
+        refused=tuple(_refused(loaded, vllm, models)),
+        advice=tuple(advice(plan)),
+        roofline=roofline(plan, context=request.context, concurrency=request.concurrency),
+        speed=speed,
+        measured=measured,
+        attention=attention,
+        link=link_of(plan, concurrency=request.concurrency),
+        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan, attention), *unknown),
+    )
+
+
+def _speed(loaded: Loaded, request: FitRequest, plan: MemoryPlan) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Return what `predict` says of the same load, and why it says nothing."""
+    from gemmaspec.deploy.checks.predict import PredictRequest, on_its_machine, predicted
+
+    spec = loaded.profile.speculative
+    asked = PredictRequest(
+        profile=request.profile,
+        overrides=request.overrides,
+        no_spec=request.no_spec,
+        machine=request.machine if request.machine in MACHINES else None,
+        ks=tuple(dict.fromkeys((0, spec.k_at(request.concurrency)))) if spec else (0,),
+        concurrencies=(request.concurrency,),
+        contexts=(request.context,),
+    )
+    if plan.device.bandwidth is None or loaded.profile.nodes > 1:
+        return None, ()
+    try:
+        return predicted(on_its_machine(loaded, asked), asked, plan).as_json(), ()
+    except UsageError as error:
+        return None, (f"no speed: {error.message}",)
+
+
+def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
+    """Return the backend of each model, as the layers of the release choose it."""
+    from gemmaspec.releases.facts import nearest
+
+    roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
+    images, target = sees_images(plan.models.target, plan.flags), plan.models.target
+    return {
+        role: backend_of(
+            profile,
+            nearest(plan.flags.vllm),
+            role=role,
+            capability=plan.device.capability,
+            fp8=plan.flags.cache_dtype.startswith("fp8"),
+            masks=images and target.masks_images,
+        )
+        for role in roles
+    }
+
+
+def _measured_here(loaded: Loaded) -> Iterator[str]:
+    """Yield what bench measured of this profile and kept (--save-measured), for each load."""
+    rows = of_plan(saved, taken_by(loaded.profile)) if (saved := own_rows(loaded)) else ()
+    spec = loaded.profile.speculative
+    own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.k_at(row.concurrency))]
+    alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
+    for row in own or alone.values():
+        base = alone.get((row.concurrency, row.context, row.setting)) if row.k else None
+        drafted = f" with {row.method} k={row.k}" if row.k else " without speculation"
+        without = f", {base.tokens_per_second:,.1f} without" if base else ""
+        yield (
+            f"bench measured {row.tokens_per_second:,.1f} tokens/s{drafted}{without}; {row.concurrency} at once, "
+            f"{row.context:,} tokens of prompt"
+        )
+
+
+def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
+    """Yield what prevents the start, however much memory there is."""
+    from gemmaspec import data
+    from gemmaspec.lint.check import check
+    from gemmaspec.patching.patch import Shelf
+
+    found = check(
+        loaded,
+        patches=Shelf(data.patch_folders()),
+        asked=vllm,
+        target=models.target,
+        draft=models.draft,
+        notes=False,
+    )
+    for one in found:
+        if one.severity == "error":
+            yield f"{one.code}: {f'{one.key} ' if one.key else ''}{one.message}; {one.fix}"
+
+
+def _from_shapes(models: Models) -> Iterator[str]:
+    """Yield which models nobody could be asked about."""
+    from gemmaspec.checkpoint.published.shipped import shipped_for
+
+    for role, model in (("target", models.target), ("draft", models.draft)):
+        if model and model.source == "shipped" and (known := shipped_for(model.ref)):
+            yield f"{role}: {known.says}; {known.source}"
+
+
+def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
+    yield (
+        "CPU and GPU share this memory. vLLM takes its share of the total, and needs that much in MemAvailable when it "
+        "starts; the page cache counts as available, memory of other programs does not"
+    )
+    yield (
+        "leave some memory outside that share: after answering, a server held 0.8 to 1.4 GiB more, 1.6 GiB with 256 "
+        "sequences (H200, vLLM 0.26.0, eager)"
+    )
+    free = plan.device.memory if plan.device.free is None else plan.device.free
+    if plan.held is not None and plan.held > free:
+        yield f"loading may need {gib(plan.held)}, but {gib(free)} are free: other programs may be swapped out"
+
+
+def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
+    """Return notes on how to read the numbers."""
+    found: list[str] = []
+    if plan.device.unified:
+        found += _shared_memory(plan)
+    flash = any(name and "FLASH" in name for name in attention.values())
+    if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
+        found.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
+    if plan.flags.tensor_parallel > 1:
+        found.append("assuming that the weights divide evenly over the GPUs, each with the memory named here")
+    if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
+        found.append("some weight files are missing, so the weights are larger than shown here")
+    return found

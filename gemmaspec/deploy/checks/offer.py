@@ -1,0 +1,98 @@
+"""`up` without a name: which profile to take on this machine, and what to expect of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.machine import nvidia
+from gemmaspec.profile.load import load_profile
+from gemmaspec.profile.machines import HERE, MACHINES, machine_of
+
+if TYPE_CHECKING:
+    from gemmaspec.machine.nvidia import Gpu
+
+FIRST: Final = "spark-31b-mtp"
+"""The shipped profile to take first, which the documentation names too."""
+_ON: Final = {"dgx-spark": (FIRST, "spark-26b-a4b-mtp"), None: ("nvidia-31b-mtp", "nvidia-26b-a4b-mtp")}
+"""Machine → the profiles to offer, best first; None for any other NVIDIA GPU."""
+_BASES: Final = {
+    "own": "from what bench measured here",
+    "shipped": "from cells that were measured on a similar machine",
+    "roofline": "from bytes over bandwidth, not from a measurement",
+    "measured": "from measured cells",
+}
+_TOY: Final = "tiny-cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """The profile to take."""
+
+    profile: str
+    lines: tuple[str, ...]
+    """What was found, and what to expect."""
+
+
+def offer() -> Offer:
+    """Look at the machine and return the profile to take. Raises EnvironmentMissing if nvidia-smi does not answer."""
+    gpus = nvidia.gpus()
+    if not gpus:
+        return _toy("no NVIDIA GPU was found (nvidia-smi lists none)")
+    machine = machine_of(gpus[0].name)
+    found = _said(gpus, machine)
+    refused = []
+    for name in _ON.get(machine, _ON[None]):
+        why = _why_not(name, machine)
+        if why is None:
+            lines = (found, f"{name}: {load_profile(name).profile.summary}", *_expected(name, machine))
+            return Offer(profile=name, lines=lines)
+        refused.append(f"{name} does not fit: {why}")
+    return _toy(found, *refused)
+
+
+def _toy(*found: str) -> Offer:
+    toy = f"{_TOY}: a tiny pair that is made here and runs on any CPU; it shows how gemmaspec works, not how fast"
+    return Offer(profile=_TOY, lines=(*found, toy))
+
+
+def _said(gpus: tuple[Gpu, ...], machine: str | None) -> str:
+    first = gpus[0]
+    memory = first.memory or (MACHINES[machine].memory_gb or 0) * 1e9 if machine else first.memory
+    size = f", {memory / 1e9:.0f} GB" if memory else ""
+    several = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    return f"found: {several}{first.name}{size}{f' ({machine})' if machine else ''}"
+
+
+def _why_not(name: str, machine: str | None) -> str | None:
+    """Return why a profile does not fit here; None if it does, or if that cannot be computed."""
+    from gemmaspec.deploy.checks.fit import FitRequest, fit
+
+    with contextlib.suppress(EnvironmentMissing):
+        answer = fit(FitRequest(profile=name, machine=machine or HERE))
+        return None if answer.fits else next(iter(answer.problems), "not enough memory")
+    return None
+
+
+def _expected(name: str, machine: str | None) -> Iterator[str]:
+    """Yield the predicted speed, with its interval and its basis."""
+    from gemmaspec.deploy.checks.predict import PredictRequest, predict_profile
+
+    spec = load_profile(name).profile.speculative
+    with contextlib.suppress(GemmaspecError):
+        found = predict_profile(PredictRequest(profile=name, machine=machine, concurrencies=(1,)))
+        k = spec.k_at(1) if spec else 0
+        own = next((row for row in found.rows if row.k == k and row.concurrency == 1), None)
+        alone = next((row for row in found.rows if row.k == 0 and row.concurrency == 1), None)
+        if own:
+            low, high = own.interval
+            without = f"; {alone.tokens_per_second:.0f} without a draft" if alone and k else ""
+            yield (
+                f"expected: {own.tokens_per_second:.0f} tokens/s for one request, 90 % between {low:.0f} and "
+                f"{high:.0f}{without}: predicted {_BASES[found.basis]}"
+            )
+            return
+    yield f"expected: not known for this GPU; gemmaspec bench {name} measures it"

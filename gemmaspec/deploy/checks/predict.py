@@ -1,0 +1,334 @@
+"""How fast a profile will be: from measured cells, from those of a similar machine, or from its roofline.
+
+`predict` and `fit` ask here, so that they say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gemmaspec.bench.stored import read_text
+from gemmaspec.deploy.kept import measurements
+from gemmaspec.deploy.kept.attention import expected, words
+from gemmaspec.deploy.kept.measurements import Taken
+from gemmaspec.errors import UsageError
+from gemmaspec.fit.memory_plan import MemoryPlan
+from gemmaspec.machine import nvidia
+from gemmaspec.patching.evidence import family_of
+from gemmaspec.predict.predict import Asked, Predicted, baseline_of, predict, predicted_json
+from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
+from gemmaspec.profile import limits
+from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.command import command_of, compile_of
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.nodes import need_one_machine
+from gemmaspec.profile.runs import vllm_of
+
+Basis = Literal["measured", "own", "shipped", "roofline"]
+"""A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""
+USUAL: tuple[int, ...] = (1, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """The request."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    machine: str | None = None
+    """Another machine than the profile's, or `here`."""
+    measured: Path | None = None
+    """A file of rows, or a folder with bench's result.json."""
+    other_machine: bool = False
+    """Whether cells of another machine or target are taken."""
+    ks: tuple[int, ...] = ()
+    concurrencies: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    answer_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Predicted rows and their basis."""
+
+    profile: str
+    basis: Basis
+    why: str
+    """Where the numbers come from, in one sentence."""
+    notes: tuple[str, ...]
+    rows: tuple[Predicted, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as `predict --json` and `fit --json` have it."""
+        rows = [predicted_json(one, baseline=baseline_of(one, self.rows)) for one in self.rows]
+        return {"basis": self.basis, "why": self.why, "notes": list(self.notes), "rows": rows}
+
+
+def predict_profile(request: PredictRequest) -> Prediction:
+    """Return the prediction.
+
+    Raises UsageError for invalid rows, rows of another machine, loads that the profile does not take and for several
+    machines, EnvironmentMissing if only the roofline is left and the models cannot be read.
+    """
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    loaded = on_its_machine(loaded, request)
+    need_one_machine(loaded.profile, "predict")
+    return predicted(loaded, request)
+
+
+def predicted(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None = None) -> Prediction:
+    """Return the prediction of a loaded profile. `plan`: its memory where it is known already. Raises as above."""
+    profile = loaded.profile
+    _need_limits(profile, request)
+    taken = measurements.taken_by(profile)
+    found = _source(loaded, request, taken)
+    if found is None:
+        return _by_roofline(request, loaded, plan)
+    basis, why, rows = found
+    asked = _asked(request, profile, rows, taken, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
+    return Prediction(
+        profile=profile.name,
+        basis=basis,
+        why=why,
+        notes=(
+            *(f"attention: {chosen}" for chosen in [words(expected(profile))] if chosen),
+            *_notes(rows, asked, profile),
+            *_otherwise(rows, profile, taken),
+        ),
+        rows=predict(rows, asked),
+    )
+
+
+def _need_limits(profile: Profile, request: PredictRequest) -> None:
+    why = "the others would wait, and no model of that wait was measured"
+    limits.concurrencies(profile, request.concurrencies, usual=(), why=why)
+    limits.need_room(profile, request.contexts, request.answer_tokens or 1)
+
+
+def on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
+    """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
+    asked = request.machine
+    if asked is not None and asked not in (*MACHINES, HERE):
+        raise UsageError(f"--machine must be one of {', '.join((*MACHINES, HERE))}, not {asked!r}")
+    machine = asked
+    if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
+        gpus = nvidia.gpus()
+        machine = machine_of(gpus[0].name) if gpus else "cpu" if asked == HERE else None
+        if machine is None and asked == HERE:
+            raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
+    if machine is None or machine == loaded.profile.machine:
+        return loaded
+    overrides = (*request.overrides, f"machine={machine}")
+    return load_profile(request.profile, overrides=overrides, no_spec=request.no_spec)
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Return the rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
+    return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
+
+
+def _source(loaded: Loaded, request: PredictRequest, taken: Taken) -> tuple[Basis, str, tuple[Row, ...]] | None:
+    """Return the best available rows; None if only the roofline is left."""
+    profile, named = loaded.profile, request.measured
+    if named is not None:
+        rows = read_rows(named)
+        strange = measurements.foreign(rows, profile)
+        if strange and not request.other_machine:
+            raise UsageError(
+                f"{named}: its cells are of {strange}; they say nothing of {profile.name} on {profile.machine}",
+                hint="--accept-other-machine    # to take them all the same",
+            )
+        other = f", which are of {strange} (--accept-other-machine)" if strange else ""
+        return "measured", f"{_cells(rows)} of {named}{other}", rows
+    own = measurements.own_rows(loaded)
+    if own and not measurements.foreign(own, profile):
+        return "own", f"{_cells(own)} that bench measured, saved in {measurements.own_file(loaded)}", own
+    shipped = measurements.like(profile, taken)
+    if shipped is None:
+        return None
+    rows = measurements.of_plan(shipped.rows, taken)
+    if not any(row.k for row in rows) and any(row.k for row in shipped.rows):
+        rows = tuple(row for row in shipped.rows if row.setting.patches == ()) or shipped.rows
+    rows = _of_backend(_of_method(rows, profile), profile)
+    return "shipped", f"{_cells(rows)} of a similar machine: {shipped.source}", rows
+
+
+def _cells(rows: Sequence[Row]) -> str:
+    number = len({(row.method, row.k, row.concurrency, row.context, row.setting) for row in rows})
+    return f"{number} measured cell{'s' if number != 1 else ''}"
+
+
+def _of_method(rows: tuple[Row, ...], profile: Profile) -> tuple[Row, ...]:
+    """Return the rows of the profile's method and those without speculation; all, where none drafts as it does."""
+    method = profile.speculative.method if profile.speculative else NONE
+    own = tuple(row for row in rows if row.method in (method, NONE))
+    return own if any(row.method == method for row in own) else rows
+
+
+def _of_backend(rows: tuple[Row, ...], profile: Profile) -> tuple[Row, ...]:
+    """Return the rows of the attention backend that the profile's server runs; all, where none of them is."""
+    own = backend_on(profile)
+    return tuple(row for row in rows if own and row.attention_backend == own) or rows
+
+
+def backend_on(profile: Profile) -> str | None:
+    """Return the attention backend that the profile's vLLM chooses on its machine; None if that is not known."""
+    vllm = vllm_of(profile)
+    return backend_of(profile, vllm) if vllm else None
+
+
+def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Asked:
+    spec = profile.speculative
+    own = {*(row.k for row in rows), *_own_ks(profile)}
+    usual = sorted({row.concurrency for row in rows}) or USUAL
+    return Asked(
+        ks=request.ks or tuple(sorted(own)),
+        concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
+        contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows}))),
+        method=spec.method if spec else None,
+        conditional=_published(profile),
+        with_curves=with_curves,
+        answer_tokens=request.answer_tokens,
+        compile=compile_of(profile),
+        sequences=profile.serve.max_num_seqs,
+        idle_alone=taken.idle,
+    )
+
+
+def _own_ks(profile: Profile) -> set[int]:
+    """Return 0 and every k that the profile drafts with."""
+    spec = profile.speculative
+    return {0, spec.num_speculative_tokens or 0, *(spec.k_by_requests or {}).values()} if spec else {0}
+
+
+def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
+    longest = profile.serve.max_model_len
+    return {one for one in contexts if not longest or one < longest} or contexts
+
+
+def _published(profile: Profile) -> float | None:
+    """Return the acceptance per token that follows from the profile's published figures."""
+    k = profile.speculative.num_speculative_tokens if profile.speculative else None
+    lengths = [one.acceptance_length for one in profile.measured if one.acceptance_length is not None]
+    if not k or not lengths:
+        return None
+    from gemmaspec.fit.roofline import acceptance_of
+
+    return acceptance_of(sum(lengths) / len(lengths), k)
+
+
+def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]:
+    """Yield notes on how to read the numbers."""
+    if not any(row.machine or row.gpu for row in rows):
+        yield "the cells do not say on which machine they were measured"
+    for setting in {row.setting.apart: row.setting for row in rows}.values():
+        own = [row for row in rows if row.setting.apart == setting.apart]
+        if not any(row.k == 0 for row in own):
+            yield f"{setting}: nothing was measured without speculation, so k 0 is a guess"
+        if not any(row.k for row in own) and any(asked.ks):
+            yield f"{setting}: nothing was measured with speculation, so the draft's cost is a guess"
+    if any(asked.ks) and not (asked.with_curves and any(row.k for row in rows)):
+        yield _assumed(asked.conditional)
+    elif any(row.by_lot for row in rows):
+        yield "the acceptance of these rows is synthetic, not this pair's"
+    measured = {row.context for row in rows}
+    if beyond := [one for one in asked.contexts if one > 2 * max(measured)]:
+        yield f"nothing longer than {max(measured):,} tokens was measured, so what {beyond[-1]:,} cost is extrapolated"
+    if not any(row.ttft_ms and row.answer_tokens for row in rows):
+        yield "these cells do not say how long prompts took, so other lengths of answers cannot be told apart"
+    spec = profile.speculative
+    methods = {row.method for row in rows if row.k}
+    if spec and methods and spec.method not in methods:
+        yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
+
+
+def _otherwise(rows: Sequence[Row], profile: Profile, taken: Taken) -> Iterator[str]:
+    """Yield in what the profile's server differs from those that were measured."""
+    drafting = [row for row in rows if row.k] or rows
+    if not measurements.of_plan(drafting, taken):
+        here = (
+            f"takes the patches for speed {', '.join(taken.patches)}" if taken.patches else "takes no patches for speed"
+        )
+        yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {profile.name} --save-measured"
+    backends = {row.attention_backend for row in rows} - {None}
+    if (own := backend_on(profile)) and backends and own not in backends:
+        yield (
+            f"the profile's server runs attention in {own}, and these cells ran in {', '.join(map(str, backends))}: "
+            "with long prompts the two can differ by more than the interval"
+        )
+    graphs = {row.setting.graphs for row in rows}
+    mine = Setting(compile=compile_of(profile)).graphs
+    if mine not in graphs and "eager" in (mine, *graphs):
+        yield f"the profile's server compiles as {compile_of(profile)}; no server that does was measured"
+    elif mine not in graphs:
+        yield f"the cells are of {', '.join(sorted(graphs))} servers, and this one is {mine}: steps times a factor"
+    formats = {row.kv_cache_dtype for row in rows} - {None}
+    cache = command_of(profile).value("--kv-cache-dtype") or "auto"
+    if formats and cache not in formats:
+        yield f"the cells have a KV cache in {', '.join(map(str, formats))}, and the profile's is {cache}"
+    releases = {row.vllm for row in rows} - {None}
+    if releases and (vllm := vllm_of(profile)) and vllm not in releases:
+        yield f"the cells are of vLLM {', '.join(sorted(map(str, releases)))}, and the profile's is {vllm}"
+
+
+def _assumed(known: float | None) -> str:
+    if known is None:
+        return "acceptance was not measured; assuming 0.70 ± 0.15 per token"
+    return (
+        f"acceptance was not measured by position; assuming {known:.2f} per token, from the profile's published figures"
+    )
+
+
+def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | None) -> Prediction:
+    from gemmaspec.deploy.checks.planned import plan_of
+    from gemmaspec.fit.roofline import step_bytes, weights_format
+    from gemmaspec.predict.efficiency import share_of
+    from gemmaspec.predict.roofline import Roofline
+
+    profile = loaded.profile
+    plan = plan or plan_of(loaded)
+    device, models = plan.device, plan.models
+    if device.bandwidth is None:
+        raise UsageError(
+            f"{profile.name} has no measurements, and the memory bandwidth of {device.name} is unknown",
+            hint=f"gemmaspec bench {request.profile} --save-measured",
+        )
+
+    def read(context: int, batch: int, tokens: int) -> tuple[int, int]:
+        step = step_bytes(plan, context=context, concurrency=batch, tokens=tokens)
+        return step.alone, step.draft + step.draft_cache
+
+    spec = profile.speculative
+    roofline = Roofline(
+        bandwidth=device.bandwidth * plan.flags.tensor_parallel,
+        read=read,
+        method=spec.method if spec else NONE,
+        setting=Setting(compile=compile_of(profile), vllm=plan.flags.vllm, backend=backend_on(profile)),
+        family=family_of(device.capability),
+        weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
+    )
+    asked = Asked(
+        ks=request.ks or tuple(sorted(_own_ks(profile))),
+        concurrencies=limits.concurrencies(profile, request.concurrencies, usual=USUAL, why=""),
+        contexts=request.contexts or (1024,),
+        conditional=_published(profile),
+        answer_tokens=request.answer_tokens,
+    )
+    share = share_of(roofline.family, roofline.weights[0], read(asked.contexts[0], 1, 1)[0])
+    return Prediction(
+        profile=profile.name,
+        basis="roofline",
+        why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
+        f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
+        notes=(
+            "decoding alone: the roofline says nothing of the time that prompts take",
+            *((_assumed(asked.conditional),) if any(asked.ks) else ()),
+        ),
+        rows=roofline.predict(asked),
+    )

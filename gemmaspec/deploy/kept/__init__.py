@@ -1,0 +1,1 @@
+"""What is written down on this machine: stacks, groups, claims, locks, models, measurements."""

@@ -1,0 +1,1 @@
+"""Servers started to be measured: bench and tune."""

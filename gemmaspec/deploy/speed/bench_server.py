@@ -1,0 +1,289 @@
+"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gemmaspec.bench.cells import NONE, Arm
+from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.address import server_at
+from gemmaspec.deploy.kept.attention import logged
+from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.start import speedless
+from gemmaspec.deploy.start.decide import UpRequest
+from gemmaspec.deploy.start.down import down
+from gemmaspec.deploy.start.resolve import cached, resolve
+from gemmaspec.deploy.start.starting import StartProgress
+from gemmaspec.deploy.start.up import up
+from gemmaspec.engine.server import EngineName, Server
+from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.launcher import LEFT_OUT
+from gemmaspec.machine import nvidia
+from gemmaspec.measure.counters import speculates
+from gemmaspec.measure.lengths import ServedModel, served
+from gemmaspec.measure.stream import Broken
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.machines import MACHINES, machine_of
+from gemmaspec.ready.failures import find_cause
+from gemmaspec.ready.first_request import api_key_for
+from gemmaspec.ready.http import exchange
+from gemmaspec.ready.logline import printable
+from gemmaspec.ready.tracebacks import root_exception
+
+_LOOK_S: Final = 30.0
+
+
+class Servers:
+    """At most one server at a time."""
+
+    def __init__(
+        self,
+        profile: str,
+        *,
+        loaded: Loaded,
+        overrides: Sequence[str],
+        engine: EngineName | None,
+        running: bool,
+        url: str | None,
+        any_text: bool,
+        replace: bool,
+        timeout_s: float,
+        progress: StartProgress,
+        command: str = "bench",
+    ) -> None:
+        self._command = command
+        self._profile, self._loaded, self._overrides, self._engine = profile, loaded, tuple(overrides), engine
+        self._running, self._url, self._any_text, self._replace = running, url, any_text, replace
+        self._timeout_s, self._progress = timeout_s, progress
+        self._arm: Arm | None = None
+        self._server: Server | None = None
+        self._model: ServedModel | None = None
+        self._expected: Mapping[str, Any] = {}
+        self._started = False
+        self._before: Started | None = None
+        """The options of the last start outside bench, which `restart` uses."""
+        self.all_arms: tuple[Arm, ...] = ()
+        self.facts: dict[str, Any] = {}
+        """What each arm ran (plan, image, versions and models), by the arm's name."""
+
+    @functools.cached_property
+    def machine(self) -> dict[str, Any]:
+        """The machine that is measured, as read: null for what could not be, as behind --url."""
+        found = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
+        named = self._loaded.profile.machine
+        without = named if not self._url and not MACHINES[named].gpus else None
+        return {
+            "machine": machine_of(found[0].name) if found else without,
+            "gpu": [one.name for one in found] or None,
+            "driver": found[0].driver if found else None,
+        }
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every row says of where it was measured."""
+        machine = self.machine
+        versions = [one["vllm"] for one in self.facts.values() if one.get("vllm")]
+        spec = self._loaded.profile.speculative
+        synthetic = bool(spec and spec.rejection_sample_method == "synthetic")
+        return {
+            "machine": machine["machine"],
+            **({"target": self._loaded.profile.target.model} if not self._url else {}),
+            **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
+            **({"vllm": versions[0]} if versions else {}),
+            **({"acceptance_by": "synthetic"} if synthetic else {}),
+        }
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens of prompt and answer that the server takes; None where it does not say."""
+        return self._model.max_model_len if self._model else None
+
+    def arms(self, wanted: Sequence[Arm]) -> tuple[Arm, ...]:
+        """Return the arms that can be measured; a server that already runs has only one."""
+        if not (self._running or self._url):
+            self._refuse_running()
+            self.all_arms = tuple(wanted)
+            return self.all_arms
+        speculates = self._find().speculates
+        mine = [arm for arm in wanted if arm.alone != speculates][:1]
+        if not mine:
+            raise UsageError(
+                f"the server {'speculates' if speculates else 'does not speculate'}, which does not match --k"
+            )
+        self.all_arms = tuple(mine)
+        return self.all_arms
+
+    def expect(self, facts: Mapping[str, Any]) -> None:
+        """Remember what the arms ran when this run was started, because a resumed run must run the same."""
+        self._expected = facts
+
+    def serving(self, arm: Arm) -> tuple[Server, str | None]:
+        """Return the arm's server, started if necessary, and the key for its requests."""
+        if self._arm != arm:
+            self._server = self._find() if self._running or self._url else self._start(arm)
+            self._arm = arm
+            key = _key(self._server, self._url)
+            self._model = served(self._server, key)
+            if self._url:
+                self._server = _named(self._server, self._model.name)
+            self._remember(arm, key)
+        assert self._server
+        return self._server, _key(self._server, self._url)
+
+    def died(self, where: str, error: Broken) -> GemmaspecError:
+        """Return the error for a server that failed while a cell was measured, with the cause from its log."""
+        if self._url or not self._server:
+            return GemmaspecError(f"{where}: {error.message}")
+        what, lines = error.message, []
+        with contextlib.suppress(GemmaspecError):
+            started = stacks.find(self._server.name)
+            engine = stacks.engine_of(started)
+            state = engine.state(self._server)
+            lines = list(engine.logs(self._server, tail=2000))
+            if state.status != "running":
+                code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+                what = f"the server died while the cell was measured{code}"
+        cause = find_cause(lines)
+        root = root_exception(lines)
+        said = cause.message if cause else root.text if root else None
+        return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
+
+    def ran(self, arm: Arm) -> dict[str, Any]:
+        """Return what a row says of its arm's server: the patches for speed, and the attention backend if known."""
+        facts = self.facts.get(arm.name, {})
+        backend = {"attention_backend": facts["attention_backend"]} if facts.get("attention_backend") else {}
+        return {"patches": facts.get("patches"), **backend}
+
+    def within(self, timeout_s: float) -> None:
+        """Give the next start no more time than this."""
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Stop what this run has started."""
+        self._arm = self._server = None
+        if self._started:
+            name = self._loaded.profile.name
+            with contextlib.suppress(GemmaspecError):
+                if stacks.look(stacks.find(name)).status == "running":
+                    self._progress.note(f"stopping {name}")
+                down(name)
+            if self._before:
+                stacks.save(dataclasses.replace(self._before, outcome="stopped"))
+            self._started = False
+
+    def _refuse_running(self) -> None:
+        """Raise UsageError if a server already runs under this name, because it belongs to somebody."""
+        name = self._loaded.profile.name
+        with contextlib.suppress(UsageError):
+            self._before = stacks.find(name)
+        before = self._before
+        if self._replace or before is None:
+            return
+        with contextlib.suppress(EnvironmentMissing):
+            if stacks.engine_of(before).state(before.server).status == "running":
+                raise UsageError(
+                    f"{name} is already running, and {self._command} needs to start its own server",
+                    hint=self._instead(),
+                )
+
+    def _instead(self) -> str:
+        if self._command == "bench":
+            return f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it"
+        return f"gemmaspec down {self._profile}    # or --replace, which stops it"
+
+    def _find(self) -> Server:
+        if self._url:
+            there = server_at(self._url, option="--url", name=self._loaded.profile.name)
+            drafts = speculates(there, timeout_s=_LOOK_S, api_key=_key(there, self._url))
+            return dataclasses.replace(there, speculates=drafts)
+        started = stacks.find(self._loaded.profile.name)
+        if stacks.engine_of(started).state(started.server).status != "running":
+            raise UsageError(f"{started.server.name} is not running", hint=f"gemmaspec up {self._profile}")
+        return started.server
+
+    def _start(self, arm: Arm) -> Server:
+        self._progress.note(f"starting {self._loaded.profile.name}: {arm.said}")
+        if self._any_text:
+            self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
+        request = UpRequest(
+            profile=self._profile,
+            overrides=(*self._overrides, *arm.overrides),
+            no_spec=arm.alone,
+            engine=self._engine,
+            hosts=self._before.options.hosts if self._before else (),
+            timeout_s=self._timeout_s,
+            to_measure=True,
+            any_text=self._any_text,
+        )
+        self._started = True
+        return up(request, self._progress).started.server
+
+    def _remember(self, arm: Arm, key: str | None) -> None:
+        """Record what the arm runs. Raises DifferencesFound if it differs from the start of a resumed run."""
+        name = arm.name
+        facts = self._facts(arm, key)
+        before = self._expected.get(name)
+        if before is not None and before != facts:
+            moved = next(key for key in {**before, **facts} if before.get(key) != facts.get(key))
+            raise DifferencesFound(
+                f"{moved} of {arm} was {before.get(moved)!r} at the start of this run, and is {facts.get(moved)!r} now",
+                hint="start a new run with another --out",
+            )
+        self.facts[name] = facts
+
+    def _facts(self, arm: Arm, key: str | None) -> dict[str, Any]:
+        assert self._server
+        version = _version(self._server, key)
+        if self._url:
+            return {"vllm": version, "url": self._url, "patches": None}
+        started = stacks.find(self._server.name)
+        loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
+        own: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
+        own |= _kernels(started, loaded.profile.serve.attention_backend)
+        with contextlib.suppress(GemmaspecError, OSError):
+            lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
+            own |= {"lock": dict(lock.facts())}
+        spec = loaded.profile.speculative
+        if spec and arm.method != NONE:
+            own |= {"speculative": spec.model_dump(exclude_none=True)}
+        own |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
+        return own
+
+
+def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
+    """Return the patches for speed that a server has, why others are left out, and the backend that it logged."""
+    found: dict[str, Any] = {"patches": None}
+    with contextlib.suppress(GemmaspecError):
+        engine = stacks.engine_of(started)
+        report = engine.report(started.server)
+        if report is not None:
+            found["patches"] = list(speedless.in_report(report))
+            left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
+            found |= {"left_out": left_out} if left_out else {}
+        named = logged(engine.logs(started.server)).backends
+        if asked or named:
+            found["attention_backend"] = (asked or named[0]).upper()
+    return found
+
+
+def _version(server: Server, key: str | None) -> str | None:
+    """Return the server's vLLM version; None if it does not report one."""
+    with contextlib.suppress(GemmaspecError):
+        reply = exchange(server, "/version", timeout_s=30.0, api_key=key)
+        found = reply.json() if reply.status == 200 else None
+        version = found.get("version") if isinstance(found, dict) else None
+        return printable(version)[:80] if isinstance(version, str) else None
+    return None
+
+
+def _key(server: Server, url: str | None) -> str | None:
+    return os.environ.get("VLLM_API_KEY") or None if url else api_key_for(server)
+
+
+def _named(server: Server, model: str) -> Server:
+    return dataclasses.replace(server, model=model)

@@ -1,0 +1,137 @@
+"""The profiles that a tuning compares: its own, those that are named, and shipped ones of its target and machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from packaging.version import Version
+
+from gemmaspec import data
+from gemmaspec.deploy.kept.groups import need_one_server, need_profile
+from gemmaspec.deploy.kept.models import hub_cache, models_of
+from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.lint.check import check
+from gemmaspec.models.hub_cache import cached_snapshot
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile import limits
+from gemmaspec.profile.find import profile_names
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.nodes import need_one_machine
+from gemmaspec.profile.runs import vllm_of
+from gemmaspec.stack.speed import speed_choice
+from gemmaspec.tune.arms import Field, field_of
+
+USUAL_LOADS: Final = (1, 4, 8)
+TABLES_FROM: Final = Version("0.32.0")
+"""The first vLLM whose table of k was measured against fixed ones."""
+
+
+class Asked(Protocol):
+    """What of a request decides the arms."""
+
+    @property
+    def loads(self) -> tuple[int, ...]: ...
+    @property
+    def ks(self) -> tuple[int, ...]: ...
+    @property
+    def arms(self) -> tuple[str, ...]: ...
+    @property
+    def others(self) -> bool: ...
+    @property
+    def tries(self) -> tuple[str, ...]: ...
+    @property
+    def overrides(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Every profile with an arm."""
+
+    base: Loaded
+    loaded: Mapping[str, Loaded]
+    """By the profile's name, the tuned one first."""
+    typed: Mapping[str, str]
+    """How each is named to load it."""
+    loads: tuple[int, ...]
+    field: Field
+
+    @classmethod
+    def of(cls, profile: str, asked: Asked) -> Compared:
+        """Return what is compared.
+
+        Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, for a
+        server on several machines, for replicas, and where there is nothing to choose from.
+        """
+        need_profile(profile, "tune")
+        base = load_profile(profile, overrides=asked.overrides)
+        need_one_machine(base.profile, "tune")
+        need_one_server(profile, base, "tune")
+        loads = limits.concurrencies(base.profile, asked.loads, usual=USUAL_LOADS, why=limits.QUEUED)
+        found = {base.profile.name: (profile, base)}
+        for name in asked.arms:
+            loaded = load_profile(name, overrides=asked.overrides)
+            found.setdefault(loaded.profile.name, (name, loaded))
+        named = [one.profile for _, one in list(found.values())[1:]]
+        if asked.others:
+            for loaded in _shipped(base, asked.overrides):
+                found.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
+        others = [one.profile for _, one in list(found.values())[1:]]
+        shelf = Shelf(data.patch_folders())
+        field = field_of(
+            base.profile,
+            others,
+            ks=asked.ks,
+            loads=loads,
+            knobs=asked.tries,
+            memory={name: _draft_bytes(one.profile) for name, (_, one) in found.items()},
+            patched={name for name, (_, one) in found.items() if speed_choice(one.profile, shelf).taken},
+            tables={name for name, (typed, one) in found.items() if _takes_table(typed, one.profile, asked.overrides)},
+        )
+        if refused := next((one.name for one in named if one.name in field.left_out), None):
+            raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")
+        kept = {name: one for name, one in found.items() if name not in field.left_out}
+        return cls(
+            base=base,
+            loaded={name: loaded for name, (_, loaded) in kept.items()},
+            typed={name: typed for name, (typed, _) in kept.items()},
+            loads=loads,
+            field=field,
+        )
+
+
+def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
+    """Yield the shipped profiles of the same target and machine that draft."""
+    for name, file in profile_names([data.PROFILES]).items():
+        if name == base.profile.name:
+            continue
+        try:
+            plain = load_profile(str(file)).profile
+            same = plain.target.model == base.profile.target.model and plain.machine == base.profile.machine
+            if same and plain.speculative and plain.nodes == 1:
+                yield load_profile(name, overrides=overrides)
+        except (ProfileError, UsageError):  # an own profile of that name, or a --set that does not go with it
+            continue
+
+
+def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool:
+    """Return whether the profile's release is known to follow a table of k, and lint refuses none of its own."""
+    spec, vllm = profile.speculative, vllm_of(profile)
+    if not spec or spec.k_by_requests or not spec.num_speculative_tokens or Version(vllm or "0") < TABLES_FROM:
+        return False
+    table = f"speculative.k_by_requests={{1: {spec.num_speculative_tokens}}}"
+    found = check(load_profile(typed, overrides=(*overrides, table)), patches={}, notes=False)
+    return not {"GS820", "GS821"} & {one.code for one in found}
+
+
+def _draft_bytes(profile: Profile) -> int:
+    """Bytes of the draft's weights on this machine; 0 without a draft, and where they are not here."""
+    for model in models_of(profile):
+        if model.role == "draft":
+            cached = None if model.local else cached_snapshot(model.model, model.revision, hub_cache(profile))
+            folder = model.folder if model.local else cached
+            if folder and folder.is_dir():
+                return sum(one.stat().st_size for one in folder.glob("*.safetensors"))
+    return 0

@@ -1,0 +1,249 @@
+"""Carry out a rolling change, step by step: rolling/steps.py says what comes next, and this does it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gemmaspec.deploy.kept import groups, stacks
+from gemmaspec.deploy.kept.groups import Group
+from gemmaspec.deploy.kept.strangers import remove_strangers
+from gemmaspec.deploy.start.starting import Running, StartProgress, Told
+from gemmaspec.engine import router as routers
+from gemmaspec.engine.routing import Place
+from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.ready.first_request import api_key_for
+from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.ready.phases import Phase
+from gemmaspec.rolling.steps import End, Event, Outcome, Roll, Step, next_step
+
+_SETTLE_S: Final = 1.0
+"""How long a request takes, at most, from the router's choice until the replica counts it."""
+_POLL_S: Final = 0.25
+_HEALTHY_S: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rolled:
+    """A rolling change that has ended well."""
+
+    group: Group
+    running: dict[str, Running]
+    """Each replica that was asked, started or replaced."""
+    end: End
+
+
+@dataclass(kw_only=True)
+class Rolling:
+    """One rolling change of a group."""
+
+    group: Group
+    roll: Roll
+    before: Group | None
+    """The group as it was; None at the first start."""
+    command: str
+    told: Told
+    serve: Callable[[str, StartProgress], Running]
+    """Start, replace or ask one replica."""
+    running: dict[str, Running] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+    """Replicas whose server is another one than before."""
+    said: set[str] = field(default_factory=set)
+    """What was noted of a replica, which is not repeated for the next one."""
+    error: GemmaspecError | None = None
+    """Why the first step failed."""
+
+    def carry_out(self) -> Rolled:
+        """Do every step. Raises the first failure, with what serves now."""
+        if self.roll.router == "same":
+            for stranger in remove_strangers(self.group, self.command):
+                self.told.note(f"warning: {stranger}")
+        events: list[Event] = []
+        while isinstance(step := next_step(self.roll, events), Step):
+            events.append(Event(step=step, outcome=self._do(step)))
+        if self.error:
+            groups.save(self._as_it_is_now(events, step))
+            raise self._with_outlook(self.error, step)
+        return Rolled(group=self.group, running=self.running, end=step)
+
+    def _as_it_is_now(self, events: list[Event], end: End) -> Group:
+        """Return the record after a failure: with the router that runs, and the change only if it changed a replica."""
+        group, before = self.group, self.before
+        if before is None:
+            return group
+        routed = self.roll.router == "same" or Event(step=Step(action="router")) in events
+        group = dataclasses.replace(group, router=group.router if routed else before.router)
+        if end.changed:
+            return group
+        kept = ("before", "options", "options_before", "complete")
+        return dataclasses.replace(group, **{name: getattr(before, name) for name in kept})
+
+    def _do(self, step: Step) -> Outcome:
+        """Do one step, write its line into the audit, and return how it ended."""
+        self.told.doing(str(step))
+        began = time.monotonic()
+        outcome: Outcome = "done"
+        try:
+            said = self._act(step)
+        except GemmaspecError as error:
+            self.error = self.error or error
+            outcome = "back" if step.action == "replace" and self._serves(step.replica) else "failed"
+            said = error.message.splitlines()[0]
+        except BaseException:
+            self._audit(step, "interrupted")
+            if step.action in ("remove", "drain"):
+                with contextlib.suppress(GemmaspecError):
+                    self._add(step.replica)
+            raise
+        seconds = time.monotonic() - began
+        self._audit(step, f"{outcome} after {seconds:.1f} s{f': {said}' if said else ''}")
+        return outcome
+
+    def _audit(self, step: Step, result: str) -> None:
+        """Write a line into the audit. A full disk does not keep a replica out of the router."""
+        try:
+            groups.write_audit(self.group.name, self.command, str(step), result)
+        except GemmaspecError as error:
+            self.told.note(f"warning: {error.message}")
+
+    def _act(self, step: Step) -> str:
+        match step.action:
+            case "probe" | "start" | "replace":
+                if step.action != "probe":
+                    self.fresh.add(step.replica)
+                self.running[step.replica] = self.serve(step.replica, _Named(step.replica, self.told, self.said))
+                return ""
+            case "router":
+                return self._router()
+            case "add":
+                return self._add(step.replica)
+            case "remove":
+                return self._remove(step.replica)
+            case "drain":
+                return self._drain(step.replica)
+            case "stop":
+                from gemmaspec.deploy.start.down import down
+
+                down(step.replica, self.told.note)
+                return ""
+
+    def _router(self) -> str:
+        """Start the router; one with another configuration is ended first, and started again if the new one fails."""
+        old = self.before.router if self.before else None
+        if old and routers.state(old).status == "running":
+            self.told.note("starting the router with its new configuration; requests that go through it now are cut")
+            routers.stop(old)
+        try:
+            routers.start(self.group.router)
+        except GemmaspecError as error:
+            if old:
+                with contextlib.suppress(GemmaspecError):
+                    self._as_it_was(old)
+                    error.message += "\nThe router runs again as before."
+            raise
+        router = self.group.router
+        self.told.note(f"router {router.kind} listens at {router.base_url}/v1")
+        return f"{router.kind}, {router.policy}, port {router.port}"
+
+    def _as_it_was(self, old: routers.Router) -> None:
+        routers.start(old)
+        for name, found in self.roll.replicas:
+            if found != "absent":
+                old.routing.add(self._place(name))
+
+    def _add(self, name: str) -> str:
+        """Add a replica, and wait until the router has seen that it is well."""
+        routing, place = self.group.router.routing, self._place(name)
+        if name in self.fresh:
+            routing.remove(place)  # what the router remembers of the server that ran there before is of no use
+        routing.add(place)
+        deadline = time.monotonic() + _HEALTHY_S
+        while not routing.look(place).healthy:
+            if time.monotonic() > deadline:
+                raise StartFailed(f"the router does not find {name} healthy at {place.url}/health")
+            time.sleep(_POLL_S)
+        return ""
+
+    def _remove(self, name: str) -> str:
+        """Take a replica out, unless nobody else would serve."""
+        routing = self.group.router.routing
+        others = [routing.look(self._place(one)) for one in self._members() if one != name]
+        if not any(one.inside and one.healthy for one in others):
+            raise StartFailed(f"{name} stays in the router, because no other replica serves")
+        routing.remove(self._place(name))
+        self.told.note(f"{name}: gets no new requests")
+        return ""
+
+    def _drain(self, name: str) -> str:
+        """Wait until a replica has no requests left; after the bound, say how many will be cut."""
+        server = stacks.find(name).server
+        routing, place = self.group.router.routing, self._place(name)
+        deadline = time.monotonic() + self.group.drain_s
+        idle_since: float | None = None
+        said = -1.0
+        while True:
+            open_ = routing.look(place).requests or 0
+            try:
+                sample = read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+                open_ = max(open_, round(sample.running + sample.waiting))
+            except GemmaspecError as error:
+                if stacks.look(stacks.find(name)).status != "running":
+                    return f"it no longer runs: {error.message}"
+                open_ = max(open_, 1)
+            now = time.monotonic()
+            idle_since = None if open_ else idle_since or now
+            if idle_since is not None and now - idle_since >= _SETTLE_S:
+                return ""
+            if now >= deadline:
+                text = f"{open_} requests still ran after {self.group.drain_s:.0f} s; they are cut"
+                self.told.note(f"{name}: {text}")
+                return text
+            if open_ and open_ != said:
+                self.told.note(f"{name}: waiting for {open_} request{'s' if open_ != 1 else ''} to end")
+                said = open_
+            time.sleep(_POLL_S)
+
+    def _members(self) -> list[str]:
+        return [name for name, _ in self.roll.replicas if stacks.read_stack(name)]
+
+    def _place(self, name: str) -> Place:
+        started = stacks.find(name)
+        return groups.place_of(started.server, started.replica or 0)
+
+    def _serves(self, name: str) -> bool:
+        """Return whether a replica whose replacement failed runs again as it did."""
+        with contextlib.suppress(GemmaspecError):
+            started = stacks.find(name)
+            return started.outcome == "ready" and stacks.look(started).status == "running"
+        return False
+
+    def _with_outlook(self, error: GemmaspecError, end: End) -> GemmaspecError:
+        """Add to the first failure what serves now and what to do next."""
+        lines = [f"stopped at: {end.failed}"]
+        lines += [f"{', '.join(end.changed)}: runs the new configuration"] if end.changed else []
+        lines += [f"{', '.join(end.back)}: runs again as before"] if end.back else []
+        lines += [f"{', '.join(end.untouched)}: unchanged"] if end.untouched else []
+        error.message = "\n".join((error.message, *lines))
+        if end.changed and self.group.before:
+            error.hint = f"gemmaspec rollback {self.group.name}    # or correct the cause and run up again"
+        return error
+
+
+class _Named:
+    """Progress of one replica, with its name."""
+
+    def __init__(self, name: str, told: Told, said: set[str]) -> None:
+        self._name, self._told, self._said = name, told, said
+
+    def note(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._told.note(f"{self._name}: {text}")
+
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        self._told.owner.tell(f"{self._name}: {phase}")
+        self._told.progress.phase(phase, elapsed, left)

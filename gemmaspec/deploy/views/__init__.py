@@ -1,0 +1,1 @@
+"""What looks at servers and this machine: status, top, watch, smoke, doctor."""

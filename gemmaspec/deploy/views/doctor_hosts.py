@@ -1,0 +1,102 @@
+"""`doctor --fleet`: ask every machine of fleet.yaml at the same time, each within a bounded time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.deploy.kept.fleet import load_fleet, nodes_of
+from gemmaspec.deploy.kept.models import models_of
+from gemmaspec.doctor.hosts import HostReading, fleet_lines, parse_seen, rows
+from gemmaspec.doctor.result import CheckResult, failed
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.look import look
+from gemmaspec.engine.server import Node
+from gemmaspec.engine.together import together
+from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import state_dir
+from gemmaspec.fleet.hosts import Host
+from gemmaspec.models.hub_cache import is_commit
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.stack.paths import on_host
+
+_BOUND_S: Final = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminedHosts:
+    """The result for a fleet."""
+
+    file: str
+    rows: tuple[CheckResult, ...]
+    lines: tuple[str, ...]
+    """fleet.yaml as the machines say it should be."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing prevents a start."""
+        return not any(row.state == "failed" for row in self.rows)
+
+
+def doctor_hosts(profile: str | None, *, overrides: Sequence[str] = ()) -> ExaminedHosts:
+    """Check every host of fleet.yaml, and with a profile its image, link, models and disk there.
+
+    Raises UsageError without a fleet.yaml, ProfileError if it or the profile is invalid.
+    """
+    loaded = load_profile(profile, overrides=overrides) if profile else None
+    fleet = load_fleet(loaded.file.parent if loaded else None)
+    calls = {
+        host.name: functools.partial(_reading, host, node, loaded)
+        for host, node in zip(fleet.hosts, nodes_of(fleet.hosts), strict=True)
+    }
+    done = together(calls, seconds=_BOUND_S)
+    readings = [_read(host, done[host.name]) for host in fleet.hosts]
+    hub = [one for one in models_of(loaded.profile) if not one.local] if loaded else []
+    revisions = {one.model: one.revision if is_commit(one.revision) else None for one in hub}
+    image = loaded.profile.image if loaded else None
+    return ExaminedHosts(
+        file=fleet.file,
+        rows=tuple(rows(readings, image=image, revisions=revisions)),
+        lines=tuple(fleet_lines(readings)),
+    )
+
+
+def _read(host: Host, found: HostReading | GemmaspecError) -> HostReading:
+    if isinstance(found, HostReading):
+        return found
+    return HostReading(host=host, problem=failed(host.name, found.message, found.hint))
+
+
+def _reading(host: Host, node: Node, loaded: Loaded | None) -> HostReading:
+    engine = DockerEngine(node)
+    try:
+        facts = engine.facts(host.name)
+        if loaded is None or not loaded.profile.image:
+            return HostReading(host=host, facts=facts, unseen="name a profile to look inside, with its image")
+        image = engine.image_facts(host.name, loaded.profile.image)
+        if image is None:
+            return HostReading(host=host, facts=facts)
+        return _inside(engine, loaded, HostReading(host=host, facts=facts, image=image.id))
+    finally:
+        engine.close()
+
+
+def _inside(engine: DockerEngine, loaded: Loaded, reading: HostReading) -> HostReading:
+    """Add what only a container of that host can say; without its cache if the host does not have that folder."""
+    profile = loaded.profile
+    home = profile.caches.huggingface
+    cache = on_host(home, state=state_dir()) if home else None
+    models = [one.model for one in models_of(profile) if not one.local]
+    why = ""
+    for folder in (cache, None) if cache else (None,):
+        try:
+            text = look(
+                engine.endpoint, profile.image or "", python=profile.container.python, models=models, cache=folder
+            )
+            return dataclasses.replace(reading, seen=parse_seen(text))
+        except GemmaspecError as error:
+            why = error.message
+    return dataclasses.replace(reading, unseen=why)

@@ -1,0 +1,196 @@
+"""The doctor's checks of the machine: memory, models, disks, port, clock and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmaspec.deploy.kept.models import ModelRef, check_folder, hub_cache, models_of
+from gemmaspec.deploy.views import doctor_gpu_speed as gpu_speed
+from gemmaspec.deploy.views.doctor_subject import DoctorSubject
+from gemmaspec.doctor import speed as speeds
+from gemmaspec.doctor.machine import (
+    clock_row,
+    container_shm_row,
+    disk_row,
+    memory_row,
+    open_files_row,
+    shm_row,
+)
+from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
+from gemmaspec.engine import port as ports
+from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.errors import GemmaspecError, ProfileError
+from gemmaspec.files import state_dir
+from gemmaspec.machine import bandwidth, readings
+from gemmaspec.models import access
+from gemmaspec.models.download import Cache, list_files
+from gemmaspec.models.hub import Unreachable
+from gemmaspec.profile.machines import MACHINES
+
+if TYPE_CHECKING:
+    from gemmaspec.fit.document import Fit
+
+
+def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the memory against what `fit` computes; without a profile, report what is there."""
+    if subject.loaded is None:
+        import psutil
+
+        found = psutil.virtual_memory()
+        yield memory_row(found.total, found.available)
+        return
+    if subject.runs_now:
+        yield skipped("memory", f"{subject.loaded.profile.name} is running and has its memory")
+        return
+    from gemmaspec.deploy.checks.fit import FitRequest, fit
+
+    try:
+        answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))
+    except GemmaspecError as error:
+        yield skipped("memory", f"unknown: {error.message}")
+        return
+    device = answer.plan.device
+    here = "" if device.here else f", treated as a {device.name}"
+    if any(model and model.source == "shipped" for model in (answer.plan.models.target, answer.plan.models.draft)):
+        here += ", computed from shapes that ship with gemmaspec"
+    if answer.fits:
+        yield ok("memory", f"fits into {device.memory / 1e9:.1f} GB{here}")
+    fix = _fix(answer, subject.loaded.typed)
+    for problem in answer.problems:
+        yield failed("memory", f"{problem}{here}", fix)
+
+
+def _fix(answer: Fit, profile: str) -> str:
+    """Return the first change that makes it fit."""
+    change = next((one.change for one in answer.advice if one.starts), None)
+    return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
+
+
+def models(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether target and draft are on this machine or can be fetched."""
+    for one in models_of(subject.loaded.profile) if subject.loaded else ():
+        if one.local:
+            yield _folder(one)
+        else:
+            yield _of_the_hub(subject, one)
+
+
+def _folder(one: ModelRef) -> CheckResult:
+    if one.is_tiny and not (one.folder / "config.json").is_file():
+        return ok(one.role, f"{one.model} will be made by `up`")
+    try:
+        check_folder(one)
+    except GemmaspecError as error:
+        return failed(one.role, error.message, f"ls {one.folder}")
+    return ok(one.role, f"{one.folder} exists")
+
+
+def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    try:
+        if subject.silent_hub:
+            raise _about(one, *subject.silent_hub)
+        if access.is_offline():
+            raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        listing = list_files(one.model, one.revision, role=one.role)
+    except Unreachable as error:
+        silent = Unreachable(error.message.removeprefix(f"{one.role}.model: "), hint=error.hint)
+        subject.silent_hub = subject.silent_hub or (one.model, silent)
+        return _without_the_hub(subject, one, silent)
+    except GemmaspecError as error:
+        return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
+    cache = Cache(folder)
+    rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
+    subject.to_fetch[one.role] = rest
+    shown = f"{one.model} at {listing.commit}"
+    if not cache.missing(listing):
+        return ok(one.role, f"{shown} is in the cache")
+    return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
+
+
+def _about(one: ModelRef, asked: str, error: Unreachable) -> Unreachable:
+    """Return the error of the model that was `asked` about, as that of another one."""
+    hint = error.hint and error.hint.replace(asked, one.model)
+    return Unreachable(error.message.replace(asked, one.model), hint=hint)
+
+
+def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
+    """Return what the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    cached = access.cached_commit(one.model, one.revision, cache=folder)
+    if cached and access.is_whole(one.model, one.revision, cache=folder):
+        subject.to_fetch[one.role] = 0
+        return ok(one.role, f"{one.model} at {cached} is in the cache, with all weights; the Hub was not asked")
+    if cached:
+        return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, not all of it", error.hint)
+    from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
+
+    known, says = shipped_for(one.model), f"{error.message}, and it is not in the cache"
+    if known:
+        subject.to_fetch[one.role] = size = checkpoint_of(known).nbytes
+        says += f"; {size / 1e9:.2f} GB to fetch, computed from shapes that ship with gemmaspec"
+    return failed(one.role, says, error.hint)
+
+
+def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the disk space for stacks and runtimes, for models, and for docker's images."""
+    yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
+    cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
+    needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
+    yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
+    if subject.docker and subject.docker_answers:
+        root = _docker_root(subject.docker)
+        yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), None)
+
+
+def _docker_root(engine: DockerEngine) -> Path | None:
+    try:
+        return engine.data_root()
+    except GemmaspecError:
+        return None  # its own row says that docker does not answer
+
+
+def port(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether the port is free or used by this stack."""
+    try:
+        server = subject.server
+    except ProfileError:
+        yield skipped("port", "not checked, because the engine cannot run this profile")
+        return
+    if server is None:
+        return
+    if subject.runs_now:
+        yield ok("port", f"{server.port} is in use by {server.name} itself")
+        return
+    if subject.docker and subject.docker_answers:
+        subject.docker.ensure_port(server)
+    else:
+        ports.ensure_free(server.bind, server.port)
+    yield ok("port", f"{server.port} on {server.bind} is free")
+
+
+def clock(_: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether this machine's clock is right."""
+    yield clock_row(readings.clock())
+
+
+def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the limits of open files and shared memory where the server will run."""
+    if not subject.uses_docker:
+        yield open_files_row(readings.hard_open_files())
+        yield shm_row(readings.shm_free())
+        return
+    yield skipped("open files", "containers use the docker daemon's limit")
+    if subject.profile:
+        yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)
+
+
+def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Yield how fast the processor reads its memory."""
+    yield speeds.memory_row(bandwidth.read_memory())
+    if MACHINES[subject.loaded.profile.machine].gpus if subject.loaded else readings.gpus():
+        yield gpu_speed.row(subject)

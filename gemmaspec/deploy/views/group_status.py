@@ -1,0 +1,99 @@
+"""`status` of a profile with replicas: each of them, the router, and who gets requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmaspec.deploy.kept import groups, owner, stacks
+from gemmaspec.deploy.kept.groups import Group
+from gemmaspec.deploy.kept.strangers import remove_strangers
+from gemmaspec.deploy.views.status import Status, status
+from gemmaspec.engine import router as routers
+from gemmaspec.engine.server import State
+from gemmaspec.errors import GemmaspecError
+
+RouterWord = Literal["ready", "exited", "stopped", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterStatus:
+    """The router of one profile."""
+
+    group: Group
+    state: State
+    word: RouterWord
+    why: str = ""
+    routed: dict[str, str]
+    """What the router says of each replica: gets requests, unhealthy, taken out."""
+    busy: str = ""
+    """The command that works on the replicas now, with who and since when."""
+    strangers: tuple[str, ...] = ()
+    """A sentence for each foreign worker that was in the router; it was removed."""
+    audit: tuple[str, ...] = ()
+    """The last lines of the audit."""
+
+    @property
+    def serving(self) -> int:
+        """How many replicas get requests."""
+        return sum(said == GETS for said in self.routed.values())
+
+
+GETS = "gets requests"
+
+
+def router_status(name: str) -> RouterStatus:
+    """Return the status of the router of a profile. Raises UsageError if it has no replicas here."""
+    group = groups.find(name)
+    holder = owner.holder(name)
+    busy = str(holder) if holder else ""
+    try:
+        state = routers.state(group.router)
+    except GemmaspecError as error:
+        state = State(status="unknown", detail=error.message)
+    word: RouterWord = "ready" if state.status == "running" else "unknown" if state.status == "unknown" else "exited"
+    if group.stopped and state.status == "absent":
+        word = "stopped"
+    routed: dict[str, str] = {}
+    strangers: tuple[str, ...] = ()
+    why = state.detail if word in ("exited", "unknown") else ""
+    if word == "ready":
+        try:
+            strangers = remove_strangers(group, "status")
+            routed = _routed(group)
+        except GemmaspecError as error:
+            word, why = "unknown", error.message
+    if word == "exited" and not why:
+        why = f"next: gemmaspec up {group.options.profile}"
+    lines = tuple(groups.last_audit(group))
+    return RouterStatus(
+        group=group, state=state, word=word, why=why, routed=routed, busy=busy, strangers=strangers, audit=lines
+    )
+
+
+def replicas_status(name: str) -> list[Status]:
+    """Return the status of each replica that was started."""
+    return [one for member in stacks.replicas_of(name) for one in status(member)]
+
+
+def routers_status() -> Sequence[RouterStatus]:
+    """Return the status of every router that was started here; a record that cannot be read is left out."""
+    found = []
+    for name in groups.names():
+        try:
+            found.append(router_status(name))
+        except GemmaspecError:
+            continue
+    return found
+
+
+def _routed(group: Group) -> dict[str, str]:
+    said = {}
+    for name in group.members:
+        started = stacks.read_stack(name)
+        if started is None:
+            continue
+        one = group.router.routing.look(groups.place_of(started.server, started.replica or 0))
+        said[name] = (GETS if one.healthy else "unhealthy") if one.inside else "taken out"
+    return said

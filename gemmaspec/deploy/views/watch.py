@@ -1,0 +1,395 @@
+"""`watch`: read a server's counters, name its faults, and do what its profile allows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from gemmaspec.deploy.kept import groups, measurements, stacks
+from gemmaspec.deploy.kept.groups import each_of
+from gemmaspec.deploy.kept.logs import keep_log
+from gemmaspec.deploy.kept.stacks import Started, stack_folder
+from gemmaspec.deploy.kept.strangers import remove_strangers
+from gemmaspec.deploy.kept.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.deploy.views import hooks, suspects
+from gemmaspec.engine.choose import seats
+from gemmaspec.engine.server import Engine, Server, State
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
+from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
+from gemmaspec.live.reference import Reference
+from gemmaspec.live.sample import Sample
+from gemmaspec.machine import nvidia
+from gemmaspec.predict.prompts import Prompts
+from gemmaspec.predict.rows import NONE, Row
+from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.ready.first_request import api_key_for
+from gemmaspec.ready.http import exchange
+from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.sidecar.question import LONGEST_S, Question, body
+
+LOG: Final = "watch.log"
+MOST_LOG: Final = 1024 * 1024
+"""Bytes after which the log is rotated; one old log is kept."""
+_GONE_AFTER: Final = 3
+"""Consecutive failed readings before the server is called unreachable."""
+_ATTESTED_EVERY_S: Final = 30.0
+"""Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
+_DRAIN_POLL_S: Final = 0.5
+_KEEP_EVERY_S: Final = 10.0
+"""Seconds between two times that the verdict is written, if nothing happens."""
+NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE --running --save-measured)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchLine:
+    """One line of the log of `watch`. Times are in UTC."""
+
+    at: str
+    stack: str
+    what: str
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook, stranger."""
+    fault: str | None = None
+    reason: str = ""
+
+
+class Restart(Protocol):
+    """Restarts a stack, with or without speculation. Raises GemmaspecError."""
+
+    def __call__(self, name: str, *, no_spec: bool) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """One stack under watch."""
+
+    started: Started
+    policy: Policy
+    hook: tuple[str, ...]
+    webhook: str | None = None
+    faults: Faults = field(default_factory=Faults)
+    question: Question = field(default_factory=Question)
+    restarts: list[float] = field(default_factory=list)
+    """When `watch` restarted it, in seconds since 1970."""
+    failures: int = 0
+    since: dict[FaultKind, float] = field(default_factory=dict)
+    """When each fault that is active began, in seconds since 1970."""
+    last: str = ""
+    """The last action, and why it was done or left undone."""
+    kept_at: float = 0.0
+    attested: str = ""
+    """What the processes attested last."""
+    attested_at: float = 0.0
+    engine: Engine | None = None
+    """The engine of a server on several machines, which is asked at every look."""
+
+
+def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
+    """Return the stacks of these names, or all that were started here, with what their profiles allow.
+
+    The name of a profile with replicas means all of them.
+
+    `window_s` and `hang_s`, in seconds, go before those of the profiles.
+    Raises UsageError if a name was not started on this machine or its profile is no longer valid.
+    """
+    found = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
+    return [_watched(one, window_s, hang_s) for one in found]
+
+
+def _watched(started: Started, window_s: float | None, hang_s: float | None) -> Watched:
+    loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
+    wish = loaded.profile.watch
+    limits = limits_of(window_s=window_s or wish.window_seconds, hang_s=hang_s or wish.hang_seconds)
+    before = last_watch(started.server.name)
+    return Watched(
+        started=started,
+        policy=Policy(
+            on_dead_draft=wish.on_dead_draft,
+            on_slower=wish.on_slower,
+            on_hang=wish.on_hang,
+            on_exit=wish.on_exit,
+            most_restarts_per_hour=wish.most_restarts_per_hour,
+        ),
+        hook=tuple(wish.hook),
+        webhook=hooks.address(wish.webhook),
+        faults=Faults(limits=limits, reference=_reference(loaded)),
+        restarts=list(before.restarts) if before else [],
+        last=before.last if before else "",
+    )
+
+
+def _reference(loaded: Loaded) -> Reference | None:
+    """Return the step times that bench has kept for this profile; None without any for k = 0 and for its own method."""
+    spec = loaded.profile.speculative
+    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    rows: Sequence[Row] = ()
+    with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
+        rows = measurements.own_rows(loaded)
+        strange = rows and measurements.foreign(rows, loaded.profile)
+        rows = measurements.of_plan(rows, measurements.taken_by(loaded.profile)) if rows and not strange else ()
+    prompts = Prompts(rows, min((row.step for row in rows), default=1.0))  # a draft shortens none of their time
+    for row in rows:
+        if row.method == NONE or (spec and row.method == spec.method):
+            found[row.k, row.concurrency].append(prompts.decoding(row)[0])
+    drafts = {k for k, _ in found}
+    if len(drafts) < 2 or 0 not in drafts:
+        return None
+    return Reference(seconds={at: statistics.median(times) for at, times in found.items()})
+
+
+def look(one: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
+    """Read one stack once, act if its profile says so, and yield the events to log."""
+    happened = False
+    for line in _look(one, power_w=power_w, restart=restart):
+        happened = True
+        yield line
+    now = stacks.now()
+    if happened or now - one.kept_at >= _KEEP_EVERY_S:
+        one.kept_at = now
+        with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
+            keep_watch(one.started.server.name, _verdict(one, now, interval))
+
+
+def _verdict(one: Watched, now: float, interval: float) -> Watching:
+    blind = one.started.server.speculates and one.faults.reference is None
+    return Watching(
+        at=now,
+        active={str(kind): since for kind, since in one.since.items()},
+        restarts=tuple(at for at in one.restarts if now - at < HOUR_S),
+        last=one.last,
+        unknown=(NO_REFERENCE,) if blind else (),
+        interval=interval,
+        attested=one.attested,
+    )
+
+
+def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
+    if one.started.server.nodes and (lost := _lost_rank(one)):
+        yield from _end_ranks(one, lost, restart)
+        return
+    try:
+        sample = _read(one)
+    except GemmaspecError as error:
+        one.failures += 1
+        if one.failures == _GONE_AFTER:
+            yield _line(one, "unreachable", reason=error.message)
+        if one.failures >= _GONE_AFTER:
+            yield from _look_at_process(one, restart)
+        return
+    if one.failures >= _GONE_AFTER:
+        yield _line(one, "answers")
+    one.failures = 0
+    if one.started.server.reached_at is not None:  # on another machine, and so are its GPUs
+        power_w = None
+    yield from _told(one, one.faults.add(sample, power_w=power_w, asked=one.question.waits), restart)
+    yield from _told(one, _attested(one), restart)
+    if one.faults.silent(power_w=power_w):
+        one.question.ask(partial(_ask, one.started.server), every_s=one.faults.limits.patience(power_w))
+
+
+def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
+    """Remove workers that are no replicas from the routers before these stacks, and yield what was found."""
+    for name in sorted({one.started.profile for one in found if one.started.replica}):
+        with contextlib.suppress(GemmaspecError):  # a router that does not run has no workers
+            group = groups.find(name)
+            if group.router.kind == "vllm-router":
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                for stranger in remove_strangers(group, "watch"):
+                    yield WatchLine(at=now, stack=group.members[0], what="stranger", reason=stranger)
+
+
+def _attested(one: Watched) -> Sequence[Event]:
+    """Return whether the processes have begun, or ceased, to run something else than the patched functions."""
+    if stacks.now() - one.attested_at < _ATTESTED_EVERY_S:
+        return ()
+    one.attested_at = stacks.now()
+    try:
+        found = [
+            (f"{host}: " if host else "", report["attested"])
+            for host, engine, server in seats(stacks.engine_of(one.started), one.started.server)
+            if (report := engine.report(server)) and "attested" in report
+        ]
+    except GemmaspecError:  # whether it runs is judged elsewhere
+        return ()
+    one.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
+    return one.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
+
+
+def _ask(server: Server) -> None:
+    """Ask for one token; whatever comes back is an answer."""
+    key = api_key_for(server)
+    with contextlib.suppress(GemmaspecError):
+        exchange(server, "/v1/chat/completions", body=body(server.model), timeout_s=LONGEST_S, api_key=key)
+
+
+def _read(one: Watched) -> Sample:
+    server = one.started.server
+    return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+
+
+def _look_at_process(one: Watched, restart: Restart) -> Iterator[WatchLine]:
+    """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
+    name = one.started.server.name
+    try:
+        now = stacks.find(name)
+    except GemmaspecError:
+        return
+    state = stacks.look(now)
+    if now.outcome == "ready" and state.status == "exited":
+        code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+        yield from _told(one, one.faults.gone(f"the server has exited{code}"), restart)
+
+
+def _lost_rank(one: Watched) -> State | None:
+    """Return how a rank of a server on several machines has ended; None while all run, or none was to run.
+
+    A headless rank does not end with rank 0, and rank 0 answers /health without the others until it is used.
+    """
+    with contextlib.suppress(GemmaspecError):
+        now = stacks.find(one.started.server.name)
+        one.engine = one.engine or stacks.engine_of(one.started)
+        state = stacks.look(now, one.engine) if now.outcome == "ready" else None
+        return state if state and state.status == "exited" else None
+    return None
+
+
+def _end_ranks(one: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
+    """Stop what is left of a server that has lost a rank, which cannot join again; then do as for any that exited."""
+    reason = f"{lost.detail}; the other ranks were stopped, because a rank cannot join again"
+    engine = one.engine or stacks.engine_of(one.started)
+    if FaultKind.GONE not in one.faults.active:  # what is stopped has no log any more
+        keep_log(engine, one.started.server)
+    try:
+        engine.stop(one.started.server)
+    except GemmaspecError as error:
+        reason = f"{lost.detail}; {error.message}"
+    yield from _told(one, one.faults.gone(reason), restart)
+
+
+def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
+    for event in events:
+        if event.begins:
+            one.since[event.kind] = stacks.now()
+        else:
+            one.since.pop(event.kind, None)
+        done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now())
+        speed = suspects.of(one.started, event, one.engine) if event.begins else ()
+        said = [event.reason, done.note, suspects.sentence(one.started.server.name, speed)]
+        reason = "; ".join(part for part in said if part)
+        one.last = f"{event.kind}: {done.note}" if done.note else one.last
+        yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
+        document = {"stack": one.started.server.name, **dataclasses.asdict(event), "reason": reason}
+        for wrong in hooks.tell(one.hook, one.webhook, document):
+            yield _line(one, "hook", reason=wrong)
+        yield from _act(one, event, done, restart, speed)
+
+
+def _act(
+    one: Watched, event: Event, done: Reaction, restart: Restart, speed: Sequence[str] = ()
+) -> Iterator[WatchLine]:
+    """Do what was decided. A server with suspected patches for speed is first restarted without those."""
+    if done.action == "report":
+        return
+    speedless_first = suspects.leave_out(one.started, speed, f"{event.kind}: {event.reason}")
+    name = one.started.server.name
+    if drains(event.kind):
+        yield _line(one, "drained", fault=event.kind, reason=_drain(one))
+    one.restarts.append(stacks.now())
+    off = done.action == "off" and not speedless_first
+    what = "restarted without speculation" if off else "restarted"
+    what += f" and without {', '.join(speed)}" if speedless_first else ""
+    try:
+        if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
+            stacks.engine_of(one.started).stop(one.started.server)
+        restart(name, no_spec=off)
+    except GemmaspecError as error:
+        one.last = f"{event.kind}: a restart failed"
+        yield _line(one, "failed", reason=error.message)
+        return
+    one.last = f"{event.kind}: {what}"
+    one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
+    one.faults, one.question = Faults(limits=one.faults.limits, reference=one.faults.reference), Question()
+    yield _line(one, "off" if off else "restarted", reason=what if speedless_first else "")
+
+
+def _drain(one: Watched) -> str:
+    """Wait until no request runs, for as long as the server may take to stop, and say how that went."""
+    began = time.monotonic()
+    longest = one.started.server.stop_grace_s
+    most = 0.0
+    while True:
+        try:
+            sample = _read(one)
+        except GemmaspecError:
+            return "the server does not say any more how many requests run"
+        left = sample.running + sample.waiting
+        most = max(most, left)
+        took = time.monotonic() - began
+        if not left:
+            return f"{most:.0f} requests ended within {took:.0f} s"
+        if took >= longest:
+            return f"{left:.0f} requests still ran after {longest:.0f} s, and are aborted"
+        time.sleep(_DRAIN_POLL_S)
+
+
+def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return WatchLine(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
+
+
+def power() -> float | None:
+    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
+    with contextlib.suppress(EnvironmentMissing):
+        drawn = [one.power_w for one in nvidia.loads()]
+        if drawn and all(one is not None for one in drawn):
+            return sum(one for one in drawn if one is not None)
+    return None
+
+
+def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
+    """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
+    file = stack_folder(line.stack) / LOG
+    with contextlib.suppress(OSError):
+        if file.exists() and file.stat().st_size > MOST_LOG:
+            file.replace(file.with_suffix(".log.1"))
+        opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        with os.fdopen(opened, "w", encoding="utf-8") as handle:
+            handle.write(redact(json.dumps(dataclasses.asdict(line))) + "\n")
+
+
+def unit(executable: Path, names: Sequence[str]) -> str:
+    """Return a systemd user unit that keeps `watch` running."""
+    command = " ".join(_quoted(word) for word in (str(executable), "watch", *names))
+    return f"""\
+[Unit]
+Description=gemmaspec watch {" ".join(names)}
+After=network.target
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+RestartSec=10
+KillMode=process
+NoNewPrivileges=true
+PrivateTmp=false
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for ExecStart: systemd expands % and $ inside quotes too."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
