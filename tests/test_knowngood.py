@@ -183,7 +183,7 @@ def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None
             command, capture_output=True, text=True, env={**environment, "COMP_WORDS": words}, check=False
         )
         assert done.stdout.strip() == found
-    for command in ("lock", "diff", "pull", "doctor"):
+    for command in ("lock", "pull", "doctor"):
         asked = {**environment, "COMP_WORDS": f"gemmaspec {command} spark-31b-e2", "COMP_CWORD": "2"}
         done = subprocess.run(
             [sys.executable, "-m", "gemmaspec"], capture_output=True, text=True, env=asked, check=False

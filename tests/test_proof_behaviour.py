@@ -19,6 +19,7 @@ from tests.test_proof import GOOD
 def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (behaviour, environment):
         monkeypatch.setattr(module, "prove_python", lambda **_: Path(sys.executable))
+    monkeypatch.setattr(behaviour, "cache_dir", lambda: tmp_path / "cache")  # what another run asked is not known here
     place = fake.write_patch(tmp_path / "patches")
     (place / "probe.py").write_text(GOOD)
     return tmp_path / "patches"
