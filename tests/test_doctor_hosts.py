@@ -26,6 +26,7 @@ SEEN: dict[str, Any] = {
     "models": {"org/m": [COMMIT]},
     "free": 500 * 1024**3,
     "sees_cache": True,
+    "nccl": "2.30.7",
 }
 
 
@@ -65,6 +66,8 @@ def test_machines_that_fit_have_no_failed_row() -> None:
         (reading(models={}), "warning", "a models: org/m is not in its cache"),
         (reading(models={"org/m": ["d" * 40]}), "warning", "not the revision cccccccccccc"),
         (reading(sees_cache=False), "skipped", "a models: the profile names no folder"),
+        (reading(nccl="2.28.9"), "warning", "a nccl: NCCL 2.28.9 between machines: a replayed CUDA graph can hang"),
+        (reading(nccl="2.30.4"), "ok", "a nccl: 2.30.4"),
         (dataclasses.replace(reading(), image=None), "failed", "a image: i:1 is missing"),
         (dataclasses.replace(reading(), seen=None, unseen="no python"), "skipped", "a link: no python"),
     ],
@@ -78,6 +81,12 @@ def test_hosts_are_compared() -> None:
     assert "the MTU of the link is not the same: a has 9000, b has 1500" in said(reading("a"), slow)
     other = dataclasses.replace(reading("b"), image="sha256:" + "2" * 64)
     assert "the image is not the same: a has sha256:111" in said(reading("a"), other)
+
+
+def test_two_versions_of_nccl_fail_and_an_old_one_is_no_matter_without_graphs() -> None:
+    old = reading("b", nccl="2.28.9")
+    assert "nccl: not the same on all hosts: a has 2.30.7, b has 2.28.9" in said(reading("a"), old)
+    assert {row.state for row in rows([old], image="i:1", revisions={}, eager=True) if row.name == "b nccl"} == {"ok"}
 
 
 def test_fleet_yaml_is_printed_as_the_machines_are() -> None:

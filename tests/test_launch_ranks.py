@@ -337,6 +337,23 @@ def test_two_launchers_that_are_the_same_become_the_server(machines: list[Enviro
         assert row["facts"]["plan"] == report["plan_sha256"]
 
 
+@pytest.mark.parametrize(("version", "words", "hangs"), [
+    ("2.28.9", (), True),
+    ("2.28.9", ("--enforce-eager",), False),
+    ("2.30.4", (), False),
+])  # fmt: skip
+def test_an_nccl_that_hangs_in_replayed_graphs_is_said(
+    machines: list[Environment], port: int, version: str, words: tuple[str, ...], hangs: bool
+) -> None:
+    for one in machines:
+        info = one.package.parent / f"nvidia_nccl_cu13-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: {version}\n\n")
+    for code, log, report in together(machines, port, plans=[plan_of()] * 2, more=words):
+        assert (code, report["ranks"]["facts"]["nccl"]) == (0, version)
+        assert (f"warning: NCCL {version} between machines" in log) == hangs
+
+
 def test_a_different_plan_stops_both_before_vllm_is_imported(machines: list[Environment], port: int) -> None:
     found = together(machines, port, plans=[plan_of(), plan_of(patch_of("two"))])
     assert [code for code, _, _ in found] == [5, 5], found

@@ -12,6 +12,7 @@ from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.fleet.agree import HostFacts, duration, hosts_disagree
 from gemmaspec.fleet.hosts import Host, host_line
+from gemmaspec.launcher.rank_facts import nccl_hangs
 
 GIB: Final = 1024**3
 LITTLE_DISK: Final = 20 * GIB
@@ -41,6 +42,8 @@ class Seen:
     free: int
     """Bytes on the cache's disk."""
     sees_cache: bool
+    nccl: str
+    """Version of NCCL in the image; "" if no package has it."""
 
 
 def parse_seen(text: str) -> Seen:
@@ -63,6 +66,7 @@ def parse_seen(text: str) -> Seen:
             models=lists["models"],
             free=int(found["free"]),
             sees_cache=bool(found["sees_cache"]),
+            nccl=_word(found["nccl"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise EnvironmentMissing("the probe in the image printed nothing that describes the machine") from None
@@ -92,14 +96,14 @@ class HostReading:
 
 
 def rows(
-    readings: Sequence[HostReading], *, image: str | None, revisions: Mapping[str, str | None]
+    readings: Sequence[HostReading], *, image: str | None, revisions: Mapping[str, str | None], eager: bool = False
 ) -> list[CheckResult]:
     """Return the rows of all hosts, then those that compare them.
 
-    `revisions` are the models of the Hub with the commits that the profile names.
+    `revisions` are the models of the Hub with the commits that the profile names; `eager`: it has no graphs.
     """
     found = [row for one in readings for row in _rows_of(one, image=image, revisions=revisions)]
-    return [*found, *_compared(readings)]
+    return [*found, *_nccl(readings, eager=eager), *_compared(readings)]
 
 
 def fleet_lines(readings: Sequence[HostReading]) -> list[str]:
@@ -175,6 +179,16 @@ def _devices(one: HostReading, seen: Seen) -> Iterator[CheckResult]:
         yield ok(name, ", ".join(one.host.hca))
     elif devices:
         yield warning(name, f"it has {', '.join(devices)}, and fleet.yaml names none: NCCL will use sockets")
+
+
+def _nccl(readings: Sequence[HostReading], *, eager: bool) -> Iterator[CheckResult]:
+    versions = {one.host.name: one.seen.nccl for one in readings if one.seen and one.seen.nccl}
+    for host, version in versions.items():
+        hangs = nccl_hangs(version, eager=eager)
+        yield warning(f"{host} nccl", hangs) if hangs else ok(f"{host} nccl", version)
+    if len(set(versions.values())) > 1:
+        which = ", ".join(f"{host} has {version}" for host, version in versions.items())
+        yield failed("nccl", f"not the same on all hosts: {which}", "take the same image on all of them")
 
 
 def _models(one: HostReading, seen: Seen, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:

@@ -2207,6 +2207,9 @@ def facts_of(
         "launcher": sha256(launcher),
         "vllm": version,
         "transformers": installed_version("transformers", [*front, *sys.path]) or "",
+        "nccl": next(
+            filter(None, (installed_version(one, [*front, *sys.path]) for one in ranks.facts.NCCL_PACKAGES)), ""
+        ),
         "speculative config": sha256(json.dumps(parts, sort_keys=True).encode()) if spec else "",
         "target": ranks.facts.model_facts(target, given.get("--revision")),
         "draft": ranks.facts.model_facts(spec.get("model"), spec.get("revision")),
@@ -2532,6 +2535,8 @@ def compare_ranks(ranks: Ranks, facts: Mapping[str, str], report: dict[str, Any]
     if row["state"] != "same":
         raise LaunchError(row["code"], *row["lines"], "vllm was started on no machine")
     say(f"{len(row['nodes'])} ranks are the same: {', '.join(row['nodes'].values())}")
+    if hangs := ranks.facts.nccl_hangs(facts["nccl"], eager="argument --enforce-eager" in facts):
+        say(f"warning: {hangs}")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import sys
+from importlib import metadata
 from pathlib import Path
 
 SIOCGIFADDR = 0x8915
@@ -76,6 +77,14 @@ def commits(model: str) -> list[str]:
     return listed(f"{CACHE}/hub/models--" + model.replace("/", "--") + "/snapshots")
 
 
+def nccl() -> str:
+    """Return the version of NCCL beside this Python; "" if none is installed as a package."""
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
+
+
 def free() -> int:
     """Return the free bytes of the cache's disk, or else of the root's."""
     seen = os.statvfs(CACHE if CACHE.is_dir() else "/")
@@ -85,7 +94,7 @@ def free() -> int:
 def main(models: list[str]) -> None:
     """Print what this machine says."""
     told = {"interfaces": interfaces(), "devices": devices(), "models": {one: commits(one) for one in models}}
-    sys.stdout.write(json.dumps({**told, "free": free(), "sees_cache": CACHE.is_dir()}) + "\n")
+    sys.stdout.write(json.dumps({**told, "free": free(), "nccl": nccl(), "sees_cache": CACHE.is_dir()}) + "\n")
 
 
 if __name__ == "__main__":

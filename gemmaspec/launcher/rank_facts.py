@@ -19,6 +19,8 @@ SHORT = 200  # characters of an argument; of a longer one the digest is compared
 FILE_LIMIT = 4 * 1024 * 1024  # bytes of a file that an argument names; of a larger one the path is compared
 WEIGHTS = (".json", ".safetensors", ".model", ".jinja", ".bin", ".gguf")
 COMMIT = re.compile("[0-9a-f]{40}")
+NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+NCCL_REPLAYS = (2, 30, 4)  # 2.28.9 hangs on two DGX Sparks where graphs are replayed; vllm-project/vllm#52504
 
 
 def arguments_of(command: Sequence[str]) -> dict[str, str]:
@@ -69,6 +71,17 @@ def model_facts(model: str | None, revision: str | None) -> str:
     except (OSError, ValueError, RuntimeError):
         return ""
     return text if COMMIT.fullmatch(text) else ""
+
+
+def nccl_hangs(version: str, *, eager: bool) -> str:
+    """Return what to expect of an NCCL between machines; "" if it is new enough, unknown, or runs without graphs."""
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
+    if eager or numbers is None or tuple(map(int, numbers.groups())) >= NCCL_REPLAYS:
+        return ""
+    return (
+        f"NCCL {version} between machines: a replayed CUDA graph can hang within a few requests "
+        "(vllm-project/vllm#52504); take NCCL 2.30.4 or later, or set serve.enforce_eager: true"
+    )
 
 
 def _short(value: str) -> str:

@@ -20,6 +20,7 @@ from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.fleet.hosts import Host
 from gemmaspec.models.hub_cache import is_commit
+from gemmaspec.profile.command import command_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.paths import on_host
 
@@ -57,9 +58,10 @@ def doctor_hosts(profile: str | None, *, overrides: Sequence[str] = ()) -> Exami
     hub = [one for one in models_of(loaded.profile) if not one.local] if loaded else []
     revisions = {one.model: one.revision if is_commit(one.revision) else None for one in hub}
     image = loaded.profile.image if loaded else None
+    eager = bool(loaded and command_of(loaded.profile).switched("--enforce-eager"))
     return ExaminedHosts(
         file=fleet.file,
-        rows=tuple(rows(readings, image=image, revisions=revisions)),
+        rows=tuple(rows(readings, image=image, revisions=revisions, eager=eager)),
         lines=tuple(fleet_lines(readings)),
     )
 
