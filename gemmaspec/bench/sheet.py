@@ -21,11 +21,11 @@ figcaption{font-weight:600}
 figure>svg{width:100%;height:auto;display:block}
 .grid{stroke:var(--rule);stroke-width:1}.level{stroke:var(--fg);stroke-width:1;stroke-dasharray:4 3}
 text{font:13px system-ui,sans-serif}.tick{fill:var(--fg)}.axis{fill:var(--dim)}
-.band{stroke:none;opacity:.16}.bar{fill:none;stroke-width:1.5}.line{fill:none;stroke-width:2.5}.dot{stroke:none}
+.part{stroke:none}.band{stroke:none;opacity:.16}.bar{fill:none;stroke-width:1.5}.line{fill:none;stroke-width:2.5}.dot{stroke:none}
 .c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}
 .c4{stroke:var(--c4)}.c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}
-.dot.c0,.band.c0{fill:var(--c0)}.dot.c1,.band.c1{fill:var(--c1)}.dot.c2,.band.c2{fill:var(--c2)}.dot.c3,.band.c3{fill:var(--c3)}
-.dot.c4,.band.c4{fill:var(--c4)}.dot.c5,.band.c5{fill:var(--c5)}.dot.c6,.band.c6{fill:var(--c6)}.dot.c7,.band.c7{fill:var(--c7)}
+.dot.c0,.band.c0,.part.c0{fill:var(--c0)}.dot.c1,.band.c1,.part.c1{fill:var(--c1)}.dot.c2,.band.c2,.part.c2{fill:var(--c2)}.dot.c3,.band.c3,.part.c3{fill:var(--c3)}
+.dot.c4,.band.c4,.part.c4{fill:var(--c4)}.dot.c5,.band.c5,.part.c5{fill:var(--c5)}.dot.c6,.band.c6,.part.c6{fill:var(--c6)}.dot.c7,.band.c7,.part.c7{fill:var(--c7)}
 .legend{list-style:none;margin:.3rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem}
 .legend svg{width:24px;height:10px;margin-right:.35rem}
 .scroll{overflow-x:auto;background:linear-gradient(90deg,#0000,var(--bg) 70%) 100% 0/2.5rem 100% no-repeat local,

@@ -60,6 +60,24 @@ def svg(chart: Chart) -> str:
     return "\n".join(parts)
 
 
+def stack(title: str, parts: Sequence[tuple[str, int, str]]) -> str:
+    """Return one bar of parts (name, size, size in words) with its legend, as a figure of a page."""
+    whole, x, drawn = sum(size for _, size, _ in parts) or 1, 0.0, []
+    for number, (name, size, words) in enumerate(parts):
+        width = 3 + (WIDTH - 3 * len(parts)) * size / whole  # a small part is seen, too
+        said = escape(f"{name}: {words}")
+        drawn.append(
+            f'<rect class="part {_class(number)}" x="{x:.1f}" y="0" width="{width:.1f}" height="44">'
+            f"<title>{said}</title></rect>"
+        )
+        x += width
+    names = [Line(name=f"{name} {words}", values=()) for name, _, words in parts]
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} 44" role="img" '
+        f'aria-label="{escape(title)}">{"".join(drawn)}</svg>{_legend(names)}</figure>'
+    )
+
+
 def _axes(chart: Chart, ticks: Sequence[float]) -> Iterator[str]:
     for tick in ticks:
         y = _y(tick, ticks[-1])
