@@ -375,11 +375,28 @@ def test_the_curve_over_requests_is_one_line_although_loads_ask_prompts_of_other
     for one in document["rows"]:
         one["context"] = 339 if one["concurrency"] == 1 else 270
     speed, speedup = list(charts(document))[:2]
-    assert (speed.title, speed.places) == ("Tokens per second, total of all requests", ["1", "8"])
+    assert [line.name for line in speed.lines] == ["1 request", "8 requests"]
     assert all(None not in line.values for line in speed.lines)
+    assert speedup.places == ["1", "8"]
     assert None not in speedup.lines[1].values
     document["settings"]["contexts"] = [270, 339]
-    assert [one.places for one in charts(document)][:2] == [["8"], ["8"]]
+    assert [one.places for one in charts(document) if one.level] == [["8"], ["1"]]
+
+
+def test_the_first_chart_is_speed_by_k_with_a_line_for_each_load_and_error_bars() -> None:
+    document = result()
+    document["rows"] = [
+        row("draft_model" if k else "none", k, load, 50.0 * load + k, spread=0.1) for k in range(10) for load in (1, 8)
+    ]
+    document["rows"][-1]["rounds"] = 1
+    chart = next(charts(document))
+    assert chart.places == [str(k) for k in range(10)]
+    assert [line.name for line in chart.lines] == ["1 request", "8 requests"]
+    assert chart.lines[0].values == [50.0 + k for k in range(10)]
+    assert chart.lines[0].ranges[0] == pytest.approx((47.5, 52.5))
+    assert chart.lines[1].ranges[-1] is None
+    assert svg(chart).count('class="bar') == 2
+    assert "draft_model" not in "".join(map(svg, charts(document)))
 
 
 def test_arms_are_a_table_of_their_differences() -> None:

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gemmaspec.bench.arms_table import arms_table, text
 from gemmaspec.bench.patchset import nearest, said, several
 from gemmaspec.bench.result import mark_of, spread_of
+from gemmaspec.bench.sheet import sheet
 from gemmaspec.bench.svg import Chart, Line, svg
 
 Row = Mapping[str, Any]
-
-_STYLE: Final = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#57606a;--rule:#d5dae0;--card:#f6f8fa;
---c0:#6e7781;--c1:#0a66c2;--c2:#b3480b;--c3:#11734b;--c4:#8a3ffc;--c5:#b8004f;--c6:#007d8a;--c7:#7a5c00}
-@media(prefers-color-scheme:dark){:root{--bg:#0f1318;--fg:#e6e9ed;--dim:#9aa4b0;--rule:#333b45;--card:#181e26;
---c0:#a7b0ba;--c1:#62b0ff;--c2:#ff9d5c;--c3:#58d39b;--c4:#c59bff;--c5:#ff7fb0;--c6:#4fd3e0;--c7:#e3c04a}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--bg);color:var(--fg);
-font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
-h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
-p,dd{margin:.3rem 0}.dim{color:var(--dim)}.warn{border-left:4px solid var(--c2);padding-left:.6rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28rem),1fr));gap:1rem}
-figure{margin:0;background:var(--card);border-radius:8px;padding:.6rem}
-figcaption{font-weight:600}
-figure>svg{width:100%;height:auto;display:block}
-.grid{stroke:var(--rule);stroke-width:1}.level{stroke:var(--fg);stroke-width:1;stroke-dasharray:4 3}
-text{font:13px system-ui,sans-serif}.tick{fill:var(--fg)}.axis{fill:var(--dim)}
-.line{fill:none;stroke-width:2.5}.dot{stroke:none}
-.c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}
-.c4{stroke:var(--c4)}.c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}
-.dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}
-.dot.c4{fill:var(--c4)}.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
-.legend{list-style:none;margin:.3rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem}
-.legend svg{width:24px;height:10px;margin-right:.35rem}
-.scroll{overflow-x:auto;background:linear-gradient(90deg,#0000,var(--bg) 70%) 100% 0/2.5rem 100% no-repeat local,
-linear-gradient(90deg,#0000,var(--dim)) 100% 0/.5rem 100% no-repeat scroll}
-table{border-collapse:collapse;font-size:.9rem;white-space:nowrap}
-th,td{border-bottom:1px solid var(--rule);padding:.3rem .6rem;text-align:right}
-th:first-child,td:first-child{text-align:left}
-.arms td{white-space:normal;overflow-wrap:anywhere;min-width:7rem;max-width:20rem}
-.arms td,.arms th{text-align:left}
-summary{cursor:pointer;margin:.8rem 0 .3rem}dl{font-size:.9rem;overflow-wrap:anywhere}
-dt{color:var(--dim)}dd{margin:0 0 .3rem}
-@media(min-width:48rem){dl{display:grid;grid-template-columns:18rem minmax(0,1fr);gap:.1rem 1rem}}
-"""
+Range = tuple[float, float]
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -66,11 +33,7 @@ def page(document: Mapping[str, Any]) -> str:
             *arms_table(document),
         ]
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+    return sheet(title, body)
 
 
 def alone(row: Row, rows: Sequence[Row]) -> Row | None:
@@ -113,9 +76,11 @@ def charts(document: Mapping[str, Any]) -> Iterator[Chart]:
     """Yield every chart for which there are enough rows."""
     rows: Sequence[Row] = document["rows"]
     for group in _by_context(rows, document["settings"].get("contexts")):
-        yield from _speed(group, many=len(group) < len(rows))
+        where = f", {group[0]['context']:,} prompt tokens" if len(group) < len(rows) else ""
+        yield _by_k(group, f"Tokens per second by draft length, total of all requests{where}", "tok/s", _speed)
+        yield from _speedup(group, where)
+        yield _by_k(group, f"Time per step by draft length{where}", "ms", lambda row: (row["step_ms"], None))
     yield from _acceptance(document)
-    yield from _steps(rows)
 
 
 def _by_context(rows: Sequence[Row], asked: Sequence[int] | None) -> list[list[Row]]:
@@ -134,35 +99,59 @@ def _by_context(rows: Sequence[Row], asked: Sequence[int] | None) -> list[list[R
     return groups
 
 
-def _speed(rows: Sequence[Row], *, many: bool) -> Iterator[Chart]:
-    places = sorted({row["concurrency"] for row in rows})
-    _name = _naming(rows)
-    names = list(dict.fromkeys(map(_name, rows)))
-    where = f", {rows[0]['context']:,} prompt tokens" if many else ""
+def _by_k(rows: Sequence[Row], title: str, unit: str, value: Callable[[Row], tuple[float, Range | None]]) -> Chart:
+    """Return a chart by draft length: a line for each load, and for each method and set of patches if those differ.
 
-    def line(name: str, value: Any) -> Line:
-        own = {row["concurrency"]: value(row) for row in rows if _name(row) == name}
-        return Line(name=name, values=[own.get(place) for place in places])
+    The most similar row without speculation begins each line.
+    """
+    groups: dict[tuple[int, str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda one: (one["concurrency"], not one["k"])):
+        if row["k"]:
+            groups.setdefault((row["concurrency"], row["method"], said(row)), []).append(row)
+    bases = {key: base for key, own in groups.items() if (base := alone(own[0], rows))}
+    for row in rows:
+        if not row["k"] and row not in bases.values():
+            groups.setdefault((row["concurrency"], "none", said(row)), []).append(row)
+    methods, sets, ks = {key[1] for key in groups}, several(rows), sorted({row["k"] for row in rows})
+    lines = []
+    for key, own in sorted(groups.items()):
+        found = {row["k"]: value(row) for row in (*own, *([bases[key]] if key in bases else []))}
+        lines.append(
+            Line(
+                name=", ".join(
+                    [
+                        f"{key[0]} {'request' if key[0] == 1 else 'requests'}",
+                        *([_plain(key[1])] if len(methods) > 1 else []),
+                        *([f"patches {key[2]}"] if sets else []),
+                    ]
+                ),
+                values=[found[k][0] if k in found else None for k in ks],
+                ranges=[found[k][1] if k in found else None for k in ks],
+            )
+        )
+    places = [str(k) for k in ks]
+    return Chart(title=title, x_title="k, drafted tokens a step", y_title=unit, places=places, lines=lines)
 
-    shown = [str(place) for place in places]
-    yield Chart(
-        title=f"Tokens per second, total of all requests{where}",
-        x_title="requests at once",
-        y_title="tok/s",
-        places=shown,
-        lines=[line(name, lambda row: row["tokens_per_second"]) for name in names],
-    )
-    drafting = [name for name in names if any(row["k"] and alone(row, rows) for row in rows if _name(row) == name)]
-    if drafting:
+
+def _speed(row: Row) -> tuple[float, Range | None]:
+    """Return the speed, and half of the rounds' spread on either side."""
+    speed, spread = row["tokens_per_second"], spread_of(row)
+    return speed, None if spread is None else (speed * (1 - spread / 2), speed * (1 + spread / 2))
+
+
+def _speedup(rows: Sequence[Row], where: str) -> Iterator[Chart]:
+    places, name = sorted({row["concurrency"] for row in rows}), _naming(rows)
+    lines = []
+    for one in dict.fromkeys(name(row) for row in rows if row["k"] and alone(row, rows)):
+        own = {row["concurrency"]: _times(row, rows) for row in rows if name(row) == one}
+        lines.append(Line(name=one, values=[own.get(place) for place in places]))
+    if lines:
         yield Chart(
             title=f"Speedup over no speculation{where}",
             x_title="requests at once",
             y_title="times",
-            places=shown,
-            lines=[
-                Line(name="no speculation", values=[None]),
-                *(line(name, lambda r: _times(r, rows)) for name in drafting),
-            ],
+            places=[str(place) for place in places],
+            lines=[Line(name="no speculation", values=[None]), *lines],
             level=1.0,
         )
 
@@ -184,28 +173,6 @@ def _acceptance(document: Mapping[str, Any]) -> Iterator[Chart]:
             *(Line(name=str(name), values=rates) for name, rates in cell["acceptance_by_category"].items()),
         ],
         top=1.0,
-    )
-
-
-def _steps(rows: Sequence[Row]) -> Iterator[Chart]:
-    """Return the step time by k for each concurrency."""
-    ks = sorted({row["k"] for row in rows})
-    groups: dict[str, dict[int, float]] = {}
-    methods = {row["method"] for row in rows if row["k"]}
-    sets = sorted({said(row) for row in rows if row["k"]}) if several(rows) else []
-    for method in sorted(methods) or ["none"]:
-        for chosen in sets or [""]:
-            for row in rows:
-                if row["method"] in (method, "none") and (not chosen or not row["k"] or said(row) == chosen):
-                    name = f"{row['concurrency']} at once" + (f", {method}" if len(methods) > 1 else "")
-                    name += f", patches {chosen}" if chosen else ""
-                    groups.setdefault(name, {})[row["k"]] = row["step_ms"]
-    yield Chart(
-        title="Time per step by draft length",
-        x_title="k",
-        y_title="ms",
-        places=[str(k) for k in ks],
-        lines=[Line(name=name, values=[own.get(k) for k in ks]) for name, own in groups.items()],
     )
 
 
@@ -258,7 +225,11 @@ def _times(row: Row, rows: Sequence[Row]) -> float | None:
 
 
 def _name(row: Row) -> str:
-    return f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
+    return f"{_plain(row['method'])} k={row['k']}" if row["k"] else "no speculation"
+
+
+def _plain(method: str) -> str:
+    return "no speculation" if method == "none" else str(method).replace("_", " ")
 
 
 def _naming(rows: Sequence[Row]) -> Callable[[Row], str]:

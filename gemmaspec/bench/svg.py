@@ -22,6 +22,8 @@ class Line:
 
     name: str
     values: Sequence[float | None]
+    ranges: Sequence[tuple[float, float] | None] = ()
+    """The lowest and highest value that may be true at each place; None where that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,14 @@ class Chart:
     """A horizontal line at the value that means no change."""
     top: float | None = None
     """The largest value of the axis; None for the largest of the lines."""
+    band: bool = False
+    """Whether ranges are drawn as one band for each line; otherwise each is an error bar."""
 
 
 def svg(chart: Chart) -> str:
     """Return the chart with its legend, as a figure of a page."""
     values = [value for line in chart.lines for value in line.values if value is not None and math.isfinite(value)]
+    values += [each[1] for line in chart.lines for each in line.ranges if each and math.isfinite(each[1])]
     ticks = _ticks(max([*values, chart.level or 0.0, chart.top or 0.0, 1e-9]))
     parts = [
         f'<figure><figcaption>{escape(chart.title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -53,6 +58,24 @@ def svg(chart: Chart) -> str:
         "</figure>",
     ]
     return "\n".join(parts)
+
+
+def stack(title: str, parts: Sequence[tuple[str, int, str]]) -> str:
+    """Return one bar of parts (name, size, size in words) with its legend, as a figure of a page."""
+    whole, x, drawn = sum(size for _, size, _ in parts) or 1, 0.0, []
+    for number, (name, size, words) in enumerate(parts):
+        width = 3 + (WIDTH - 3 * len(parts)) * size / whole  # a small part is seen, too
+        said = escape(f"{name}: {words}")
+        drawn.append(
+            f'<rect class="part {_class(number)}" x="{x:.1f}" y="0" width="{width:.1f}" height="44">'
+            f"<title>{said}</title></rect>"
+        )
+        x += width
+    names = [Line(name=f"{name} {words}", values=()) for name, _, words in parts]
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} 44" role="img" '
+        f'aria-label="{escape(title)}">{"".join(drawn)}</svg>{_legend(names)}</figure>'
+    )
 
 
 def _axes(chart: Chart, ticks: Sequence[float]) -> Iterator[str]:
@@ -72,18 +95,45 @@ def _axes(chart: Chart, ticks: Sequence[float]) -> Iterator[str]:
 
 def _line(chart: Chart, line: Line, number: int, highest: float) -> Iterator[str]:
     points = [
-        (_x(index, len(chart.places)), _y(value, highest), chart.places[index], value)
+        (_x(index, len(chart.places)) + _aside(chart, number), _y(value, highest), chart.places[index], value)
         for index, value in enumerate(line.values)
         if value is not None and math.isfinite(value)
     ]
     if not points:
         return
+    yield from _ranges(chart, line, number, highest)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
     yield f'<polyline class="line {_class(number)}" points="{path}"{_dash(number)}/>'
     for x, y, place, value in points:
         said = f"{line.name}, {chart.x_title} {place}: {_number(value)}"
         dot = f'<circle class="dot {_class(number)}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
         yield f"{dot}<title>{escape(said)}</title></circle>"
+
+
+def _ranges(chart: Chart, line: Line, number: int, highest: float) -> Iterator[str]:
+    """Yield the band, or the error bars with their caps."""
+    ends = [
+        (_x(index, len(chart.places)) + _aside(chart, number), _y(each[0], highest), _y(each[1], highest))
+        for index, each in enumerate(line.ranges)
+        if each and all(map(math.isfinite, each))
+    ]
+    if chart.band and ends:
+        edge = [(x, high) for x, _, high in ends] + [(x, low) for x, low, _ in reversed(ends)]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+        yield f'<polygon class="band {_class(number)}" points="{points}"/>'
+    elif ends:
+        bars = "".join(
+            f"M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {low:.1f}h6M{x - 3:.1f} {high:.1f}h6" for x, low, high in ends
+        )
+        yield f'<path class="bar {_class(number)}" d="{bars}"/>'
+
+
+def _aside(chart: Chart, number: int) -> float:
+    """Return how far a line is moved aside, so that error bars at one place do not cover each other."""
+    if chart.band or not any(any(line.ranges) for line in chart.lines):
+        return 0.0
+    room = 0.6 * (WIDTH - LEFT - RIGHT) / max(len(chart.places), 1)
+    return (number - (len(chart.lines) - 1) / 2) * min(7.0, room / len(chart.lines))
 
 
 def _legend(lines: Sequence[Line]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
+from gemmaspec.bench.sheet import sheet
+from gemmaspec.bench.svg import stack
 from gemmaspec.deploy.kept.attention import words
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
@@ -12,11 +15,13 @@ from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.link import ASSUMED_S, Link
 from gemmaspec.fit.memory_plan import HELD, MemoryPlan
+from gemmaspec.fit.parts import parts
 from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 
 _GIB = 2**30
 _MIB = 2**20
+_BAR = 60
 
 
 def lines(fit: Fit) -> Iterator[str]:
@@ -33,6 +38,7 @@ def lines(fit: Fit) -> Iterator[str]:
         yield f"  note      {note}"
     yield from ("", "memory")
     yield from memory_lines(plan)
+    yield from bar_lines(plan)
     yield from ("", "KV cache")
     yield from cache_lines(plan)
     if fit.advice:
@@ -100,6 +106,24 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
         yield _row(one.name, one.nbytes, f"estimate: {one.formula}")
     how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "the remaining memory"
     yield _row("KV cache", plan.available, how)
+
+
+def bar_lines(plan: MemoryPlan) -> Iterator[str]:
+    """Yield one bar of the memory and its key; each part has at least one letter."""
+    found = [("." if name == "free" else name[0].upper(), name, nbytes) for name, nbytes in parts(plan)]
+    whole = sum(nbytes for _, _, nbytes in found)
+    yield f"  [{''.join(letter * max(1, round(_BAR * nbytes / whole)) for letter, _, nbytes in found)}]"
+    yield f"  {', '.join(f'{letter} {name}' for letter, name, _ in found)}"
+
+
+def page(fit: Fit) -> str:
+    """Return the memory as a page with one bar."""
+    plan = fit.plan
+    title = f"{fit.profile} on {plan.device.name}, vLLM {plan.flags.vllm}"
+    verdict = "Would not start." if fit.refused else "Fits." if fit.fits else "Does not fit."
+    bar = stack(f"Memory, {size(plan.device.memory)}", [(name, nbytes, size(nbytes)) for name, nbytes in parts(plan)])
+    problems = (f'<p class="warn">{escape(one)}</p>' for one in (*fit.refused, *fit.problems))
+    return sheet(title, "\n".join([f"<h1>{escape(title)}</h1><p>{verdict}</p>", *problems, bar]))
 
 
 def cache_lines(plan: MemoryPlan) -> Iterator[str]:
