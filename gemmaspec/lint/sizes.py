@@ -93,8 +93,8 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
     if not subject.argument("--data-parallel-size-local"):
         words = "`--data-parallel-hybrid-lb` requires `--data-parallel-size-local`"
         yield "--data-parallel-hybrid-lb", words, "remove it"
-    if subject.runs("<0.27") and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
-        message = "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
+    if subject.profile.nodes == 1 and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
+        message = "it requires a data-parallel rank, and vLLM stops without it"
         yield "--data-parallel-external-lb", message, "add --data-parallel-rank, or remove it"
     if subject.value("--mm-processor-cache-type") != "shm" and subject.number(_SHARED) not in (None, 128):
         message = "'mm_shm_cache_max_object_size_mb' should only be set when 'mm_processor_cache_type' is 'shm'"
