@@ -415,7 +415,11 @@ EXPERTS = extra("--enable-return-routed-experts")
         ("0.33.0", (EXPERTS,), None),
         ("0.30.0", (EXPERTS, "serve.enable_prefix_caching=false"), None),
         ("0.33.0", (extra("--enable-dbo"), "speculative.method=dspark"), "do not work with dspark"),
-        ("0.33.0", (extra("--enable-dbo"),), None),
+        ("0.33.0", (extra("--enable-dbo"),), "two micro-batches require"),
+        ("0.26.0", (extra("--ubatch-size=2"),), "two micro-batches require"),
+        ("0.33.0", (extra("--enable-dbo", "--all2all-backend=nixl_ep"),), None),
+        ("0.33.0", (extra("--kda-prefill-backend=fused"),), "for ROCm alone"),
+        ("0.33.0", (extra("--kda-prefill-backend=auto"),), None),
     ],
 )
 def test_a_flag_with_a_condition_is_refused_where_that_is_not_met(
@@ -542,6 +546,7 @@ def test_a_cache_that_no_backend_takes_is_refused(
         ("0.33.0", "GS102", "--mm-processor-device=4GB", "--mm-processor-device=cpu"),
         ("0.33.0", "GS107", '--reasoning-config={"reasoning_parser": "NONE"}', '--reasoning-config={"reasoning_parser": "gemma4"}'),
         ("0.26.0", "GS107", '--reasoning-config={"reasoning_start_str": "1"}', "--reasoning-config.reasoning_parser=gemma4"),
+        ("0.26.0", "GS107", "--reasoning-config={}", "--reasoning-config="),
         ("0.33.0", "GS107", "--reasoning-config.reasoning_parser=x", '--reasoning-config={"reasoning_start_str": "1"}'),
         ("0.33.0", "GS108", "--attention-backend=NONE_SUCH", "--attention-backend=None"),
         ("0.33.0", "GS112", "--data-parallel-external-lb", "--no-data-parallel-external-lb"),

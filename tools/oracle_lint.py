@@ -118,12 +118,6 @@ EXPECTED: Final = (
     ),
     Known(
         side="engine",
-        says=r"Microbatching currently only supports the deepep_low_latency",
-        given=r"--enable-dbo|--ubatch-size",
-        why="two micro-batches are for experts that are spread over several machines",
-    ),
-    Known(
-        side="engine",
         says=r"--use-replayssm is not supported for architecture 'Gemma4",
         given=r"--use-replayssm",
         why="for models with Mamba layers; vLLM's own words say so",
@@ -145,12 +139,6 @@ EXPECTED: Final = (
         says=r"dcp_comm_backend='a2a' requires decode_context_parallel_size > 1",
         given=r"--dcp-comm-backend=a2a",
         why="context parallelism is of no profile here; vLLM's own words name what is missing",
-    ),
-    Known(
-        side="engine",
-        says=r"--kda-prefill-backend=fused is only available on ROCm",
-        given=r"--kda-prefill-backend",
-        why="for models with Kimi Delta Attention, which no Gemma has; vLLM's own words say so",
     ),
     Known(
         side="engine",

@@ -112,9 +112,9 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
     path: Path = ()
     for one in subject.arguments:
         if one.flag == flag and one.value is not None:
-            inner = _read(one.value)
-            asked |= {one.keys[0]: inner} if one.keys else inner if isinstance(inner, dict) else {}
-            path = one.path
+            inner = {one.keys[0]: _read(one.value)} if one.keys else _read(one.value)
+            if isinstance(inner, dict):  # without a word, or with None, the flag is as if it were not given
+                asked, path = asked | inner, one.path
     return asked, path
 
 
