@@ -18,6 +18,7 @@ from gemmaspec.releases.facts import releases
         ("nvidia-31b-mtp", ("machine=h200", "serve.language_model_only=true"), "0.33.0", "FLASH_ATTN", "FLASH_ATTN"),
         ("nvidia-31b-mtp", ("machine=h200", "serve.kv_cache_dtype=fp8"), "0.26.0", "TRITON_ATTN", "FLASHINFER"),
         ("nvidia-31b-mtp", ("machine=h200", "serve.attention_backend=triton_attn"), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
+        ("nvidia-31b-mtp", ("machine=h200", "serve.attention_backend=None"), "0.33.0", "TRITON_FLASH_ATTN", "FLASH_ATTN"),
         ("nvidia-31b-mtp", ("machine=b200",), "0.32.0", "TRITON_FLASHINFER", "FLASHINFER"),
         ("nvidia-31b-mtp", ("machine=rtx-5090",), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
         ("nvidia-31b-mtp", ("machine=h200",), "0.99.0", None, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from dataclasses import replace
@@ -408,13 +409,17 @@ EXPERTS = extra("--enable-return-routed-experts")
     ("release", "sets", "message"),
     [
         ("0.33.0", (extra("--enable-fault-tolerance"),), "requires --data-parallel-external-lb"),
-        ("0.33.0", (extra("--enable-fault-tolerance", "--data-parallel-external-lb"),), None),
+        ("0.33.0", (extra("--enable-fault-tolerance", "--data-parallel-external-lb", "--data-parallel-rank=0"),), None),
         ("0.33.0", (EXPERTS, "serve.enable_prefix_caching=false"), "requires prefix caching"),
         ("0.33.0", (EXPERTS, "env.VLLM_USE_V2_MODEL_RUNNER=0"), "requires model runner v2, and vLLM 0.33.0 uses v1"),
         ("0.33.0", (EXPERTS,), None),
         ("0.30.0", (EXPERTS, "serve.enable_prefix_caching=false"), None),
         ("0.33.0", (extra("--enable-dbo"), "speculative.method=dspark"), "do not work with dspark"),
-        ("0.33.0", (extra("--enable-dbo"),), None),
+        ("0.33.0", (extra("--enable-dbo"),), "two micro-batches require"),
+        ("0.26.0", (extra("--ubatch-size=2"),), "two micro-batches require"),
+        ("0.33.0", (extra("--enable-dbo", "--all2all-backend=nixl_ep"),), None),
+        ("0.33.0", (extra("--kda-prefill-backend=fused"),), "for ROCm alone"),
+        ("0.33.0", (extra("--kda-prefill-backend=auto"),), None),
     ],
 )
 def test_a_flag_with_a_condition_is_refused_where_that_is_not_met(
@@ -533,3 +538,30 @@ def test_a_cache_that_no_backend_takes_is_refused(
 ) -> None:
     found = findings(tmp_path, case(release, *sets, target=LOOKS_BOTH_WAYS)).get("GS320")
     assert said in found.message if found and said else said is None and found is None
+
+
+@pytest.mark.parametrize(
+    ("release", "code", "wrong", "right"),
+    [
+        ("0.33.0", "GS102", "--mm-processor-device=4GB", "--mm-processor-device=cpu"),
+        ("0.33.0", "GS107", '--reasoning-config={"reasoning_parser": "NONE"}', '--reasoning-config={"reasoning_parser": "gemma4"}'),
+        ("0.26.0", "GS107", '--reasoning-config={"reasoning_start_str": "1"}', "--reasoning-config.reasoning_parser=gemma4"),
+        ("0.26.0", "GS107", "--reasoning-config={}", "--reasoning-config="),
+        ("0.33.0", "GS107", "--reasoning-config.reasoning_parser=x", '--reasoning-config={"reasoning_start_str": "1"}'),
+        ("0.33.0", "GS108", "--attention-backend=NONE_SUCH", "--attention-backend=None"),
+        ("0.33.0", "GS112", "--data-parallel-external-lb", "--no-data-parallel-external-lb"),
+        ("0.33.0", "GS114", '--kernel-config.moe_backend="full"', '--kernel-config={"moe_backend": "Marlin"}'),
+        ("0.33.0", "GS114", "--show-hidden-metrics-for-version={bad", "--show-hidden-metrics-for-version=0.7"),
+        ("0.26.0", "GS117", '--profiler-config={"capture_torch_profiler": true}', "--profiler-config.profiler=cuda"),
+        ("0.33.0", "GS117", '--profiler-config={"proton_profiler_dir": "1"}', "--profiler-config.max_iterations=1"),
+    ],
+)  # fmt: skip
+def test_what_releases_refused_and_took_when_they_were_asked(
+    release: str, code: str, wrong: str, right: str, tmp_path: Path
+) -> None:
+    sets = [
+        (extra(json.dumps(word)), "chat.reasoning_parser=", "target.model=google/gemma-4-26B-A4B-it")
+        for word in (wrong, right)
+    ]
+    found = [code in findings(tmp_path, case(release, *one)) for one in sets]
+    assert found == [True, False]

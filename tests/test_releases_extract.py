@@ -74,6 +74,8 @@ ENGINE = """
             group.add_argument("--traces", **model_kwargs["traces"])
             group.add_argument("--level", choices=get_args(Level))
             group.add_argument("--device", choices=["auto", "cpu"] + here())
+            group.add_argument("--own", choices=["a"] + ([current_platform.device_type] if gpu() else []))
+            group.add_argument("--since", **model_kwargs["since"])
             return parser
 
     class AsyncEngineArgs(EngineArgs):
@@ -137,6 +139,13 @@ CONFIG = """
         backend: Backend = "auto"
         all2all: Literal["pass", "naive"] = "naive"
         traces: list[Literal["model", "worker"]] | None = None
+        since: str | None = None
+
+        @field_validator("since")
+        def is_version(cls, value):
+            if value is not None:
+                parse(value)
+            return value
 """
 KERNEL = """
     if TYPE_CHECKING:
@@ -164,7 +173,17 @@ def flags(**changed: str) -> dict[str, Flag]:
 def test_every_option_is_found_and_positions_are_none() -> None:
     frontend = ["--headless", "--chat-template", "--content-format", "--log-level", "--api-key"]
     engine = ["--dtype", "--load-format", "--trust", "--trust-all", "--token", "--pooler", "--size", "--backend"]
-    assert list(flags()) == [*frontend, *engine, "--all2all", "--traces", "--level", "--device", "--log-requests"]
+    assert list(flags()) == [
+        *frontend,
+        *engine,
+        "--all2all",
+        "--traces",
+        "--level",
+        "--device",
+        "--own",
+        "--since",
+        "--log-requests",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +204,8 @@ def test_every_option_is_found_and_positions_are_none() -> None:
         Flag(name="--traces"),
         Flag(name="--level", choices=frozenset({"a", "b"})),
         Flag(name="--device"),
+        Flag(name="--own", choices=frozenset({"a"})),
+        Flag(name="--since", form="?version"),
         Flag(name="--log-requests", negatable=True, bare=True),
     ],
     ids=lambda flag: flag.name,
@@ -396,7 +417,6 @@ def test_the_parser_of_the_real_vllm_has_exactly_these_flags(installed: Path) ->
         }
         for name, flag in known.flags.items()
     }
-    real["--mm-processor-device"]["choices"] = None
     long = {name: flag for name, flag in real.items() if name.startswith("--") and name != "--help"}
     no = {name for name in long if name.startswith("--no-") and f"--{name[5:]}" in long}
     assert {name: flag for name, flag in long.items() if name not in no} == ours

@@ -24,7 +24,6 @@ SHELF = Shelf((data.PATCHES,))
 ALIASES = "_mtp"
 WORDS = {
     "eagle3 with pipeline parallelism": "EAGLE3 with pipeline parallelism",
-    "kv_sharing_fast_prefill": "KV sharing fast prefill",
     "use_heterogeneous_vocab": "heterogeneous-vocabulary draft models",
 }
 """What a rule for the model runner says, and how vLLM's own code calls it."""

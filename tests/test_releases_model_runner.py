@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.checkpoints import gemma
 H200 = Device(name="h200", memory=140 * GIB, capability="9.0")
 TARGETS, DRAFT = {size: gemma(size) for size in ("31B", "26B-A4B")}, gemma("E2B")
 OPTIONS = ("parallel_drafting", "use_heterogeneous_vocab")
+WORDS = ("--kv-sharing-fast-prefill", "--ec-transfer-config={}", "--runner=pooling", "--no-enable-dbo")
 PROFILE = """\
 schema: 1
 name: mine
@@ -45,6 +47,20 @@ def test_lint_and_fit_name_the_same_runner(more: str, env: str, target: str, tmp
         assert facts
         linted = Subject(profile=profile, facts=facts, vllm=release, patches={}, target=one, draft=DRAFT)
         assert flags_of(profile, one, DRAFT, vllm=release, device=H200).runner == linted.runner, release
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_feature_that_v2_lacks_needs_v1(word: str) -> None:
+    """As 0.26.0 and 0.29.0 were asked: use_v2_model_runner of their VllmConfig, on a pretended H200."""
+    sets = (f"serve.extra_args={json.dumps([word])}", "machine=h200", "draft=", "speculative=")
+    profile, found = load_profile("nvidia-31b-mtp", overrides=sets).profile, []
+    for release in ("0.26.0", "0.29.0"):
+        facts = facts_for(release)
+        assert facts
+        linted = Subject(profile=profile, facts=facts, vllm=release, patches={}, target=TARGETS["31B"])
+        assert flags_of(profile, TARGETS["31B"], None, vllm=release, device=H200).runner == linted.runner
+        found.append(linted.runner)
+    assert found == {"--kv": ["v1", "v1"], "--no": ["v2", "v2"]}.get(word[:4], ["v1", "v2"])
 
 
 def ask(vllm: str, **given: object) -> tuple[str, str | None]:

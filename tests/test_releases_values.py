@@ -24,7 +24,7 @@ CONFIGS = {
     [
         ("5", "int"), ("-1", "int>=-1"), (" 7 ", "int"), ("1_000", "int"), ("2k", "readable"), ("1.5k", "readable"),
         ("auto", "length"), ("-1", "length>=-1"), ("0.5", "float>0<=1"), ("1e-3", "float"), ("None", "?int"), ("", "?int"),
-        ("[1]", "json"), ("{}", "{}"), ("x", "text or {}"), ('{"a": 1}', "text or {}"), ("anything", ""), ("", ""),
+        ("[1]", "json"), ("{}", "{}"), ("0.7", "?version"), ("None", "?version"), ("x", "text or {}"), ('{"a": 1}', "text or {}"), ("anything", ""), ("", ""),
         ('{"mode": "none", "on": "yes", "share": "1", "sizes": [1, "2"], "kind": "b", "d": {"more": 1, "n": 2}}', "@C"),
         ('{"mode": null, "on": 1}', "@C"), ('{"d": {"n": 80m}}', "@C"), ('{"any": 1}', "@Unknown"),
     ],
@@ -46,6 +46,7 @@ def test_what_is_taken(word: str, form: str) -> None:
         ("1", "float<1", "must be less than 1"),
         ("None", "int", "is not a whole number"),
         ("{bad", "{}", "is not valid JSON"),
+        ("{bad", "?version", "is not a version"),
         ("{bad}", "text or {}", "is not valid JSON"),
         ("[1]", "{}", "is not a JSON object"),
         ('{"level": 3}', "@C", "has no key 'level': C has d, kind, mode, on, share, sizes"),

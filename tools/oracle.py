@@ -111,6 +111,7 @@ class Oracle:
                 stderr=log,
                 text=True,
                 env=env,
+                cwd=_folder("cwd"),  # a path in a trial may be relative
             )
         self._answered(process, {"argv": ["--model", str(self._models / "gemma-4-31B-it")], "warm": True})
         return process
@@ -298,7 +299,7 @@ def differences(facts: Facts, answer: Mapping[str, Any]) -> Iterator[str]:
             yield f"flag {name} is also written {', '.join(sorted(unknown))}"
         if known.bare != flag["bare"]:
             yield f"flag {name} {'may' if flag['bare'] else 'may not'} stand alone"
-        if known.choices and flag["choices"] and set(flag["choices"]) - {"None"} != known.choices:
+        if known.choices and flag["choices"] and set(flag["choices"]) - {"None", "cuda"} != known.choices:
             yield f"flag {name} takes {', '.join(sorted(set(flag['choices']) ^ known.choices))}"
     spelled = {one for flag in answer["flags"].values() for one in flag["spellings"]}
     for name in sorted(facts.flags):

@@ -16,6 +16,7 @@ from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.command import Command, command_of
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runner import asked_of_runner
 from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images
 from gemmaspec.releases.drafting import method_run, shortens
@@ -173,17 +174,13 @@ def _runner_input(
 ) -> RunnerInput:
     spec = profile.speculative
     head = draft.speculator.method if draft and draft.speculator else None
-    options = {
-        "parallel_drafting": spec and spec.parallel_drafting,
-        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
-        "kv_sharing_fast_prefill": command.switched("--kv-sharing-fast-prefill"),
-    }
+    facts = facts_for(nearest(vllm))
     return RunnerInput(
         mixture=target.text.experts > 0,
         triton=not device.cpu,
         forced=model_runner.forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
         method=method_run(spec.method if spec else None, vllm, head=head, called=None),
-        options=frozenset(name for name, on in options.items() if on),
+        options=asked_of_runner(profile, command, facts.runner_unsupported if facts else frozenset()),
     )
 
 

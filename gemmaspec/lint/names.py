@@ -9,6 +9,7 @@ from typing import Final
 from gemmaspec.finding import Severity
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
+from gemmaspec.lint.values import configured
 from gemmaspec.releases.facts import spans
 
 _SUCCESSORS: Final = {
@@ -22,6 +23,8 @@ _SUCCESSORS: Final = {
 }
 """Replacements of removed variables (vllm/envs.py and vllm/engine/arg_utils.py, 0.19.0-0.33.0)."""
 
+_UNSET: Final = ("", "None")
+"""Words that vLLM's parser reads as nothing (optional_type in vllm/engine/arg_utils.py)."""
 _REPLACED: Final = {
     "--calculate-kv-scales": "remove it and use a checkpoint with KV scales, or kv_cache_dtype: auto",
     "--linear-backend": "up to vLLM 0.23 the variable VLLM_NVFP4_GEMM_BACKEND does this for NVFP4",
@@ -100,8 +103,9 @@ def variable_value(subject: Subject) -> Iterator[Issue]:
 @rule("GS107", "error")
 def parser(subject: Subject) -> Iterator[Issue]:
     """A parser that is not registered in this vLLM."""
+    reasoning, plugin_ = subject.facts.reasoning_parsers, "--reasoning-parser-plugin"
     for flag_, plugin, known in (
-        ("--reasoning-parser", "--reasoning-parser-plugin", subject.facts.reasoning_parsers),
+        ("--reasoning-parser", plugin_, reasoning),
         ("--tool-call-parser", "--tool-parser-plugin", subject.facts.tool_call_parsers),
     ):
         given = subject.argument(flag_)
@@ -110,6 +114,20 @@ def parser(subject: Subject) -> Iterator[Issue]:
             used = flag_ != "--tool-call-parser" or subject.profile.chat.tool_call_parser
             severity: Severity | None = None if used or subject.switched("--enable-auto-tool-choice") else "warning"
             yield Issue(path=given.path, message=message, fix=one_of(given.value, known), severity=severity)
+    if not subject.argument(plugin_):
+        yield from _configured_parser(subject)
+
+
+def _configured_parser(subject: Subject) -> Iterator[Issue]:
+    """Yield a parser of --reasoning-config that is not registered; up to 0.27 it is looked up without a name too."""
+    asked, path = configured(subject, "--reasoning-config")
+    name, early = asked.get("reasoning_parser", ""), subject.runs("<0.28")
+    if not path or not isinstance(name, str) or subject.value("--reasoning-parser"):
+        return  # the flag takes the key's place (_set_default_reasoning_config_args, 0.20.0-0.33.0)
+    spared = asked.get("reasoning_start_str") and asked.get("reasoning_end_str") if early else not name
+    if not spared and name not in subject.facts.reasoning_parsers - {"none"}:
+        message = f"vLLM {subject.vllm} has no parser {name!r} for reasoning_parser in --reasoning-config"
+        yield Issue(path=path, message=message, fix=one_of(name, subject.facts.reasoning_parsers))
 
 
 @rule("GS108", "error")
@@ -162,8 +180,8 @@ def _env_path(subject: Subject, name: str) -> tuple[str | int, ...]:
 def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for flag_ in ("--attention-backend", "--mm-encoder-attn-backend"):
         given = subject.argument(flag_)
-        if given and given.value:
-            yield given.path, given.value
+        if given and given.value not in (None, *_UNSET):
+            yield given.path, given.value or ""
     spec = subject.profile.speculative
     if spec and spec.attention_backend:
         yield ("speculative", "attention_backend"), spec.attention_backend

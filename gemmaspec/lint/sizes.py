@@ -61,10 +61,13 @@ def partner(subject: Subject) -> Iterator[Issue]:
         if given and not given.negated and subject.value(wanted) != value:
             message = f"{flag} requires {wanted}={value}, and vLLM stops without it"
             yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or remove it")
-    for flag, message, fix in _conditions(subject):
+    for flag, message, fix in (*_backends(subject), *_conditions(subject)):
         given = subject.argument(flag)
         if given and not given.negated:
             yield Issue(path=given.path, message=message, fix=fix)
+
+
+_MICRO_BATCHES: Final = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep")
 
 
 def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
@@ -93,8 +96,8 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
     if not subject.argument("--data-parallel-size-local"):
         words = "`--data-parallel-hybrid-lb` requires `--data-parallel-size-local`"
         yield "--data-parallel-hybrid-lb", words, "remove it"
-    if subject.runs("<0.27") and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
-        message = "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
+    if subject.profile.nodes == 1 and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
+        message = "it requires a data-parallel rank, and vLLM stops without it"
         yield "--data-parallel-external-lb", message, "add --data-parallel-rank, or remove it"
     if subject.value("--mm-processor-cache-type") != "shm" and subject.number(_SHARED) not in (None, 128):
         message = "'mm_shm_cache_max_object_size_mb' should only be set when 'mm_processor_cache_type' is 'shm'"
@@ -109,6 +112,17 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
         elif subject.switched("--enable-prefix-caching") is False:
             message = f"{experts} requires prefix caching, and vLLM stops without it"
             yield experts, message, "remove it, or set serve.enable_prefix_caching: true"
+
+
+def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield, as `_conditions`, what wants another backend (VllmConfig, every release; EngineArgs, 0.30.0-0.33.0)."""
+    if subject.value("--all2all-backend") not in _MICRO_BATCHES:
+        message = f"two micro-batches require --all2all-backend={', '.join(_MICRO_BATCHES)}, and vLLM stops"
+        yield "--enable-dbo", message, "remove it"
+        if (subject.number("--ubatch-size") or 0) > 1:
+            yield "--ubatch-size", message, "remove it"
+    if subject.value("--kda-prefill-backend") == "fused":
+        yield "--kda-prefill-backend", "fused is for ROCm alone, and vLLM stops", "remove it"
 
 
 def _given(subject: Subject, flag: str) -> Iterator[str]:

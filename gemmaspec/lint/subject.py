@@ -13,6 +13,7 @@ from gemmaspec.checkpoint.sizes import size_called
 from gemmaspec.profile.command import Argument, Command, command_of
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runner import asked_of_runner
 from gemmaspec.releases import model_runner
 from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images
 from gemmaspec.releases.drafting import method_run
@@ -154,19 +155,13 @@ class Subject:
     @property
     def runner_input(self) -> RunnerInput:
         """What decides the model runner."""
-        spec = self.profile.speculative
-        options = {
-            "parallel_drafting": spec and spec.parallel_drafting,
-            "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
-            "kv_sharing_fast_prefill": self.switched("--kv-sharing-fast-prefill"),
-        }
         return RunnerInput(
             mixture=self.is_mixture,
             triton=bool(self.machine.gpus),
             forced=model_runner.forced_by(self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
             method=self.method,
             stages=self.number("--pipeline-parallel-size") or 1,
-            options=frozenset(name for name, on in options.items() if on),
+            options=asked_of_runner(self.profile, self.command, self.facts.runner_unsupported),
         )
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.command import Argument
+from gemmaspec.releases.facts import Facts
 from gemmaspec.releases.flags import Flag
 from gemmaspec.releases.values import refused, refused_keys
 
@@ -19,10 +20,18 @@ _SHOWN: Final = 60
 """Characters of a value that a message shows."""
 
 
-_BACKENDS: Final = {
-    "disable_any_whitespace": ("xgrammar", "guidance"),
-    "disable_additional_properties": ("guidance",),
+_NEEDS: Final[Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]]] = {
+    "--structured-outputs-config": {
+        "disable_any_whitespace": ("backend", ("xgrammar", "guidance")),
+        "disable_additional_properties": ("backend", ("guidance",)),
+    },
+    "--profiler-config": {
+        "torch_profiler_dir": ("profiler", ("torch",)),
+        "capture_torch_profiler": ("profiler", ("torch",)),
+        "proton_profiler_dir": ("profiler", ("proton",)),
+    },
 }
+"""Keys that want another key to have one of these values (StructuredOutputsConfig, ProfilerConfig, every release)."""
 
 
 @rule("GS114", "error")
@@ -41,19 +50,30 @@ def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
 
 def _refused(subject: Subject, given: Argument, known: Flag, word: str) -> str | None:
     configs = subject.facts.configs
+    name = known.form.lstrip("?@") if known.form.startswith(("@", "?@")) else ""
+    inner: Any = _read(word)
     if not given.keys:
         form = known.form.lstrip("+*")
         if "lora" in known.name and not subject.switched(_LORA):
             form = re.sub("[<>].*", "", form)
-        return refused(word, form, configs)
-    if not known.form.startswith(("@", "?@")):
+        return refused(word, form, configs) or _not_a_choice(subject.facts, name, inner)
+    if not name:
         return None
-    inner: Any = _read(word)
     if given.written.partition("=")[0].endswith("+"):
         return None
     for key in reversed(given.keys):
         inner = {key: inner}
-    return refused_keys(inner, known.form.lstrip("?@"), configs)
+    return refused_keys(inner, name, configs) or _not_a_choice(subject.facts, name, inner)
+
+
+def _not_a_choice(facts: Facts, name: str, given: object) -> str | None:
+    """Return the key of a class whose text its own flag does not take: long lists are kept with the flag alone."""
+    for key, inner in given.items() if isinstance(given, dict) else ():
+        own = facts.flags.get("--" + str(key).replace("_", "-"))
+        listed = own is not None and facts.configs.get(name, {}).get(key) == "str"
+        if own and listed and isinstance(inner, str) and not own.takes(inner):
+            return f"has {inner!r} for {key}, which is none of {own.name}'s choices"
+    return None
 
 
 def _read(word: str) -> Any:
@@ -75,19 +95,27 @@ def _fix(said: str) -> str:
 
 
 @rule("GS117", "error")
-def structured_outputs(subject: Subject) -> Iterator[Issue]:
-    """Keys of --structured-outputs-config that want one of its backends (StructuredOutputsConfig, every release)."""
+def needed_key(subject: Subject) -> Iterator[Issue]:
+    """A key of --structured-outputs-config or --profiler-config that wants another backend or profiler."""
+    for name, keys in _NEEDS.items():
+        asked, path = configured(subject, name)
+        for key, (other, wanted) in keys.items():
+            on = asked.get(key) in (True, 1, "true", "1") or (key.endswith("_dir") and asked.get(key))
+            if on and asked.get(other) not in wanted:
+                message = f"{key} needs the {other} {' or '.join(wanted)}, and vLLM stops without it"
+                yield Issue(path=path, message=message, fix=f"add {name}.{other}={wanted[0]}")
+
+
+def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
+    """Return the JSON object that a flag is given, whole or key by key, and where."""
     asked: dict[str, Any] = {}
     path: Path = ()
     for one in subject.arguments:
-        if one.flag == "--structured-outputs-config" and one.value is not None:
-            inner = _read(one.value)
-            asked |= {one.keys[0]: inner} if one.keys else inner if isinstance(inner, dict) else {}
-            path = one.path
-    for key, backends in _BACKENDS.items():
-        if asked.get(key) in (True, 1, "true", "1") and asked.get("backend", "auto") not in backends:
-            message = f"{key} needs the backend {' or '.join(backends)}, and vLLM stops without it"
-            yield Issue(path=path, message=message, fix=f"add --structured-outputs-config.backend={backends[0]}")
+        if one.flag == flag and one.value is not None:
+            inner = {one.keys[0]: _read(one.value)} if one.keys else _read(one.value)
+            if isinstance(inner, dict):  # without a word, or with None, the flag is as if it were not given
+                asked, path = asked | inner, one.path
+    return asked, path
 
 
 @rule("GS115", "error")
@@ -120,4 +148,4 @@ def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
 
 
-RULES: Final = (value_of_a_flag, number_of_a_variable, words_of_a_flag, structured_outputs)
+RULES: Final = (value_of_a_flag, number_of_a_variable, words_of_a_flag, needed_key)

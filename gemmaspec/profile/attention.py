@@ -33,7 +33,7 @@ def backend_of(
     """
     command = command_of(profile)
     method = profile.speculative.method if profile.speculative else None
-    if (asked := _asked(profile, command, role, method)) and asked.lower() != "auto":
+    if (asked := _asked(profile, command, role, method)) and asked.lower() not in ("auto", "none"):
         return asked.upper()
     if role == "draft" and method not in ("mtp", "draft_model"):
         return "FLASH_ATTN" if method else None  # block heads and EAGLE have narrow heads

@@ -285,10 +285,16 @@ def _of_hints(hints: Sequence[Hint]) -> Flag:
 
 
 def _choices(sources: Sources, path: str, node: ast.expr) -> frozenset[str] | None:
-    """Return the values of `choices=`, written out or from get_args() of a literal; None if the machine decides."""
+    """Return the values of `choices=`, written out or from get_args() of a literal; None if the machine decides.
+
+    The machine's own device is left out: vLLM refuses it where a server runs the language model
+    (MultiModalConfig.validate_mm_processor_device, 0.28.0-0.33.0).
+    """
     match node:
         case ast.List(elts=values) | ast.Tuple(elts=values):
             return frozenset(constant(value) or ast.unparse(value) for value in values)
         case ast.Call(func=ast.Name(id="get_args"), args=[inner]):
             return frozenset(value for hint in hints_of(sources, path, inner) for value in hint.values)
+        case ast.BinOp(left=ast.List() as listed, right=ast.IfExp(body=ast.List(elts=[own]))):
+            return _choices(sources, path, listed) if ast.unparse(own) == "current_platform.device_type" else None
     return None

@@ -32,6 +32,8 @@ class RunnerRule:
 
 _ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
 """parallel_drafting counts only for heads: dflash and dspark always draft in parallel and run under v2."""
+_KEYS: Final = frozenset({"parallel_drafting", "use_heterogeneous_vocab", "--runner pooling"})
+"""Options that count where `v1_when` names them; all others are features that the release's v2 lacks."""
 _NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
 _NEVER: Final = frozenset({"suffix", "custom_class"})
 
@@ -42,14 +44,14 @@ RUNNERS: Final = (
         dense="v2",
         mixture="v1",
         v1_methods=_NGRAM | _NEVER | {"draft_model", "extract_hidden_states", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "--runner pooling"),
     ),
     RunnerRule(
         versions=">=0.29.0,<0.30",
         dense="v2",
         mixture="v2",
         v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "kv_sharing_fast_prefill"),
+        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism"),
     ),
     RunnerRule(
         versions=">=0.30.0,<0.31",
@@ -98,7 +100,7 @@ class RunnerInput:
     stages: int = 1
     """pipeline_parallel_size."""
     options: frozenset[str] = frozenset()
-    """Which of parallel_drafting, use_heterogeneous_vocab and kv_sharing_fast_prefill are enabled."""
+    """Keys that are on, and features that the release's v2 lacks, in vLLM's words (profile/runner.py)."""
 
 
 def forced_by(variable: str | None) -> RunnerName | None:
@@ -122,15 +124,15 @@ def falls_back(rule: RunnerRule, given: RunnerInput) -> str | None:
     """Return, in words, why vLLM uses v1 instead of v2; None if it does not."""
     if not given.triton:
         return "without a GPU there is no Triton"
-    if "kv_sharing_fast_prefill" in given.options and "kv_sharing_fast_prefill" in rule.v1_when:
-        return "v2 does not support kv_sharing_fast_prefill"
+    if lacking := sorted(given.options - _KEYS):
+        return f"v2 does not support {lacking[0]}"
+    for key in sorted(_KEYS & given.options):
+        if key in rule.v1_when:
+            return f"v2 does not support {key}"
     if given.method is None:
         return None
     if given.method in rule.v1_methods:
         return f"v2 does not support {given.method}"
     if given.method == "eagle3" and given.stages > 1 and "eagle3 with pipeline parallelism" in rule.v1_when:
         return "v2 does not support eagle3 with pipeline parallelism"
-    for key in ("parallel_drafting", "use_heterogeneous_vocab"):
-        if key in given.options and key in rule.v1_when:
-            return f"v2 does not support {key}"
     return None

@@ -36,8 +36,14 @@ Configs = dict[str, dict[str, str]]
 
 
 def names_of(sources: Sources, path: str, owner: str, field: str, hints: Sequence[Hint]) -> str:
-    """Return the names of an enum that a class looks the text for a field up in; empty for any other field."""
-    folded = any(one.folds and field in one.keys for one in _validators(sources.class_of(path, owner)[1]))
+    """Return the names of an enum that a class looks the text for a field up in, or that it reads a version.
+
+    Empty for any other field.
+    """
+    own = [one for one in _validators(sources.class_of(path, owner)[1]) if field in one.keys]
+    if any("    parse(value)" in one.body for one in own):  # packaging.version
+        return "?version"
+    folded = any(one.folds for one in own)
     enum = next((hint.defined for hint in hints if hint.defined and hint.kind != "config"), None)
     names = _members(sources, *enum) if folded and enum else ""
     return "|".join(one for one in names.split("|") if one.startswith("^"))

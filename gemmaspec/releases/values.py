@@ -1,9 +1,10 @@
 """Whether vLLM takes a value: a word of its command line, or a value in a JSON configuration.
 
 What is taken is written in a short notation, by read_values.py. For a word: `int`, `readable` (2k too), `length` (auto
-too), `float`, `json`, `{}` (a JSON object), `text or {}`, `@Class` (the keys of a class), with bounds behind it; before
-it `?`: empty and None too, `+`: one word or more, `*`: any number of words. For a value in JSON: alternatives with |
-between them, `=text`, `#3`, `^NAME` (in any case), `[int]`. pydantic converts as it does by default: "5" is a number.
+too), `float`, `version`, `json`, `{}` (a JSON object), `text or {}`, `@Class` (the keys of a class), with bounds behind
+it; before it `?`: empty and None too, `+`: one word or more, `*`: any number of words. For a value in JSON:
+alternatives with | between them, `=text`, `#3`, `^NAME` (in any case), `[int]`. pydantic converts as it does by
+default: "5" is a number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+from packaging.version import InvalidVersion, Version
 
 ANY: Final = "any"
 """Takes anything, or what is not known."""
@@ -52,6 +55,8 @@ def refused(word: str, takes: str, configs: Configs) -> str | None:
     if takes[0] == "^":
         names = [one[1:] for one in takes.split("|")]
         return None if word.upper() in names else f"is none of {_listed(names)}"
+    if kind == "version":
+        return None if _is_version(word) else "is not a version"
     if kind == "json":
         return None if _is_json(word) else "is not valid JSON"
     if kind == "{}" or kind.startswith("@"):
@@ -91,6 +96,14 @@ def _outside(value: float, bounds: str) -> str | None:
             }
             return f"{than[sign]} {text}"
     return None
+
+
+def _is_version(word: str) -> bool:
+    try:
+        Version(word)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def _is_json(word: str) -> bool:
