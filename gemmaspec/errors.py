@@ -17,16 +17,24 @@ A message says what failed, where and why; `hint` is the next command to type.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class GemmaspecError(Exception):
     """Base of all expected failures: a message, an exit code and an optional hint."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = message, hint
+        self.exit_code = exit_code or self.exit_code
+
+    def amended(self, message: str, *, hint: str | None = None) -> Self:
+        """Return an error like this one with this message, and with another hint if one is given."""
+        error = type(self).__new__(type(self), message)
+        vars(error).update(vars(self), message=message, hint=hint or self.hint)
+        return error
 
 
 class UsageError(GemmaspecError):

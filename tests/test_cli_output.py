@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.cli.output import fitted
+from gemmaspec.cli.output import fitted, json_data
 from gemmaspec.cli.text.table import Column, lines
+from gemmaspec.finding import Finding
+from gemmaspec.strict_yaml import Place
 
 COLUMNS = (Column("NAME"), Column("ENGINE", rank=1), Column("SINCE", rank=2), Column("WHAT", wraps=True))
 ROWS = [
@@ -101,3 +106,13 @@ def test_what_commands_print_keeps_to_the_width(
     run(arguments)
     for line in capsys.readouterr().out.splitlines():
         assert len(line) <= width or len(line.split()[-1]) > width // 2, line  # a path is not broken
+
+
+def test_json_has_a_form_for_records_paths_and_sets_and_for_nothing_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = Finding(code="GS1", severity="note", message="m", place=Place("p.yaml", 3), patches=("a",))
+    json_data({"found": (finding,), "column": COLUMNS[0], "file": Path("a/b"), "kinds": frozenset("ba")})
+    found = json.loads(capsys.readouterr().out)
+    assert (found["found"][0]["file"], found["found"][0]["line"], found["found"][0]["patches"]) == ("p.yaml", 3, ["a"])
+    assert (found["column"]["title"], found["file"], found["kinds"]) == ("NAME", "a/b", ["a", "b"])
+    with pytest.raises(AttributeError):
+        json_data({"unknown": object()})

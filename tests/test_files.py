@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.errors import EnvironmentMissing, StartFailed
 from gemmaspec.files import UnreadableFile, read_regular, write_whole
 
 
@@ -58,3 +58,13 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentMissing, match=r"cannot write .*plan\.json: a folder is in its place"):
         write_whole(tmp_path / "plan.json", "{}")
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_an_amended_error_is_of_the_same_kind_and_leaves_the_first_as_it_was(tmp_path: Path) -> None:
+    first = UnreadableFile(tmp_path, "it is damaged")
+    other = first.amended("two lines", hint="ls")
+    assert isinstance(other, UnreadableFile)
+    assert (str(other), other.message, other.hint, other.path) == ("two lines", "two lines", "ls", tmp_path)
+    assert (first.message, first.hint) == (f"cannot read {tmp_path}: it is damaged", f"ls -ld {tmp_path}")
+    coded = StartFailed("a", exit_code=4).amended("b")
+    assert (coded.message, coded.exit_code, StartFailed.exit_code) == ("b", 4, 6)

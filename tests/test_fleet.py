@@ -167,7 +167,7 @@ def report(**changed: Any) -> dict[str, Any]:
 
 def test_reports_are_equal_whatever_paths_and_times_they_have() -> None:
     other = report(vllm={"version": "0.32.0", "path": "/two"}, overlay_ms=9)
-    assert reports_disagree({"a": report(), "b": other}) is None
+    assert reports_disagree("pair", {"a": report(), "b": other}) is None
     assert same_as({"a": report(), "b": other}, "b") is True
 
 
@@ -182,8 +182,8 @@ def test_reports_are_equal_whatever_paths_and_times_they_have() -> None:
     ],
 )
 def test_a_difference_between_ranks_names_file_and_host(other: dict[str, Any] | None, said: str) -> None:
-    wrong = reports_disagree({"a": report(), "b": other})
+    wrong = reports_disagree("pair", {"a": report(), "b": other})
     assert isinstance(wrong, PatchConflict)
     assert said in wrong.message
     assert same_as({"a": report(), "b": other}, "b") is (None if other is None else False)
-    assert reports_disagree({"a": None, "b": None}), "two missing reports are not equal ones"
+    assert reports_disagree("pair", {"a": None, "b": None}), "two missing reports are not equal ones"

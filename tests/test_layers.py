@@ -216,3 +216,15 @@ def test_a_function_is_short_and_takes_few_parameters() -> None:
             if file.parent != PACKAGE / "cli":
                 parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 assert len(parameters) <= MOST_PARAMETERS, f"{file}: {node.name}"
+
+
+def test_an_error_stays_as_it_was_raised() -> None:
+    """Except for one of typer's, whose words are replaced before it is shown."""
+    edited = [
+        file.name
+        for file in FILES
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if node.attr in ("message", "hint", "exit_code") and ast.unparse(node.value) != "self"
+    ]
+    assert edited == ["help.py"]

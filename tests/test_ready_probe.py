@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from gemmaspec.cli.text.stack import answer_lines
 from gemmaspec.deploy.start.prepare import prepare
+from gemmaspec.engine import http
+from gemmaspec.engine.http import NoAnswer, Reply
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.profile.load import load_profile
 from gemmaspec.ready import first_request as probing
-from gemmaspec.ready import http
 from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.first_request import ask, healthy, probe, read_counters, user_message
-from gemmaspec.ready.http import NoAnswer, Reply
 from tests.fake_server import FakeServer, fake_server
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from gemmaspec.engine.http import NoAnswer
 from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed, TimedOut
 from gemmaspec.ready.first_request import Answer
-from gemmaspec.ready.http import NoAnswer
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.wait import Checks, Ready, wait_ready
 from tests.fake_server import fake_server

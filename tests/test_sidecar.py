@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from gemmaspec.deploy.kept import verdicts
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.profile.load import load_profile
 from gemmaspec.sidecar import watcher as sidecar
+from gemmaspec.sidecar.asking import post
 from gemmaspec.sidecar.settings import Settings, settings_from
 from gemmaspec.sidecar.watcher import Watcher
 from gemmaspec.stack import watching
@@ -151,6 +154,16 @@ def test_a_folder_that_cannot_be_written_is_a_line(fake: FakeServer, tmp_path: P
     one = beside(fake, tmp_path)
     one.shared = tmp_path / "missing"
     assert {line["what"] for line in looked(one, fake, times=4)} == {"begins", "failed"}
+
+
+def test_a_webhook_is_told_though_its_answer_never_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as receiver, ThreadPoolExecutor() as pool:
+        told = pool.submit(post, f"http://127.0.0.1:{receiver.getsockname()[1]}/x", {"fault": "hang"})
+        connection, _ = receiver.accept()
+        with connection:
+            assert connection.recv(65536).startswith(b"POST /x ")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+            assert told.result() is None
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1/x", "ftp://example.org", "https://u:p@example.org"])

@@ -20,39 +20,9 @@ from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
+_ELSEWHERE: Final[Mapping[str, str]] = {"restart": "up"}
 _MODULES: Final[Mapping[str, str]] = {
-    "up": "up",
-    "down": "down",
-    "restart": "up",
-    "switch": "switch",
-    "status": "status",
-    "wait": "wait",
-    "logs": "logs",
-    "connect": "connect",
-    "top": "top",
-    "watch": "watch",
-    "smoke": "smoke",
-    "soak": "soak",
-    "export": "export",
-    "demo": "demo",
-    "doctor": "doctor",
-    "pull": "pull",
-    "lock": "lock",
-    "diff": "diff",
-    "rollback": "rollback",
-    "render": "render",
-    "fit": "fit",
-    "predict": "predict",
-    "bench": "bench",
-    "compare": "compare",
-    "share": "share",
-    "tune": "tune",
-    "profile": "profile",
-    "patch": "patch",
-    "inspect": "inspect",
-    "explain": "explain",
-    "config": "config",
-    "gc": "gc",
+    name: _ELSEWHERE.get(name, name) for names in help_.SECTIONS.values() for name in names
 }
 """Command → module of gemmaspec.cli with the function of its name, or with the group; in the order of the help text."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from gemmaspec.cli import options, output
 
 
@@ -17,7 +15,7 @@ def config(json: options.Json = False) -> None:
 
     found = list(settings())
     if json:
-        output.json_data({"settings": [dataclasses.asdict(one) for one in found]})
+        output.json_data({"settings": list(found)})
         return
     columns = (table.Column("NAME"), table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
     for kind in ("folder", "variable"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -46,7 +45,7 @@ def connect(
     to = use_case.endpoint(name)
     text, said = use_case.settings(client, to), use_case.warnings(client, to)
     if json:
-        output.json_data({**dataclasses.asdict(to), "client": client, "settings": text, "warnings": said})
+        output.json_data({**vars(to), "client": client, "settings": text, "warnings": said})
         return
     output.progress(f"{use_case.CLIENTS[client].title}, for {use_case.CLIENTS[client].where}:")
     output.data(text)

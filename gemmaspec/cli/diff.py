@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import typer
 
 from gemmaspec.cli import options, output
@@ -18,7 +16,7 @@ def diff(name: options.Stack, set_: options.Set = None, json: options.Json = Fal
 
     found = drift(name, overrides=set_ or ())
     if json:
-        output.json_data({"ok": found.same, **dataclasses.asdict(found)})
+        output.json_data({"ok": found.same, **vars(found)})
     else:
         for one in found.keys:
             output.data(one)

@@ -31,11 +31,10 @@ def down(
 def _all(*, json: bool) -> None:
     """Stop every stack. One that cannot be stopped is reported and does not keep the others running."""
     from gemmaspec.deploy.kept import groups, stacks
-    from gemmaspec.deploy.kept.groups import is_group
 
     rows: list[dict[str, object]] = []
     code = 0
-    whole = [name for name in groups.names() if is_group(name)]
+    whole = [name for name in groups.names() if groups.is_group(name)]
     members = {one for name in whole for one in stacks.replicas_of(name)}
     known = sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
     for name in (*whole, *(one for one in known if one not in {*whole, *members})):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -34,7 +33,7 @@ def explain(
         return
     found = use_case.explain(" ".join(words))
     if json:
-        output.json_data({"explained": [dataclasses.asdict(one) for one in found]})
+        output.json_data({"explained": found})
         return
     for one in found:
         output.data(f"{one.name}, {one.kind}")

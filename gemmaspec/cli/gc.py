@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +48,7 @@ def gc(
             use_case.free(one)
         output.progress(f"freed {_size(sum(one.bytes or 0 for one in found))}")
     if json:
-        rows = [{key: value for key, value in dataclasses.asdict(one).items() if key != "node"} for one in found]
+        rows = [{key: value for key, value in vars(one).items() if key != "node"} for one in found]
         output.json_data({"ok": True, "freed": bool(found) and not dry_run, "garbage": rows})
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from gemmaspec.cli import options, output
 
 
@@ -17,9 +15,8 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
 
     written = lock_profile(profile, options.engine_name(engine), output.progress)
     if json:
-        changes = [dataclasses.asdict(change) for change in written.moved]
         content = written.lock.model_dump(by_alias=True)
-        output.json_data({"ok": True, "file": str(written.file), "lock": content, "moved": changes})
+        output.json_data({"ok": True, "file": str(written.file), "lock": content, "moved": written.moved})
         return
     for change in written.moved:
         output.data(str(change))

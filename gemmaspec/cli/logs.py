@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.interrupt import told_of_replicas, told_on_interrupt
+from gemmaspec.cli.target import told_on_interrupt
 from gemmaspec.errors import UsageError
 
 
@@ -29,6 +29,6 @@ def logs(
 
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
-    with told_of_replicas(name) if is_group(name) else told_on_interrupt(name):
+    with told_on_interrupt(name, replicas=is_group(name)):
         for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
             output.data(line)

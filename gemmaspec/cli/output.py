@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping, Set
+from pathlib import PurePath
 from typing import Any, Final, TextIO
 
 from gemmaspec.errors import GemmaspecError
@@ -86,8 +89,19 @@ def _fitted(line: str, width: int) -> str:
 
 def json_data(value: dict[str, Any]) -> None:
     """Print a JSON document with its schema number. Control characters are escaped, so that no terminal obeys them."""
-    text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False)
+    text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False, default=_plain)
     data(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has no form for: a record as its document or its fields, a path as text, a set in order."""
+    if hasattr(value, "document"):
+        return value.document()
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Set | Mapping):
+        return sorted(value) if isinstance(value, Set) else dict(value)
+    return str(value) if isinstance(value, PurePath) else value.model_dump(mode="json")
 
 
 def progress(text: str) -> None:

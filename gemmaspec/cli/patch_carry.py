@@ -99,7 +99,7 @@ def new(
 
     places = workspace.open_workspace(patch, file or (), release=release, tree=tree)
     if json:
-        output.json_data({"ok": True, "patch": patch, "files": [str(place) for place in places]})
+        output.json_data({"ok": True, "patch": patch, "files": list(places)})
         return
     for place in places:
         output.data(str(place))
@@ -117,7 +117,7 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
     text = done.patch.text
     if json:
         facts = {"patch": patch, "folder": str(done.patch.folder), "diff": done.diff, "versions": done.versions}
-        output.json_data({"ok": True, **facts, "reviewed": text.reviewed, "unchanged": list(done.unchanged)})
+        output.json_data({"ok": True, **facts, "reviewed": text.reviewed, "unchanged": done.unchanged})
         return
     output.data(str(done.patch.folder / done.diff))
     for path in done.unchanged:
@@ -151,8 +151,8 @@ def import_(
     origin = done.patch.text.imported
     assert origin
     if json:
-        facts = {"patch": done.patch.id, "folder": str(done.patch.folder), "imported": origin.model_dump()}
-        output.json_data({"ok": True, **facts, "dropped": list(done.dropped), "tried": done.tried or None})
+        facts = {"patch": done.patch.id, "folder": str(done.patch.folder), "imported": origin}
+        output.json_data({"ok": True, **facts, "dropped": done.dropped, "tried": done.tried or None})
         return
     output.data(str(done.patch.folder))
     output.progress(f"from {origin.source}, sha256 {origin.sha256}")

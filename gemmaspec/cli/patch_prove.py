@@ -68,7 +68,8 @@ def prove(
     if table:
         _write(table, proofs, wanted)
     if json:
-        output.json_data({"ok": all(proof.holds for proof in proofs), "results": [_row(proof) for proof in proofs]})
+        rows = [{"ok": proof.holds, **vars(proof)} for proof in proofs]
+        output.json_data({"ok": all(proof.holds for proof in proofs), "results": rows})
     raise typer.Exit(0 if all(proof.holds for proof in proofs) else 1)
 
 
@@ -89,12 +90,6 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
 
 def _tell(proof: Proof) -> None:
     output.progress(f"  {proof.patch}: {proof.outcome}" + (f" ({proof.detail})" if proof.detail else ""))
-
-
-def _row(proof: Proof) -> dict[str, object]:
-    import dataclasses
-
-    return {"ok": proof.holds, **dataclasses.asdict(proof)}
 
 
 def _write(file: Path, proofs: Sequence[Proof], patches: Sequence[Patch]) -> None:

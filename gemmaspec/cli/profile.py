@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ def list_(json: options.Json = False) -> None:
 
     rows = listed()
     if json:
-        output.json_data({"profiles": [dataclasses.asdict(row) for row in rows]})
+        output.json_data({"profiles": rows})
         return
     columns = (
         table.Column("NAME"),

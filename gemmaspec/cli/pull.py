@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import threading
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ def pull(
             profile, engine=options.engine_name(engine), latest=latest, overrides=set_ or (), progress=progress
         )
     if json:
-        output.json_data({"ok": True, "parts": [dataclasses.asdict(part) for part in parts]})
+        output.json_data({"ok": True, "parts": parts})
         return
     for part in parts:
         output.data(f"{part.role:<8} {_fetched(part):<12} {part.name}{f' at {part.revision}' if part.revision else ''}")

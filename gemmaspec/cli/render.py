@@ -163,13 +163,14 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
 def _manifests(
     loaded: Loaded, settings: dict[str, Any], *, locked: bool, validate: bool, namespace: str | None
 ) -> Manifests:
-    from gemmaspec.deploy.start import manifests
+    from gemmaspec.deploy.start.render import manifests
+    from gemmaspec.deploy.start.render import validate as validate_all
 
     if settings["runtime_class"] == "none":
         settings["runtime_class"] = None
-    made = manifests.manifests(loaded, Settings(**settings), locked=locked, note=output.progress)
+    made = manifests(loaded, Settings(**settings), locked=locked, note=output.progress)
     if validate:
-        manifests.validate(made, namespace=namespace, note=output.progress)
+        validate_all(made, namespace=namespace, note=output.progress)
     return made
 
 
@@ -177,7 +178,7 @@ def _write(
     loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
 ) -> None:
     """Write what was rendered, or with `check` only compare it with what is there."""
-    from gemmaspec.deploy.start import render as use_case
+    from gemmaspec.deploy.start.render import render as write
     from gemmaspec.stack import folder
 
     if check:
@@ -186,7 +187,7 @@ def _write(
         if json:
             output.json_data({"ok": not difference, "folder": str(out), "difference": difference})
         raise typer.Exit(3 if difference else 0)
-    written = use_case.render(loaded, made, out, force=force)
+    written = write(loaded, made, out, force=force)
     if json:
         output.json_data({"ok": True, "folder": str(out), "files": written})
         return

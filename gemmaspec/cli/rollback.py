@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.interrupt import told_of_replicas
+from gemmaspec.cli.target import carry_out
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,15 +55,11 @@ def rollback(
 
 
 def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> None:
-    from gemmaspec.cli.text import replicas as text
-    from gemmaspec.cli.text import stack
     from gemmaspec.deploy.start import replicas
 
     if to:
         raise UsageError("--stack is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --stack {to}")
-    with told_of_replicas(name), stack.start_progress() as progress:
-        rolled = replicas.rollback(name, progress, timeout_s=timeout_s)
-    text.rolled(rolled, as_json=json)
+    carry_out(name, partial(replicas.rollback, name, timeout_s=timeout_s), replicas=True, as_json=json)
 
 
 def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:

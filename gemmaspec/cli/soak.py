@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,7 +47,7 @@ def soak(
     found, faults = figures(turns), [one.fault for one in turns if one.fault]
     worse = [one for one in found if one.decays]
     if json:
-        rows = [{**dataclasses.asdict(one), "change": round(one.change, 4)} for one in found]
+        rows = [{**vars(one), "change": round(one.change, 4)} for one in found]
         output.json_data({"ok": not worse and not faults, "turns": len(turns), "faults": faults, "figures": rows})
     else:
         output.told(f"{len(turns)} turns, {len(faults)} without an answer")

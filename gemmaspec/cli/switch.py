@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gemmaspec.cli import options
-from gemmaspec.cli.interrupt import told_on_interrupt
+from gemmaspec.cli.target import carry_out
 from gemmaspec.errors import UsageError
 
 
@@ -21,7 +23,6 @@ def switch(
     What the other one needs is fetched before anything is stopped. If it does not answer, the first one is started
     again as it was.
     """
-    from gemmaspec.cli.text import stack
     from gemmaspec.deploy.start.decide import UpRequest
     from gemmaspec.deploy.start.observe import has_replicas
     from gemmaspec.deploy.start.switch import switch as use_case
@@ -35,6 +36,4 @@ def switch(
     )
     if has_replicas(request):
         raise UsageError(f"{profile} has replicas, and switch starts one server", hint=f"gemmaspec up {profile}")
-    with told_on_interrupt(profile), stack.start_progress() as progress:
-        running = use_case(name, request, progress)
-    stack.running(running, as_json=json)
+    carry_out(profile, partial(use_case, name, request), as_json=json)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cli.interrupt import told_of_replicas, told_on_interrupt
+from gemmaspec.cli.target import carry_out, told_on_interrupt
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.find import is_path
 
@@ -82,8 +83,9 @@ def up(
         rollback_on_failure=rollback_on_failure,
         hosts=options.host_names(hosts),
     )
+    name = Path(profile).stem if is_path(profile) else profile
     if has_replicas(request):
-        _up_replicas(request, dry_run=dry_run, detach=detach, json=json)
+        _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
         from gemmaspec.deploy.start.dry_run import dry_run as planned
@@ -92,7 +94,6 @@ def up(
         return
     from gemmaspec.deploy.start import up as use_case
 
-    name = Path(profile).stem if is_path(profile) else profile
     if detach:
         from gemmaspec.deploy.kept import stacks
         from gemmaspec.deploy.kept.verdicts import last_verdicts
@@ -101,9 +102,7 @@ def up(
             started = use_case.up_detached(request, progress)
         stack.detached(started, as_json=json, last=last_verdicts(started, stacks.engine_of(started)))
         return
-    with told_on_interrupt(name), stack.start_progress() as progress:
-        running = use_case.up(request, progress)
-    stack.running(running, as_json=json)
+    carry_out(name, partial(use_case.up, request), as_json=json)
 
 
 def _offered(*, yes: bool, dry_run: bool) -> str:
@@ -132,26 +131,19 @@ def restart(
 
     Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
     """
-    from gemmaspec.cli.text import replicas as text
-    from gemmaspec.cli.text import stack
     from gemmaspec.deploy.kept.groups import is_group
     from gemmaspec.deploy.start import replicas
-    from gemmaspec.deploy.start import up as use_case
+    from gemmaspec.deploy.start import up as single
 
-    if is_group(name):
-        with told_of_replicas(name), stack.start_progress() as progress:
-            rolled = replicas.restart(name, progress, timeout_s=timeout, overrides=tuple(set_ or ()))
-        text.rolled(rolled, as_json=json)
-        return
-    with told_on_interrupt(name), stack.start_progress() as progress:
-        running = use_case.restart(name, progress, timeout_s=timeout, overrides=tuple(set_ or ()))
-    stack.running(running, as_json=json)
+    grouped = is_group(name)
+    of = replicas.restart if grouped else single.restart
+    verb = partial(of, name, timeout_s=timeout, overrides=tuple(set_ or ()))
+    carry_out(name, verb, replicas=grouped, as_json=json)
 
 
-def _up_replicas(request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:
+def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:
     """Start or change the replicas of a profile."""
     from gemmaspec.cli.text import replicas as text
-    from gemmaspec.cli.text import stack
     from gemmaspec.deploy.start import replicas
 
     if dry_run:
@@ -162,7 +154,4 @@ def _up_replicas(request: UpRequest, *, dry_run: bool, detach: bool, json: bool)
             "--detach is for one server: replicas are started one after another, and each has to answer first",
             hint=f"gemmaspec up {request.profile} &",
         )
-    name = Path(request.profile).stem if is_path(request.profile) else request.profile
-    with told_of_replicas(name), stack.start_progress() as progress:
-        rolled = replicas.up(request, progress)
-    text.rolled(rolled, as_json=json)
+    carry_out(name, partial(replicas.up, request), replicas=True, as_json=json)

@@ -102,9 +102,9 @@ class FleetEngine:
             _all(members, lambda one: one.engine.create(one.server))
             _all(members, lambda one: one.engine.start_created(one.server))
         except GemmaspecError as error:
-            for host, left in _failures(_stopped(members)).items():
-                error.message += f"\n{_of_host(host, left).message}; what runs there is unknown"
-            raise
+            left = [_of_host(*failure).message for failure in _failures(_stopped(members)).items()]
+            unknown = (f"{message}; what runs there is unknown" for message in left)
+            raise error.amended("\n".join((error.message, *unknown))) from None
         except BaseException:  # Ctrl-C
             _stopped(members)
             raise
@@ -162,8 +162,7 @@ class FleetEngine:
                 break
             time.sleep(REPORT_WAIT_S)
             reports = self.reports(server)
-        if wrong := reports_disagree(reports):
-            wrong.hint = f"gemmaspec down {server.name}    # then up again, with one image on all hosts"
+        if wrong := reports_disagree(server.name, reports):
             raise wrong
 
     def reports(self, server: Server) -> dict[str, dict[str, Any] | None]:
@@ -221,10 +220,10 @@ def _state_of(one: Member) -> Callable[[], State]:
 
 def _of_host(host: str, error: GemmaspecError) -> GemmaspecError:
     """Return an error that names the host first, in its message and in a command of its hint."""
-    if not error.message.startswith(f"{host}: "):
-        error.message = f"{host}: {error.message}"
-        error.hint = f"{error.hint}    # on {host}" if error.hint and "#" not in error.hint else error.hint
-    return error
+    if error.message.startswith(f"{host}: "):
+        return error
+    hint = f"{error.hint}    # on {host}" if error.hint and "#" not in error.hint else error.hint
+    return error.amended(f"{host}: {error.message}", hint=hint)
 
 
 def _told(one: Member, state: State) -> str:

@@ -8,6 +8,7 @@ HAProxy 2.6: `set server`, `show stat` (management guide, 9.3).
 from __future__ import annotations
 
 import csv
+import json
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.checkpoint.fields import printable
-from gemmaspec.errors import GemmaspecError
+from gemmaspec.engine.http import exchange
+from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.profile.router import RouterKind
 from gemmaspec.stack.router import ADMIN_SOCKET, BACKEND
 
@@ -123,8 +125,6 @@ class VllmRouter(Routing):
 
     def _workers(self) -> dict[str, dict[str, Any]]:
         """Return URL → what the router says of each worker."""
-        import json
-
         status, text = self._ask("GET", "/workers")
         try:
             found: list[dict[str, Any]] = json.loads(text)["workers"] if status == 200 else []
@@ -133,21 +133,11 @@ class VllmRouter(Routing):
             raise RouterError(_UNREADABLE) from None
 
     def _ask(self, method: str, path: str, **query: str) -> tuple[int, str]:
-        import httpx
-
         try:
-            with (
-                httpx.Client(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as client,
-                client.stream(method, self._base_url + path, params=query) as answer,
-            ):
-                body = b""
-                for chunk in answer.iter_bytes():
-                    body += chunk
-                    if len(body) > _MOST_BYTES:
-                        raise RouterError(f"vllm-router's answer to {path} is too long")
-                return answer.status_code, body.decode("utf-8", "replace")
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+            reply = exchange(self._base_url, path, method=method, query=query, timeout_s=_TIMEOUT_S)
+        except (StartFailed, TimedOut):
             raise RouterError(f"vllm-router does not answer {path} at {self._base_url}") from None
+        return reply.status, reply.body.decode("utf-8", "replace")
 
 
 class HaProxy(Routing):

@@ -79,15 +79,16 @@ def images_disagree(name: str, images: Sequence[ImageFacts]) -> GemmaspecError |
     return None
 
 
-def reports_disagree(reports: Mapping[str, Mapping[str, Any] | None]) -> GemmaspecError | None:
-    """Return the error for launchers, by host, that did not do the same; None if their reports are equal.
+def reports_disagree(name: str, reports: Mapping[str, Mapping[str, Any] | None]) -> GemmaspecError | None:
+    """Return the error for launchers of a server, by host, that did not do the same; None if their reports are equal.
 
     Plan, versions and the bytes of every patched file count; times and paths of one machine do not.
     """
+    hint = f"gemmaspec down {name}    # then up again, with one image on all hosts"
     facts = {host: _compared(report) for host, report in reports.items()}
     for host, found in facts.items():
         if unknown := found.get(_REPORT):
-            return PatchConflict(f"whether the ranks run the same is unknown: {_REPORT} is {unknown} on {host}")
+            return PatchConflict(f"whether ranks run the same is unknown: {_REPORT} is {unknown} on {host}", hint=hint)
     (first, expected), *others = facts.items()
     for host, found in others:
         for what in sorted(expected.keys() | found.keys()):
@@ -95,7 +96,7 @@ def reports_disagree(reports: Mapping[str, Mapping[str, Any] | None]) -> Gemmasp
                 return PatchConflict(
                     f"the ranks do not run the same: {what} is {_short(expected.get(what))} on {first} "
                     f"and {_short(found.get(what))} on {host}",
-                    hint="gemmaspec down NAME    # then up again, with one image and one fleet",
+                    hint=hint,
                 )
     return None
 

@@ -7,7 +7,15 @@ from typing import Final
 
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
-from gemmaspec.releases.nodes import DENSE_WITHOUT_EXTERNAL_DP, FP8_CACHE_FAILS
+
+_FP8_CACHE_FAILS: Final = "<0.20"
+"""Releases in which FP8 KV caches were seen to fail on two machines: "KV cache specs for the same layer are different
+across workers" (the recipe for two DGX Sparks of vLLM's own collection, 0.19.1). Later ones were not tried by anybody
+whose report is known here."""
+
+_DENSE_WITHOUT_EXTERNAL_DP: Final = ">=0.21"
+"""Releases that refuse external data parallelism for a model without experts (ParallelConfig in
+vllm/config/parallel.py, 0.21.0-0.33.0): "Non-MoE models do not support external data parallel mode"."""
 
 
 @rule("GS226", "error")
@@ -49,7 +57,7 @@ def pinned_gid(subject: Subject) -> Iterator[Issue]:
 def external_data_parallelism(subject: Subject) -> Iterator[Issue]:
     """External data parallelism for a dense target, from 0.21 on (ParallelConfig in vllm/config/parallel.py)."""
     given = subject.argument("--data-parallel-rank") or subject.argument("--data-parallel-external-lb")
-    if given and not given.negated and subject.has_experts is False and subject.runs(DENSE_WITHOUT_EXTERNAL_DP):
+    if given and not given.negated and subject.has_experts is False and subject.runs(_DENSE_WITHOUT_EXTERNAL_DP):
         message = f"vLLM {subject.vllm} refuses {given.flag} for a model without experts"
         yield Issue(path=given.path, message=message, fix="start independent servers behind a router")
 
@@ -64,7 +72,7 @@ def fp8_cache_on_several_machines(subject: Subject) -> Iterator[Issue]:
         return
     path = given.path if given else ("serve", "kv_cache_dtype")
     fix = "set serve.kv_cache_dtype: bfloat16, which needs twice the memory"
-    if subject.runs(FP8_CACHE_FAILS):
+    if subject.runs(_FP8_CACHE_FAILS):
         message = "on two machines vLLM 0.19.1 was seen to stop: KV cache specs for the same layer are different"
         yield Issue(path=path, message=message, fix=fix, severity="error")
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import httpx
 
+from gemmaspec.engine.http import JSON, settings
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.measure.counters import Counters, read_counters, settled
@@ -22,8 +22,6 @@ from gemmaspec.smoke.row import body_text
 
 _PATH: Final = "/v1/chat/completions"
 _COUNTERS_S: Final = 5.0
-_NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts nobody: a server's address is always http. Loading certificates would cost each client 20 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +50,11 @@ def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask
 
 
 async def _ask_all(asking: ChatAsking, asks: Sequence[Ask], on_answer: Callable[[Ask], None]) -> list[ChatAnswer]:
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    if asking.api_key:
-        headers["Authorization"] = f"Bearer {asking.api_key}"
     until = time.monotonic() + asking.run_s
     found: dict[int, ChatAnswer] = {}
     gate = asyncio.Semaphore(asking.together)
     async with httpx.AsyncClient(
-        base_url=asking.server.base_url,
-        verify=_NO_TLS,
-        trust_env=False,
-        follow_redirects=False,
-        headers=headers,
-        timeout=asking.request_s,
+        **settings(asking.server.base_url, timeout_s=asking.request_s, api_key=asking.api_key),
         limits=httpx.Limits(max_connections=asking.together),
     ) as client:
 
@@ -142,7 +132,7 @@ async def _answer(client: httpx.AsyncClient, model: str, ask: Ask, left: float) 
 
 
 async def _exchange(client: httpx.AsyncClient, body: str, ask: Ask, collector: Collector) -> ChatAnswer:
-    async with client.stream("POST", _PATH, content=body.encode()) as response:
+    async with client.stream("POST", _PATH, content=body.encode(), headers=JSON) as response:
         whole = bytearray()
         total = 0
         async for part in response.aiter_raw():

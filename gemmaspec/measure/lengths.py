@@ -8,11 +8,11 @@ from typing import Final
 
 from gemmaspec.bench.filler import lengthened
 from gemmaspec.bench.prompts import Prompt
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import UsageError
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
-from gemmaspec.ready.http import exchange
 
 _TIMEOUT_S: Final = 60.0
 _TRIES: Final = 4
@@ -31,7 +31,7 @@ class ServedModel:
 
 def served(server: Server, api_key: str | None) -> ServedModel:
     """Return the first model of /v1/models. Raises Broken if the server does not list one."""
-    reply = exchange(server, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
+    reply = exchange(server.base_url, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
     found = reply.json() if reply.status == 200 else None
     models = found.get("data") if isinstance(found, dict) else None
     first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
@@ -44,7 +44,7 @@ def served(server: Server, api_key: str | None) -> ServedModel:
 def count(asking: Asking, prompt: Prompt) -> int:
     """Return the tokens of a prompt with its template, by the server's /tokenize. Raises Broken if it has none."""
     body = {"model": asking.server.model, **prompt.body()}
-    reply = exchange(asking.server, "/tokenize", body=body, timeout_s=_TIMEOUT_S, api_key=asking.api_key)
+    reply = exchange(asking.server.base_url, "/tokenize", body=body, timeout_s=_TIMEOUT_S, api_key=asking.api_key)
     found = reply.json() if reply.status == 200 else None
     tokens = found.get("count") if isinstance(found, dict) else None
     if not isinstance(tokens, int) or isinstance(tokens, bool):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 
+from gemmaspec.engine.http import JSON, settings
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.ready.logline import printable
 
@@ -18,8 +18,6 @@ MAX_EVENT: Final = 4 * 1024 * 1024
 """Maximum bytes of one event of a stream; those of vLLM have a few hundred."""
 MAX_STREAM: Final = 256 * 1024 * 1024
 PATH: Final = "/v1/chat/completions"
-_NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts no certificate, because a server's address is always http. Loading them would take 20 ms per client."""
 
 
 class Broken(GemmaspecError):
@@ -49,14 +47,8 @@ class Stream:
 
 def connection(base_url: str, *, timeout_s: float, api_key: str | None) -> httpx.Client:
     """Return a client that keeps one connection to one server and connects to nothing else."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     return httpx.Client(
-        base_url=base_url,
-        verify=_NO_TLS,
-        trust_env=False,
-        follow_redirects=False,
-        headers=headers,
-        timeout=timeout_s,
+        **settings(base_url, timeout_s=timeout_s, api_key=api_key),
         limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
     )
 
@@ -68,7 +60,7 @@ def streamed(client: httpx.Client, body: bytes, *, origin: float) -> Stream:
     """
     found = Stream(sent=time.perf_counter() - origin)
     try:
-        with client.stream("POST", PATH, content=body) as response:
+        with client.stream("POST", PATH, content=body, headers=JSON) as response:
             if response.status_code != 200:
                 raise _refused(response)
             for event, moment in _events(response):

@@ -63,11 +63,11 @@ def explained(
     known = cause.failure if cause else otherwise
     parts = [what, *([known.finding.message] if known else [])]
     parts += [printable(text, secrets=secrets)[:400] for text in _first_cause(cause, root_exception(lines))]
-    error = StartFailed(
-        "\n".join([*parts, *_quoted(lines, secrets=secrets)]), hint=known.finding.fix if known else None
+    return StartFailed(
+        "\n".join([*parts, *_quoted(lines, secrets=secrets)]),
+        hint=known.finding.fix if known else None,
+        exit_code=known.exit_code if known else None,
     )
-    error.exit_code = known.exit_code if known else StartFailed.exit_code
-    return error
 
 
 def _first_cause(cause: Cause | None, root: Raised | None) -> list[str]:
@@ -107,12 +107,9 @@ def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) ->
     code = ended.state.exit_code
     if code == CONFLICT or (code is None and any(map(_DOES_NOT_FIT.match, own))):
         return PatchConflict(text)
-    killed = code in _SIGKILL
-    error = StartFailed(
-        f"{text}\n{KILLED.finding.message}" if killed else text, hint=KILLED.finding.fix if killed else None
-    )
-    error.exit_code = ENVIRONMENT if code == ENVIRONMENT else StartFailed.exit_code
-    return error
+    if code in _SIGKILL:
+        return StartFailed(f"{text}\n{KILLED.finding.message}", hint=KILLED.finding.fix)
+    return StartFailed(text, exit_code=ENVIRONMENT if code == ENVIRONMENT else None)
 
 
 def _replaced(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> PatchConflict:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gemmaspec.engine.http import NoAnswer, Reply, exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.launcher.probe import MAX_TOKENS, QUESTION, SETTLE_S, SETTLE_TRIES
 from gemmaspec.ready.counters import SpecCounters, spec_counters
-from gemmaspec.ready.http import NoAnswer, Reply, exchange
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.metrics import read_metrics
 
@@ -83,7 +83,7 @@ def user_message(text: str, *, image_url: str | None = None) -> dict[str, Any]:
 def healthy(server: Server) -> bool:
     """Return whether /health answers 200. It only triggers the probe; it does not mean ready."""
     try:
-        return exchange(server, "/health", timeout_s=HEALTH_TIMEOUT_S).status == 200
+        return exchange(server.base_url, "/health", timeout_s=HEALTH_TIMEOUT_S).status == 200
     except GemmaspecError:
         return False
 
@@ -118,7 +118,7 @@ def ask(
         **(extra or {}),
     }
     began = time.monotonic()
-    reply = exchange(server, "/v1/chat/completions", body=body, timeout_s=timeout_s, api_key=key)
+    reply = exchange(server.base_url, "/v1/chat/completions", body=body, timeout_s=timeout_s, api_key=key)
     seconds = time.monotonic() - began
     completion = _completion(reply)
     added = _settled(server, before, timeout_s=timeout_s, api_key=key)

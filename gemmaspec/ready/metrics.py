@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import StartFailed
 from gemmaspec.live.sample import Sample, read_sample
-from gemmaspec.ready.http import exchange
 
 LOOK_S: Final = 2.0
 """Seconds that a command waits which reads again soon."""
@@ -20,7 +20,7 @@ class UnreadableMetrics(StartFailed):
 
 def read_metrics(server: Server, *, timeout_s: float, api_key: str | None) -> Sample:
     """Return the counters of now. Raises UnreadableMetrics, and what `exchange` raises."""
-    reply = exchange(server, "/metrics", timeout_s=timeout_s, api_key=api_key)
+    reply = exchange(server.base_url, "/metrics", timeout_s=timeout_s, api_key=api_key)
     if reply.status != 200:
         raise UnreadableMetrics(f"/metrics answers HTTP {reply.status}")
     try:

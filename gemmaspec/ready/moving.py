@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Final
 
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, TimedOut
 from gemmaspec.launcher.probe import Asked, NotYet, answers, read_state, write_state
 from gemmaspec.ready.first_request import api_key_for
-from gemmaspec.ready.http import exchange
 
 TOKEN_S: Final = 5.0
 """How long a server that has done nothing since the last look may take for one token."""
@@ -29,7 +29,7 @@ class _Asked(Asked):
         assert method == ("POST" if body else "GET")
         sent = json.loads(body) if body else None
         key = api_key_for(self.server)
-        reply = exchange(self.server, path, body=sent, timeout_s=self.deadline_s, api_key=key)
+        reply = exchange(self.server.base_url, path, body=sent, timeout_s=self.deadline_s, api_key=key)
         if reply.status != 200:
             raise NotYet(f"{path} answers {reply.status}")
         return reply.body.decode("utf-8", "replace")

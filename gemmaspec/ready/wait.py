@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from gemmaspec.engine.http import NoAnswer
 from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
@@ -16,7 +17,6 @@ from gemmaspec.ready.attested import Attesting
 from gemmaspec.ready.bounded import LogFollower, bounded
 from gemmaspec.ready.failed import Ended, explained, failed_start
 from gemmaspec.ready.first_request import Answer, api_key_for, healthy, probe
-from gemmaspec.ready.http import NoAnswer
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.phases import Phase, PhaseTracker
 

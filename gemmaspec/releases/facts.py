@@ -11,6 +11,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from gemmaspec.errors import UsageError
 from gemmaspec.releases import gemma4, table
 from gemmaspec.releases import spans as runs
 from gemmaspec.releases.extract import Extracted
@@ -20,7 +21,7 @@ from gemmaspec.releases.model_runner import RunnerRule, runner_for
 from gemmaspec.releases.table import FILES, Fact, Nested
 from gemmaspec.releases.transformers import transformers_for
 
-__all__ = ["Facts", "Flag", "facts_for", "facts_from", "nearest", "newest", "releases", "spans"]
+__all__ = ["Facts", "Flag", "asked_release", "facts_for", "facts_from", "nearest", "newest", "releases", "spans"]
 
 _DATA: Final = Path(__file__).parent / "data"
 _KINDS: Final = {
@@ -96,6 +97,21 @@ def releases() -> tuple[str, ...]:
 def newest() -> str:
     """Return the newest release of the table."""
     return _releases()[-1]
+
+
+def asked_release(text: str) -> str:
+    """Return a known release in its canonical form (v0.33.0, 0.33 and 0.33.0+cu130 are 0.33.0), or another version.
+
+    Raises UsageError for an invalid version, and for one newer than the known releases.
+    """
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        raise UsageError(f"{text!r} is not a vLLM release; known releases: {', '.join(releases())}") from None
+    known = next((release for release in releases() if Version(release) == Version(version.public)), None)
+    if known is None and version > Version(newest()):
+        raise UsageError(f"vLLM {text} is not known yet; the newest known release is {newest()}")
+    return known or str(version)
 
 
 @functools.cache

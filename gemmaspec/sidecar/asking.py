@@ -52,7 +52,7 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
     parts = urlsplit(url)
     path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
     try:
-        status, _ = _exchange(url, "POST", path, json.dumps(event), key=None, timeout_s=_POST_S)
+        status, _ = _exchange(url, "POST", path, json.dumps(event), key=None, timeout_s=_POST_S, most=0)
     except TimeoutError:
         return f"webhook at {parts.hostname}: no answer within {_POST_S:.0f} s"
     except (OSError, ValueError, http.client.HTTPException):
@@ -61,7 +61,7 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
 
 
 def _exchange(
-    address: str, method: str, path: str, body: str | None, *, key: str | None, timeout_s: float
+    address: str, method: str, path: str, body: str | None, *, key: str | None, timeout_s: float, most: int = _MAX_PAGE
 ) -> tuple[int, bytes]:
     parts = urlsplit(address)
     assert parts.hostname
@@ -76,7 +76,7 @@ def _exchange(
     with contextlib.closing(connection):
         connection.request(method, path, body=body, headers=headers)
         reply = connection.getresponse()
-        return reply.status, reply.read(_MAX_PAGE)
+        return reply.status, reply.read(most) if most else b""
 
 
 def _trusted() -> ssl.SSLContext:

@@ -59,12 +59,11 @@ def document(patch: Patch) -> dict[str, Any]:
         {
             "machine": pair.run.machine,
             "date": pair.run.date,
-            "with": pair.having.model_dump(mode="json"),
-            "without": pair.without.model_dump(mode="json"),
+            "with": pair.having,
+            "without": pair.without,
             "step_gain": pair.step_gain,
             "first_token_gain": pair.first_token_gain,
         }
         for pair in pairs_of(patch.id, patch.evidence)
     ]
-    pays = [claim.model_dump(mode="json") for claim in patch.text.pays]
-    return {"pays": pays, "dropped_in": patch.text.dropped_in, "evidence": pairs}
+    return {"pays": patch.text.pays, "dropped_in": patch.text.dropped_in, "evidence": pairs}

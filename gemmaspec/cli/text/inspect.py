@@ -197,30 +197,22 @@ def _json(found: Inspection) -> dict[str, Any]:
         "ok": found.works,
         "target": _look_json(found.target),
         "draft": _look_json(found.draft) if found.draft else None,
-        "pairing": _pairing_json(pairing) if pairing else None,
-        "attention": dict(found.attention),
+        "pairing": {"works": pairing.works, "patches": pairing.patches, **vars(pairing)} if pairing else None,
+        "attention": found.attention,
     }
-
-
-def _pairing_json(pairing: Pairing) -> dict[str, Any]:
-    findings = [finding.document() for finding in pairing.findings]
-    own = {"works": pairing.works, "patches": pairing.patches}
-    return {**own, **dataclasses.asdict(pairing), "findings": findings}
 
 
 def _look_json(look: Inspected) -> dict[str, Any]:
     checkpoint = look.checkpoint
     kind, why = kind_of(checkpoint)
-    content = dataclasses.asdict(checkpoint)
     found = stored(checkpoint.tensors)
     return {
-        **content,
-        "modalities": sorted(checkpoint.modalities),
+        **vars(checkpoint),
         "nbytes": checkpoint.nbytes,
         "parameters": parameters(checkpoint.tensors),
         "kind": kind,
         "kind_told_by": why,
-        "parts": [dataclasses.asdict(part) for part in parts(checkpoint.tensors)],
-        "stored": {**dataclasses.asdict(found), "formats": {kind: len(names) for kind, names in found.formats.items()}},
-        "findings": [finding.document() for finding in look.findings],
+        "parts": list(parts(checkpoint.tensors)),
+        "stored": {**vars(found), "formats": {kind: len(names) for kind, names in found.formats.items()}},
+        "findings": look.findings,
     }

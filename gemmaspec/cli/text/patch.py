@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from gemmaspec.errors import EnvironmentMissing
 if TYPE_CHECKING:
     from gemmaspec.carry.apply import Applied
     from gemmaspec.carry.patchset import PatchOnTree, PatchSet
-    from gemmaspec.carry.releaseday import Day, ProfileDay
+    from gemmaspec.carry.releaseday import Day
     from gemmaspec.carry.releasenames import Names
     from gemmaspec.carry.verify import Outcome
     from gemmaspec.patching.decide import FileVerdict
@@ -139,7 +138,7 @@ def show(patches: PatchSet, name: str, *, as_json: bool) -> None:
     patch = _only(patches, name)
     diffs = {one.diff: (patch.folder / one.diff).read_text(encoding="utf-8") for one in patch.text.variants}
     if as_json:
-        output.json_data({"patch": patch.text.model_dump(mode="json"), "folder": str(patch.folder), "diffs": diffs})
+        output.json_data({"patch": patch.text, "folder": patch.folder, "diffs": diffs})
         return
     import yaml
 
@@ -227,8 +226,8 @@ def _summary(patch: Patch) -> dict[str, Any]:
         "title": patch.text.title,
         "versions": [variant.versions for variant in patch.text.variants],
         "reviewed": patch.text.reviewed,
-        "profiles": dataclasses.asdict(uses(patch.id)),
-        "folder": str(patch.folder),
+        "profiles": uses(patch.id),
+        "folder": patch.folder,
     }
 
 
@@ -243,7 +242,7 @@ def _users(name: str) -> str:
     from gemmaspec.carry.shipped import uses
 
     found = uses(name)
-    parts = [f"{how} by {', '.join(names)}" for how, names in dataclasses.asdict(found).items() if names]
+    parts = [f"{how} by {', '.join(names)}" for how, names in vars(found).items() if names]
     return "; ".join(parts) or "no shipped profile"
 
 
@@ -322,9 +321,7 @@ def _day_json(day: Day) -> dict[str, Any]:
             "state": cell.verdict.state,
             "required": cell.required,
             "variant": cell.verdict.variant,
-            "rebase": dataclasses.asdict(day.rebases[cell.verdict.patch])
-            if cell.verdict.patch in day.rebases
-            else None,
+            "rebase": day.rebases.get(cell.verdict.patch),
         }
         for cell in day.cells
     ]
@@ -334,12 +331,8 @@ def _day_json(day: Day) -> dict[str, Any]:
         "tree": tree,
         "patches": rows,
         "names": _names_json(day.names),
-        "profiles": [_profile_json(profile) for profile in day.profiles],
+        "profiles": day.profiles,
     }
-
-
-def _profile_json(profile: ProfileDay) -> dict[str, Any]:
-    return {**dataclasses.asdict(profile), "findings": [finding.document() for finding in profile.findings]}
 
 
 def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:

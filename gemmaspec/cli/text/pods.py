@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +52,10 @@ def _row(one: PodStatus) -> tuple[str, ...]:
 
 def _document(one: PodStatus) -> dict[str, Any]:
     return {
-        **dataclasses.asdict(one.pod),
+        **vars(one.pod),
         "profile": one.profile,
         "state": one.word,
         "problem": one.problem or None,
-        "findings": list(one.findings),
+        "findings": one.findings,
         "report": one.report,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,5 +98,4 @@ def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
 
 
 def _router(router: Any) -> dict[str, Any]:
-    whole = dataclasses.asdict(router)
-    return {name: whole[name] for name in ("kind", "policy", "port", "metrics_port")}
+    return {name: getattr(router, name) for name in ("kind", "policy", "port", "metrics_port")}

@@ -48,12 +48,12 @@ def show(report: SmokeReport, *, as_json: bool) -> None:
             {
                 "ok": not verdict.failed,
                 "verdict": verdict.line(),
-                "counts": dict(verdict.counts),
+                "counts": verdict.counts,
                 "failed": verdict.failed,
                 "warned": verdict.warned,
                 "vllm": verdict.vllm,
                 "seconds": round(report.seconds, 1),
-                "rows": [one.document() for one in report.rows],
+                "rows": report.rows,
             }
         )
         return

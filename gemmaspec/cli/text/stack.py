@@ -84,7 +84,7 @@ def start_progress() -> Iterator[StartProgress]:
 def dry_run(plan: DryRun, *, as_json: bool) -> None:
     """Print what `up --dry-run` would do."""
     if as_json:
-        output.json_data({"ok": True, **dataclasses.asdict(plan)})
+        output.json_data({"ok": True, **vars(plan)})
         return
     output.told(f"engine: {plan.why}")
     for rank, host in enumerate(plan.hosts):
@@ -124,7 +124,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
                 "hosts": list(result.started.options.hosts),
                 "seconds": round(ready.seconds, 1),
                 "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
-                "answer": _answer_json(ready.answer),
+                "answer": ready.answer,
                 "report": result.report,
                 **(verdicts.document(last) if last else {}),
             }
@@ -275,11 +275,7 @@ def _file_place(file: dict[str, Any]) -> str:
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    return {"seconds_to_ready": round(side.seconds_to_ready, 1), "answer": _answer_json(side.answer)}
-
-
-def _answer_json(answer: Answer) -> dict[str, Any]:
-    return dataclasses.asdict(answer)
+    return {"seconds_to_ready": round(side.seconds_to_ready, 1), "answer": side.answer}
 
 
 def _clipped(text: str, width: int = 100) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -142,10 +141,10 @@ def _document(one: Status) -> dict[str, Any]:
         "port": server.port or None,
         "model": server.model or None,
         "problem": one.problem or None,
-        "speculation": dataclasses.asdict(one.counters) if one.counters else None,
+        "speculation": one.counters,
         "report": one.report,
-        "attention": list(one.logged.backends),
-        "logged": list(one.logged.warnings),
+        "attention": one.logged.backends,
+        "logged": one.logged.warnings,
         "without_speed_patches": one.speedless or None,
         "nodes": [
             {
@@ -159,6 +158,6 @@ def _document(one: Status) -> dict[str, Any]:
             }
             for node in one.nodes
         ],
-        "changed": [dataclasses.asdict(file) for file in one.changed],
+        "changed": one.changed,
         **verdicts.document(one.last),
     }

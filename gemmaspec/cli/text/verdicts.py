@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -51,9 +50,9 @@ def document(last: Last | None) -> dict[str, Any]:
     beside = last.beside if last else None
     silent = {"watches": False, "log": list(last.beside_log)} if last and last.beside_log else None
     return {
-        "smoke": {
-            **dataclasses.asdict(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start
-        } if smoke and last else None,
-        "watch": {**dataclasses.asdict(watch), "watches": watch.looks} if watch else None,
-        "watch_container": {**dataclasses.asdict(beside), "watches": beside.looks} if beside else silent,
-    }  # fmt: skip
+        "smoke": {**vars(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start}
+        if smoke and last
+        else None,
+        "watch": {**vars(watch), "watches": watch.looks} if watch else None,
+        "watch_container": {**vars(beside), "watches": beside.looks} if beside else silent,
+    }

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec import data
-from gemmaspec.deploy.checks.requested import asked_release
 from gemmaspec.deploy.kept.lockfile import release_of
 from gemmaspec.deploy.kept.models import models_of
 from gemmaspec.errors import ProfileError
@@ -20,6 +19,7 @@ from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Draft, Profile, Target
+from gemmaspec.releases.facts import asked_release
 from gemmaspec.stack.build import template_file
 
 if TYPE_CHECKING:

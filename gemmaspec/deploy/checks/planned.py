@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from gemmaspec.deploy.checks.requested import asked_release
 from gemmaspec.deploy.kept.lockfile import release_of
 from gemmaspec.errors import EnvironmentMissing, UsageError
 from gemmaspec.fit.flags import flags_of
@@ -18,6 +17,7 @@ from gemmaspec.machine.device import this_cpu, this_gpu
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import HERE, MACHINES
 from gemmaspec.profile.model import Draft, Profile, Target
+from gemmaspec.releases.facts import asked_release
 from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:

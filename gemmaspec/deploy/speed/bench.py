@@ -258,8 +258,8 @@ class _Run:
             self._write(complete=False)
             number = len(self._cells)
             kept = f"{number} measured cell{'s are' if number != 1 else ' is'} kept in {self._request.out / RESULT}"
-            error.message = f"{error.message}; {kept}"
-            error.hint = error.hint or f"gemmaspec bench --resume {self._request.out}"
+            hint = error.hint or f"gemmaspec bench --resume {self._request.out}"
+            return error.amended(f"{error.message}; {kept}", hint=hint)
         return error
 
     def _write(self, *, complete: bool) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from gemmaspec.deploy.start.down import down
 from gemmaspec.deploy.start.resolve import cached, resolve
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.deploy.start.up import up
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import EngineName, Server
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.launcher import LEFT_OUT
@@ -31,7 +32,6 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES, machine_of
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.first_request import api_key_for
-from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.tracebacks import root_exception
 
@@ -274,7 +274,7 @@ def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
 def _version(server: Server, key: str | None) -> str | None:
     """Return the server's vLLM version; None if it does not report one."""
     with contextlib.suppress(GemmaspecError):
-        reply = exchange(server, "/version", timeout_s=30.0, api_key=key)
+        reply = exchange(server.base_url, "/version", timeout_s=30.0, api_key=key)
         found = reply.json() if reply.status == 200 else None
         version = found.get("version") if isinstance(found, dict) else None
         return printable(version)[:80] if isinstance(version, str) else None

@@ -260,8 +260,7 @@ class _Run:
             return
         self._stop = f"the target failed without speculation, the baseline of every comparison: {said}"
         if self._tried.rates(arm, 0) is None:
-            error.message = self._stop
-            raise error
+            raise error.amended(self._stop)
 
     def _measure(self, visit: Visit, load: int, asking: Asking) -> None:
         task = Task(arm=visit.arm, cell=Place(concurrency=load), round=visit.rung + 1)

@@ -140,20 +140,21 @@ class Rolling:
         try:
             routers.start(self.group.router)
         except GemmaspecError as error:
-            if old:
-                with contextlib.suppress(GemmaspecError):
-                    self._as_it_was(old)
-                    error.message += "\nThe router runs again as before."
+            if old and self._runs_again(old):
+                raise error.amended(f"{error.message}\nThe router runs again as before.") from None
             raise
         router = self.group.router
         self.told.note(f"router {router.kind} listens at {router.base_url}/v1")
         return f"{router.kind}, {router.policy}, port {router.port}"
 
-    def _as_it_was(self, old: routers.Router) -> None:
-        routers.start(old)
-        for name, found in self.roll.replicas:
-            if found != "absent":
-                old.routing.add(self._place(name))
+    def _runs_again(self, old: routers.Router) -> bool:
+        with contextlib.suppress(GemmaspecError):
+            routers.start(old)
+            for name, found in self.roll.replicas:
+                if found != "absent":
+                    old.routing.add(self._place(name))
+            return True
+        return False
 
     def _add(self, name: str) -> str:
         """Add a replica, and wait until the router has seen that it is well."""
@@ -223,14 +224,12 @@ class Rolling:
 
     def _with_outlook(self, error: GemmaspecError, end: End) -> GemmaspecError:
         """Add to the first failure what serves now and what to do next."""
-        lines = [f"stopped at: {end.failed}"]
+        lines = [error.message, f"stopped at: {end.failed}"]
         lines += [f"{', '.join(end.changed)}: runs the new configuration"] if end.changed else []
         lines += [f"{', '.join(end.back)}: runs again as before"] if end.back else []
         lines += [f"{', '.join(end.untouched)}: unchanged"] if end.untouched else []
-        error.message = "\n".join((error.message, *lines))
-        if end.changed and self.group.before:
-            error.hint = f"gemmaspec rollback {self.group.name}    # or correct the cause and run up again"
-        return error
+        hint = f"gemmaspec rollback {self.group.name}    # or correct the cause and run up again"
+        return error.amended("\n".join(lines), hint=hint if end.changed and self.group.before else None)
 
 
 class _Named:

@@ -304,9 +304,10 @@ def undone_on_failure(
         raise _with_outlook(start, refused.error, told, go_back=go_back) from None
     except GemmaspecError as error:
         log, left = _end(start, engine, "failed")
-        if left:
-            error.message, error.hint = f"{error.message}\n{left.message}", left.hint
-        error.hint = error.hint or (f"less {log}    # the whole log" if log else None)
+        error = error.amended(
+            f"{error.message}\n{left.message}" if left else error.message,
+            hint=(left or error).hint or (f"less {log}    # the whole log" if log else None),
+        )
         raise _with_outlook(start, error, told, go_back=go_back) from None
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -359,13 +360,11 @@ def _with_outlook(
         except GemmaspecError as again:
             said += f"\nRolling back to {start.rollback.id} also failed: {again.message}"
         else:
-            error.message = f"{said}\n{name} runs again as before ({start.rollback.id}, port {server.port})."
-            return error
-    error.message = (
+            return error.amended(f"{said}\n{name} runs again as before ({start.rollback.id}, port {server.port}).")
+    return error.amended(
         f"{name} is not running: its earlier server was stopped for this start.\n{said}\n"
         f"To start it again: gemmaspec {command}"
     )
-    return error
 
 
 def _report(engine: Engine, server: Server, told: Told) -> dict[str, Any] | None:

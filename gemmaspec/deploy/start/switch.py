@@ -42,9 +42,8 @@ def switch(before: str, request: UpRequest, progress: StartProgress) -> Running:
         else:
             outlook = f"{before} runs again as before."
         if isinstance(error, GemmaspecError):
-            error.message += f"\n{outlook}"
-        else:
-            progress.note(outlook)
+            raise error.amended(f"{error.message}\n{outlook}") from None
+        progress.note(outlook)
         raise
 
 

@@ -16,6 +16,7 @@ from gemmaspec.deploy.kept import measurements, stacks
 from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.kept.verdicts import keep_smoke
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import write_whole
@@ -27,7 +28,6 @@ from gemmaspec.profile.command import command_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.ready.first_request import api_key_for
-from gemmaspec.ready.http import exchange
 from gemmaspec.ready.logline import printable
 from gemmaspec.redact import redact
 from gemmaspec.smoke.answer import ChatAnswer
@@ -188,7 +188,7 @@ def _entry_tokens(server: Server, key: str | None) -> float:
     """Return how many tokens an entry of the logbook has, by the server's /tokenize."""
     with contextlib.suppress(GemmaspecError):
         asked = {"model": server.model, "prompt": book(_ENTRIES)}
-        reply = exchange(server, "/tokenize", body=asked, timeout_s=_LOOK_S, api_key=key)
+        reply = exchange(server.base_url, "/tokenize", body=asked, timeout_s=_LOOK_S, api_key=key)
         found = reply.json() if reply.status == 200 else None
         count = found.get("count") if isinstance(found, dict) else None
         if isinstance(count, int) and count > _ENTRIES:
@@ -230,7 +230,7 @@ def _stored_length(loaded: Loaded) -> float | None:
 def _version(server: Server, key: str | None) -> str | None:
     """Return the release that the server says it is, without what follows a `+`."""
     with contextlib.suppress(GemmaspecError):
-        reply = exchange(server, "/version", timeout_s=_LOOK_S, api_key=key)
+        reply = exchange(server.base_url, "/version", timeout_s=_LOOK_S, api_key=key)
         return _release(reply.json()) if reply.status == 200 else None
     return None
 

@@ -24,6 +24,7 @@ from gemmaspec.deploy.kept.strangers import remove_strangers
 from gemmaspec.deploy.kept.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.deploy.views import hooks, suspects
 from gemmaspec.engine.choose import seats
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
@@ -35,7 +36,6 @@ from gemmaspec.predict.prompts import Prompts
 from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.first_request import api_key_for
-from gemmaspec.ready.http import exchange
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
 from gemmaspec.sidecar.question import LONGEST_S, Question, body
 
@@ -230,7 +230,7 @@ def _ask(server: Server) -> None:
     """Ask for one token; whatever comes back is an answer."""
     key = api_key_for(server)
     with contextlib.suppress(GemmaspecError):
-        exchange(server, "/v1/chat/completions", body=body(server.model), timeout_s=LONGEST_S, api_key=key)
+        exchange(server.base_url, "/v1/chat/completions", body=body(server.model), timeout_s=LONGEST_S, api_key=key)
 
 
 def _read(one: Watched) -> Sample:

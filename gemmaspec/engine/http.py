@@ -1,15 +1,14 @@
-"""One bounded HTTP exchange with a server."""
+"""One bounded HTTP exchange with a server or a router."""
 
 from __future__ import annotations
 
 import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gemmaspec.engine.server import Server
 from gemmaspec.errors import StartFailed, TimedOut
 
 if TYPE_CHECKING:  # slow to import, and a command asks only a server that runs
@@ -18,8 +17,11 @@ if TYPE_CHECKING:  # slow to import, and a command asks only a server that runs
 MAX_BODY: Final = 8 * 1024 * 1024
 """Maximum bytes to read of an answer; a /metrics page of vLLM has about 100 kB."""
 
+JSON: Final = {"Content-Type": "application/json"}
+"""The header of a request whose body is given as bytes."""
+
 _NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts no certificate, because a server's address is always http. Loading them would take 20 ms per request."""
+"""Trusts no certificate, because a server's address is always http. Loading them would take 20 ms per client."""
 
 
 class NoAnswer(StartFailed):
@@ -41,48 +43,59 @@ class Reply:
             raise StartFailed("the server's answer is not JSON") from None
 
 
+def settings(base_url: str, *, timeout_s: float, api_key: str | None = None) -> dict[str, Any]:
+    """Return the arguments of a client without proxy and redirects, which reaches nothing but `base_url`."""
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    return {
+        "base_url": base_url,
+        "verify": _NO_TLS,
+        "trust_env": False,
+        "follow_redirects": False,
+        "headers": headers,
+        "timeout": timeout_s,
+    }
+
+
 def exchange(
-    server: Server,
+    base_url: str,
     path: str,
     *,
+    method: str | None = None,
+    query: Mapping[str, str] | None = None,
     body: dict[str, Any] | None = None,
     timeout_s: float,
     api_key: str | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Reply:
-    """Send GET, or POST if there is a body, and return the complete reply.
+    """Send a request, by default POST if there is a body and else GET, and return the complete reply.
 
-    It uses no proxy and follows no redirect, so that it reaches nothing but `server.base_url`.
     Raises NoAnswer if the connection fails, TimedOut after `timeout_s`, StartFailed above MAX_BODY.
     """
     import httpx
 
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    deadline = clock() + timeout_s
+    method = method or ("POST" if body is not None else "GET")
+    deadline = time.monotonic() + timeout_s
     try:
         with (
-            httpx.Client(verify=_NO_TLS, trust_env=False, follow_redirects=False, timeout=timeout_s) as client,
-            client.stream(
-                "POST" if body is not None else "GET", server.base_url + path, json=body, headers=headers
-            ) as response,
+            httpx.Client(**settings(base_url, timeout_s=timeout_s, api_key=api_key)) as client,
+            client.stream(method, path, params=query, json=body) as response,
         ):
-            return Reply(response.status_code, _read(response, path, deadline=deadline, clock=clock))
+            return Reply(response.status_code, _read(response, path, deadline=deadline))
     except httpx.TimeoutException:
         raise TimedOut(f"{path} did not answer within {timeout_s:.0f} s") from None
     except httpx.ConnectError:
-        raise NoAnswer(f"cannot connect to {server.base_url}{path}") from None
+        raise NoAnswer(f"cannot connect to {base_url}{path}") from None
     except httpx.TransportError:
         raise NoAnswer(f"the server closed the connection during {path}") from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
         raise NoAnswer(f"the answer of {path} is invalid") from None
 
 
-def _read(response: httpx.Response, path: str, *, deadline: float, clock: Callable[[], float]) -> bytes:
-    found = bytearray()
+def _read(response: httpx.Response, path: str, *, deadline: float) -> bytes:
+    body = bytearray()
     for chunk in response.iter_bytes():
-        found += chunk
-        if len(found) > MAX_BODY:
+        body += chunk
+        if len(body) > MAX_BODY:
             raise StartFailed(f"{path} answers with more than {MAX_BODY} bytes")
-        if clock() > deadline:
+        if time.monotonic() > deadline:
             raise TimedOut(f"{path} did not finish its answer in time")
-    return bytes(found)
+    return bytes(body)

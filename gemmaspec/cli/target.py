@@ -1,0 +1,52 @@
+"""What a command does with its target, one server or the replicas of a profile: progress, Ctrl-C and the result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gemmaspec.cli import output
+from gemmaspec.errors import Interrupted
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.start.roll import Rolled
+    from gemmaspec.deploy.start.starting import Running, StartProgress
+
+
+@contextlib.contextmanager
+def told_on_interrupt(name: str, *, replicas: bool = False) -> Iterator[None]:
+    """Turn Ctrl-C in the body into Interrupted, which says what keeps running, or where to see it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if replicas:
+            output.progress(f"gemmaspec status {name}    # or: gemmaspec down {name}")
+            raise Interrupted(f"interrupted; the other replicas of {name} keep serving") from None
+        from gemmaspec.deploy.views.status import after_interrupt
+
+        raise Interrupted(after_interrupt(name, output.progress)) from None
+
+
+def carry_out(
+    name: str,
+    verb: Callable[[StartProgress], Running | Rolled],
+    *,
+    replicas: bool = False,
+    as_json: bool,
+    verdicts: bool = False,
+) -> None:
+    """Do what a command does, with progress, and print what runs then; with `verdicts`, its last verdicts too."""
+    from gemmaspec.cli.text import replicas as replicas_text
+    from gemmaspec.cli.text import stack as text
+    from gemmaspec.deploy.kept.stacks import engine_of
+    from gemmaspec.deploy.kept.verdicts import last_verdicts
+    from gemmaspec.deploy.start.starting import Running
+
+    with told_on_interrupt(name, replicas=replicas), text.start_progress() as progress:
+        result = verb(progress)
+    if isinstance(result, Running):
+        last = last_verdicts(result.started, engine_of(result.started)) if verdicts else None
+        text.running(result, as_json=as_json, last=last)
+    else:
+        replicas_text.rolled(result, as_json=as_json)
