@@ -28,8 +28,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(gemmaspec [^`\n]+)`")
-MOST_WORDS, MOST_OF_A_GUIDE = 47_000, 1_500
-"""The goal is 45,000; pages that are generated grow with the commands and keys that they list."""
+MOST_WORDS, MOST_OF_A_GUIDE = 45_000, 1_500
+"""Of README.md and docs/ together, and of one guide. Generated pages grow with what they list; then a page written by hand gets shorter."""
 SHIPPED = {name: load_profile(str(file)).profile for name, file in profile_names([data.PROFILES]).items()}
 UsageError: Any = typer.BadParameter.__base__
 """click's, under whichever name typer carries it."""

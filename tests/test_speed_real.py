@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.deploy.start.speedless import speed_files
-from tests import real
+from tests import placed, real
 from tests.real import H1, H2, H3A, PROFILE, gemmaspec, up
 from tests.speed_patches import write_speed_patch
 
@@ -19,7 +19,9 @@ DIES = f"--- a/{SCHEDULER}\n+++ b/{SCHEDULER}\n@@ -604 +604,2 @@\n {LINE}\n+    
 @pytest.mark.real_process
 @pytest.mark.xdist_group("apart")
 def test_a_real_server_is_started_again_without_a_patch_for_speed_that_kills_it(tmp_path: Path) -> None:
-    write_speed_patch(tmp_path, "dies", pays="", diff=DIES, path=SCHEDULER, scope="Scheduler.schedule")
+    dies = write_speed_patch(tmp_path, "dies", pays="", diff=DIES, path=SCHEDULER, scope="Scheduler.schedule")
+    (site,) = (real.STATE / "runtimes").glob("cpu-0.32.0-*/lib/python*/site-packages")
+    placed.record(dies, {SCHEDULER: (site / SCHEDULER).read_text()})  # without known places it would be left out
     write_speed_patch(tmp_path, "no-place", pays="", path=SCHEDULER, scope="Scheduler.schedule", old="        gone()")
     patches, env = ("--set", "patches.speed=[dies, no-place]"), {"GEMMASPEC_PATCHES": str(tmp_path)}
     try:

@@ -202,8 +202,6 @@ def export(
     """Write a patch as an ordinary diff for one vLLM release, with three lines of context, for git apply and patch.
 
     Exit code 5 if the patch does not apply there.
-
-    gemmaspec patch export draft-text-only --release 0.33.0 | git apply
     """
     from gemmaspec.carry import ordinary
     from gemmaspec.files import unwritable

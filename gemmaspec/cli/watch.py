@@ -57,9 +57,8 @@ def watch(
     more than it gives, an engine that hangs while /health is green, a server that has exited, and a restart loop.
     What else it does is the profile's `watch:`; by default nothing. Ctrl-C ends it and leaves the servers running.
 
-    With `watch.container: true` in its profile a stack brings a small watch of its own, without root and without
-    Docker's socket. That one reports and posts to the webhook. It cannot restart the server, run a hook, see that it
-    has exited, or judge what needs step times; this command can.
+    With `watch.container: true` in its profile a stack brings a small watch of its own. That one reports and posts to
+    the webhook, and cannot restart the server or run a hook.
     """
     from gemmaspec.deploy.views import watch as use_case
 

@@ -78,7 +78,7 @@ def commits(model: str) -> list[str]:
 
 
 def nccl() -> str:
-    """Return the version of NCCL beside this Python; "" if none is installed as a package."""
+    """Return the version of NCCL of this Python's packages; "" if there is none."""
     for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
