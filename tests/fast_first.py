@@ -22,6 +22,7 @@ LONGEST = (
     "test_fleet_real",
     "test_heads_real",
     "test_fit_real",
+    "test_proof_real",
 )
 """Files whose servers take minutes, by their longest group. They run before the other slow ones, so that no worker is
 alone with one at last."""

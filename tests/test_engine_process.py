@@ -900,3 +900,40 @@ def test_a_record_that_cannot_be_written_after_the_start_ends_what_was_started(
     assert written[1].pid
     assert record.members(written[0]) == []
     assert engine.state(server).status == "absent"
+
+
+def test_a_signal_between_fork_and_exec_loses_no_process(
+    make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child is held before exec until the signal has come: by its environment nobody could find it then."""
+    server = make()
+    forked, go = os.pipe(), os.pipe()
+
+    def held() -> None:
+        os.write(forked[1], str(os.getpid()).encode())
+        os.read(go[0], 1)
+
+    def send() -> None:
+        children.append(int(os.read(forked[0], 20)))
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.write(go[1], b"x")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    children: list[int] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: popen(*words, **more, preexec_fn=held))
+    sender = threading.Thread(target=send)
+    sender.start()
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ProcessEngine().start(server)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        sender.join()
+        for end in (*forked, *go):
+            os.close(end)
+    assert not psutil.pid_exists(children[0])
+    assert ProcessEngine().state(server).status == "absent"

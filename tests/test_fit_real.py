@@ -33,13 +33,13 @@ import make
 kinds = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(13)]
 make.pair.TARGET_TEXT.update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
 make.pair.TARGET_TEXT.update(num_key_value_heads=4, num_global_key_value_heads=2)
-sys.exit(make.main([{out!r}]))
+sys.exit(make.main([{out!r}, "tiny-target", "--rounds", "100"]))
 """
 
 
 @pytest.fixture(scope="module")
 def other_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny target with 13 layers of which every third is full, window 256 and more KV heads."""
+    """A tiny target with 13 layers of which every third is full, window 256 and more KV heads, barely taught."""
     out = tmp_path_factory.mktemp("models")
     (runtime,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
     script = OTHER_SHAPE.format(maker=str(MAKER.parent), out=str(out))

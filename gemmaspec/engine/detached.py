@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gemmaspec.errors import EnvironmentMissing
@@ -17,7 +20,8 @@ def start_detached(
     """Start a command in its own session without a terminal, so that neither Ctrl-C nor the shell's end stops it.
 
     It runs in `folder` and writes to `log`; the log of the previous start is kept with .1 appended. Raises
-    EnvironmentMissing if the log cannot be written or `program`, as errors name it, cannot be run.
+    EnvironmentMissing if the log cannot be written or `program`, as errors name it, cannot be run. Call it under
+    `signals_wait`.
     """
     try:
         if log.exists():
@@ -34,3 +38,26 @@ def start_detached(
         raise EnvironmentMissing(f"cannot run {program}: {error.strerror}", hint="gemmaspec doctor") from None
     finally:
         os.close(output)
+
+
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the body is done.
+
+    An exception between fork and exec would lose the child: no variable has it, and it has not the new environment yet.
+    """
+    if threading.current_thread() is not threading.main_thread():  # signals interrupt only that one
+        yield
+        return
+    came: list[int] = []
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    held = [one for one, handler in handlers.items() if callable(handler)]  # what is ignored stays so in the child
+    try:
+        for one in held:
+            signal.signal(one, lambda number, _: came.append(number))
+        yield
+    finally:
+        for one in held:
+            signal.signal(one, handlers[one])
+    for number in came:
+        signal.raise_signal(number)

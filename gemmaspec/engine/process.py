@@ -19,7 +19,7 @@ from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.attested import FILE as ATTESTED
 from gemmaspec.engine.attested import with_attested
-from gemmaspec.engine.detached import start_detached
+from gemmaspec.engine.detached import signals_wait, start_detached
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.orphans import orphans
 from gemmaspec.engine.record import MARKER, Record
@@ -201,9 +201,10 @@ class ProcessEngine:
         )
         record.write(server.run_dir, made)
         try:
-            child = self._children[server.run_dir] = _detached(server, command, environment(server, made.marker))
-            known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
-            record.write(server.run_dir, known)
+            with signals_wait():
+                child = self._children[server.run_dir] = _detached(server, command, environment(server, made.marker))
+                known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
+                record.write(server.run_dir, known)
         except BaseException:
             # Ctrl-C may come between the start and the record; then the marker identifies the process.
             record.end(made, grace_s=0)

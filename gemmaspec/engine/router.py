@@ -15,7 +15,7 @@ from typing import Final
 
 from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
-from gemmaspec.engine.detached import start_detached
+from gemmaspec.engine.detached import signals_wait, start_detached
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.routing import Routing, routing
@@ -156,15 +156,16 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
     # logs every request with its X-Session-ID unless RUST_LOG says otherwise: --log-level changes nothing in 0.1.17.
     environment = kept | {"SPT_NOENV": "1", "RUST_LOG": "warn", MARKER: made.marker}
     try:
-        child = start_detached(
-            router.command,
-            program=router.program,
-            environment=environment,
-            folder=router.folder,
-            log=router.folder / LOG,
-        )
-        known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
-        record.write(router.folder, known)
+        with signals_wait():
+            child = start_detached(
+                router.command,
+                program=router.program,
+                environment=environment,
+                folder=router.folder,
+                log=router.folder / LOG,
+            )
+            known = dataclasses.replace(made, pid=child.pid, start_ticks=proc.start_ticks(child.pid))
+            record.write(router.folder, known)
     except BaseException:
         record.end(made, grace_s=0)
         record.forget(router.folder)
