@@ -90,9 +90,8 @@ facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what
 
 ORACLE_RELEASES ?= 0.33.0 0.32.0 0.26.0
 oracle: setup ## query vLLM releases themselves, and write the figures into docs/explanations/oracle.md (within an hour on two cores)
-	$(BIN)/python tools/oracle.py tables --cpu $(ORACLE_RELEASES)
-	$(BIN)/python tools/oracle.py backends $(ORACLE_RELEASES)
-	$(BIN)/python tools/oracle.py lint --profiles 500 --write $(ORACLE_RELEASES)
+	@worst=0; for part in "tables --cpu" backends "lint --profiles 500 --write"; do \
+	  $(BIN)/python tools/oracle.py $$part $(ORACLE_RELEASES) || worst=$$?; done; exit $$worst
 
 release-day: setup ## check a new vLLM from facts to docs (RELEASE=0.34.0), and write a report
 	$(BIN)/python tools/release_day.py $(RELEASE)
