@@ -196,7 +196,7 @@ def _subtitle(document: Mapping[str, Any]) -> str:
 
 
 def _head() -> str:
-    names = ("", "k", "patches", "at once", "context", "tok/s", "±", "times", "E(k)", "ms a step", "TTFT (ms)", "")
+    names = ("", "k", "patches", "at once", "context", "tok/s", "spread", "times", "E(k)", "ms a step", "TTFT (ms)", "")
     return f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
 
 

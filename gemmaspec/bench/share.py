@@ -146,7 +146,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     }
     lines = [f"# {found['profile']} on {shown}, {found['date']}", ""]
     lines += [f"- {name}: {value}" for name, value in facts.items() if value]
-    lines += ["", "| method | k | requests | context | tok/s | ± | E(k) | ms/step | patches |", f"|{' --- |' * 9}"]
+    lines += ["", "| method | k | requests | context | tok/s | spread | E(k) | ms/step | patches |", f"|{' --- |' * 9}"]
     lines += [_line(row) for row in found["rows"]]
     for arm, kinds in found.get("acceptance_by_category", {}).items():
         said = ", ".join(f"{kind} {1 + sum(rates):.2f}" for kind, rates in kinds.items() if isinstance(rates, list))

@@ -19,7 +19,7 @@ _COLUMNS = (
     table.Column("requests", right=True),
     table.Column("context", right=True),
     table.Column("tok/s", right=True),
-    table.Column("±", rank=3, right=True),
+    table.Column("spread", rank=3, right=True),
     table.Column("speedup", right=True),
     table.Column("E(k)", rank=1, right=True),
     table.Column("ms/step", rank=2, right=True),

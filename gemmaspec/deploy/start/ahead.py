@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -147,9 +148,8 @@ def downloads_told(start: Start, note: Callable[[str], None], *, interval_s: flo
         return
     folders = [Path(cache) / f"models--{one.model.replace('/', '--')}" / "blobs" for one in start.fetch]
     over = threading.Event()
-    teller = threading.Thread(
-        target=_tell_downloads, args=(folders, total, note, over, interval_s), name="gemmaspec-downloads", daemon=True
-    )
+    tell = functools.partial(_tell_downloads, folders, _bytes_in(folders), total, note, over, interval_s)
+    teller = threading.Thread(target=tell, name="gemmaspec-downloads", daemon=True)
     teller.start()
     try:
         yield
@@ -159,10 +159,14 @@ def downloads_told(start: Start, note: Callable[[str], None], *, interval_s: flo
 
 
 def _tell_downloads(
-    folders: Sequence[Path], total: int, note: Callable[[str], None], over: threading.Event, interval_s: float
+    folders: Sequence[Path],
+    before: int,
+    total: int,
+    note: Callable[[str], None],
+    over: threading.Event,
+    interval_s: float,
 ) -> None:
-    before, began = _bytes_in(folders), time.monotonic()
-    last = before
+    began, last = time.monotonic(), before
     while not over.wait(interval_s):
         now = _bytes_in(folders)
         if last < now < total:
