@@ -25,9 +25,12 @@ def test_a_profile_names_the_backends_that_it_will_get(vllm: str, sets: tuple[st
     assert words(expected(profile)) == shown
 
 
-def test_a_target_that_sees_no_images_has_the_plain_backend() -> None:
+def test_a_decoder_alone_has_the_plain_backend_and_a_model_without_its_towers_has_not() -> None:
+    """is_mm_prefix_lm follows the text part of a `gemma4`: vLLM 0.32.0 says True with `vision_config: null`, too."""
     profile = load_profile("spark-31b", overrides=("machine=h200", "runtime.vllm=0.33.0", "image=")).profile
-    assert expected(profile, replace(checkpoint("31B"), modalities=frozenset({"text"}))) == {"target": "FLASH_ATTN"}
+    alone, bare = replace(checkpoint("31B"), model_type="gemma4_text"), checkpoint("31B")
+    assert expected(profile, alone) == {"target": "FLASH_ATTN"}
+    assert expected(profile, replace(bare, modalities=frozenset({"text"}))) == {"target": "TRITON_FLASH_ATTN"}
 
 
 def test_a_log_names_each_backend_once_and_the_target_first() -> None:

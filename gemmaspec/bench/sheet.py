@@ -16,12 +16,13 @@ font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 p,dd{margin:.3rem 0}.dim{color:var(--dim)}.warn{border-left:4px solid var(--c2);padding-left:.6rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28rem),1fr));gap:1rem}
-figure{margin:0;background:var(--card);border-radius:8px;padding:.6rem}
+figure{margin:0;max-width:36rem;background:var(--card);border-radius:8px;padding:.6rem}
 figcaption{font-weight:600}
 figure>svg{width:100%;height:auto;display:block}
 .grid{stroke:var(--rule);stroke-width:1}.level{stroke:var(--fg);stroke-width:1;stroke-dasharray:4 3}
 text{font:13px system-ui,sans-serif}.tick{fill:var(--fg)}.axis{fill:var(--dim)}
-.part{stroke:none}.band{stroke:none;opacity:.16}.bar{fill:none;stroke-width:1.5}.line{fill:none;stroke-width:2.5}.dot{stroke:none}
+.part{stroke:none}.part:last-child,.parts li:last-child svg{opacity:.3}
+.band{stroke:none;opacity:.16}.bar{fill:none;stroke-width:1.5}.line{fill:none;stroke-width:2.5}.dot{stroke:none}
 .c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}
 .c4{stroke:var(--c4)}.c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}
 .dot.c0,.band.c0,.part.c0{fill:var(--c0)}.dot.c1,.band.c1,.part.c1{fill:var(--c1)}.dot.c2,.band.c2,.part.c2{fill:var(--c2)}.dot.c3,.band.c3,.part.c3{fill:var(--c3)}

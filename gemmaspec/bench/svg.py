@@ -61,7 +61,7 @@ def svg(chart: Chart) -> str:
 
 
 def stack(title: str, parts: Sequence[tuple[str, int, str]]) -> str:
-    """Return one bar of parts (name, size, size in words) with its legend, as a figure of a page."""
+    """Return one bar of parts (name, size, size in words) with its legend, as a figure of a page; the last is pale."""
     whole, x, drawn = sum(size for _, size, _ in parts) or 1, 0.0, []
     for number, (name, size, words) in enumerate(parts):
         width = 3 + (WIDTH - 3 * len(parts)) * size / whole  # a small part is seen, too
@@ -73,7 +73,7 @@ def stack(title: str, parts: Sequence[tuple[str, int, str]]) -> str:
         x += width
     names = [Line(name=f"{name} {words}", values=()) for name, _, words in parts]
     return (
-        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} 44" role="img" '
+        f'<figure class="parts"><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} 44" role="img" '
         f'aria-label="{escape(title)}">{"".join(drawn)}</svg>{_legend(names)}</figure>'
     )
 

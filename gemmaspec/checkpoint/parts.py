@@ -163,9 +163,11 @@ class Checkpoint:
 
     @property
     def masks_images(self) -> bool:
-        """Whether vLLM gives its images a mask (is_mm_prefix_lm, 0.20.0 to 0.33.0); not a 12B, nor a decoder alone."""
-        whole = "image" in self.modalities and "unified" not in self.model_type
-        return whole and self.attends_both_ways
+        """Whether vLLM gives images a mask (is_mm_prefix_lm, 0.20.0 to 0.33.0); not a 12B, nor a decoder alone.
+
+        A checkpoint without towers counts: with `vision_config: null` 0.32.0 answers the same.
+        """
+        return self.model_type == "gemma4" and self.attends_both_ways
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,6 @@ from gemmaspec.deploy.kept.measurements import of_plan, own_rows, taken_by
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.advice import advice
 from gemmaspec.fit.document import Fit
-from gemmaspec.fit.images import sees_images
 from gemmaspec.fit.link import link_of
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.overhead import gib
@@ -97,7 +96,6 @@ def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
     from gemmaspec.releases.facts import nearest
 
     roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
-    images, target = sees_images(plan.models.target, plan.flags), plan.models.target
     return {
         role: backend_of(
             profile,
@@ -105,7 +103,7 @@ def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
             role=role,
             capability=plan.device.capability,
             fp8=plan.flags.cache_dtype.startswith("fp8"),
-            masks=images and target.masks_images,
+            masks=plan.flags.towers and plan.models.target.masks_images,
         )
         for role in roles
     }
