@@ -63,6 +63,7 @@ KEYS = (
     ("nvidia.com/gpu: 1", "serve.tensor_parallel_size"),
     ("maxModelLen: 8192", "did you mean serve.max_model_len"),
     ("serve: {MaxNumSeqs: 4}", "did you mean 'max_num_seqs'?"),
+    ("serve: {max-model-len: 8192}", "did you mean 'max_model_len'?"),
     ("downloadDir: /a", "serve.extra_args: [--download-dir, …]"),
     ("replicaCount: 2", "the right name is replicas"),
     ("OLLAMA_NUM_PARALLEL: 4", "serve.max_num_seqs"),
@@ -140,6 +141,7 @@ LINES = (
     ("down mine -v", "gemmaspec gc"),
     ("render mine --to helm", "gemmaspec render PROFILE --to kubernetes"),
     ("up MINE", "did you mean mine?"),
+    ("up Tiny-CPU --dry-run", "did you mean tiny-cpu?"),
 )
 
 

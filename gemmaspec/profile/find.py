@@ -98,6 +98,7 @@ def find_profile(name: str, folders: Sequence[Path]) -> Path:
         raise UsageError(
             "this is a command, not a profile", hint=f"gemmaspec profile new NAME --from-command {shlex.quote(name)}"
         )
-    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    exact = [one for one in known if one.lower() == name.lower()]
+    near = exact or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     guess = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"unknown profile {name!r}{guess}", hint="gemmaspec profile list")

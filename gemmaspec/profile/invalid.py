@@ -83,13 +83,15 @@ def _unknown(path: Path, value: Any) -> str:
     meant = f"the right name is {other}" if other else key_meant(section, key)
     if meant:
         return f"unknown key; {meant}"
+    known = list(keys_at(path[:-1]))
+    if here := same(key, known):
+        return f"unknown key; did you mean '{here}'?"
     elsewhere = [
         f"{name}.{one}" for name in Profile.model_fields if (name,) != section and (one := same(key, keys_at((name,))))
     ]
     if elsewhere:
         elsewhere.sort(key=lambda one: not one.startswith("serve."))
         return f"unknown key; did you mean {' or '.join(elsewhere)}?"
-    known = list(keys_at(path[:-1]))
     near = nearest(key, known)
     if near and isinstance(value, dict) <= _holds_keys((*section, near)):
         return f"unknown key; did you mean '{near}'?"
