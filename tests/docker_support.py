@@ -21,7 +21,7 @@ from typing import Any
 import docker
 
 from gemmaspec.engine.server import Server
-from tests.real import RUN
+from tests.real import RUN, free_port
 
 IMAGE = f"gemmaspec-test-shell:{RUN}"
 
@@ -75,13 +75,6 @@ def stack(folder: Path, script: str, *, port: int | None = None, **service: Any)
         image=IMAGE,
         stop_grace_s=1,
     )
-
-
-def free_port() -> int:
-    """A port nobody listens on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 120) -> Any:

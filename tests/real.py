@@ -42,7 +42,7 @@ H1, H2, H3A = "kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-t
 
 
 def free_port() -> int:
-    """Return a port to serve on for the whole run.
+    """Return a port to serve on.
 
     It is below those that the kernel gives to outgoing connections, one of which might take it between two starts.
     """

@@ -24,7 +24,8 @@ from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.once import SharedFolder, run_once
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from tests.docker_support import IMAGE, fake_registry, free_port, make_image, relay, shell_layer, stack, wait_for
+from tests.docker_support import IMAGE, fake_registry, make_image, relay, shell_layer, stack, wait_for
+from tests.real import free_port
 
 pytestmark = [
     pytest.mark.real_docker,

@@ -27,7 +27,7 @@ from gemmaspec.engine.record import without_key
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import UnreadableFile
-from tests.real import RUN
+from tests.real import RUN, free_port
 
 FAKE_LAUNCHER = """
 import fcntl, json, os, sys
@@ -117,12 +117,6 @@ def engine(make: Callable[..., Server]) -> Iterator[ProcessEngine]:
             record.end(last, grace_s=0)
         child.kill()
         child.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 60) -> Any:

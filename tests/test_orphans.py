@@ -12,8 +12,8 @@ import pytest
 from gemmaspec.deploy.kept.stacks import stack_folder
 from gemmaspec.engine import record
 from tests import fake_runtime
-from tests.docker_support import free_port
 from tests.fake_runtime import Fake
+from tests.real import free_port
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ import pytest
 from gemmaspec.deploy.kept.stacks import stack_folder
 from gemmaspec.engine import record
 from tests import fake_runtime, real
-from tests.docker_support import free_port, wait_for
+from tests.docker_support import wait_for
 from tests.fake_runtime import Fake
-from tests.real import Done
+from tests.real import Done, free_port
 from tests.stream_load import load
 
 KILLS = int(os.environ.get("GEMMASPEC_TEST_KILLS", "6"))

@@ -22,8 +22,9 @@ from gemmaspec.deploy.kept import claims, owner, stacks
 from gemmaspec.engine.record import MARKER
 from gemmaspec.files import state_dir
 from tests import fake_runtime
-from tests.docker_support import free_port, wait_for
+from tests.docker_support import wait_for
 from tests.fake_runtime import Fake
+from tests.real import free_port
 
 RACES = int(os.environ.get("GEMMASPEC_TEST_RACES", "5"))
 
@@ -112,7 +113,7 @@ def test_another_server_that_shares_the_port_is_seen(fake: Fake, tmp_path: Path)
         )
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as stranger:
             assert stranger.stdout
-            stranger.stdout.readline()
+            assert stranger.stdout.readline() == b"listens\n"
             go.touch()
             wait_for(lambda: len(_listeners(port)) == 2)
             stranger.send_signal(signal.SIGSTOP)  # it takes connections and never answers
