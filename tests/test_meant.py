@@ -103,7 +103,7 @@ REVIEWED = (
     ("draft: a/b", "{model: a/b}"),
     ("target: {dtype: bfloat16}", "serve.dtype"),
     ("speculative: {method: MTP}", "did you mean mtp?"),
-    ("machine: H100", "write h100"),
+    ("machine: H100", "did you mean h100?"),
 )
 """Inputs that were answered badly, or one word short, before the table was."""
 LINES = (

@@ -461,7 +461,10 @@ def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_t
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("m1", "--machine must be one of dgx-spark"), ("here", "gemmaspec does not know the GPU NVIDIA L4")],
+    [
+        ("m1", "unknown machine 'm1'; the known ones are dgx-spark"),
+        ("here", "gemmaspec does not know the GPU NVIDIA L4"),
+    ],
 )
 def test_a_machine_that_is_not_known_is_told(
     name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gemmaspec.profile.machines import MACHINES
+
 NEAR: Final = 0.75
 """How alike two words must be (difflib's ratio) before one is guessed from the other's letters."""
 
@@ -99,7 +101,8 @@ _KEYS: Final[Mapping[str, str]] = {
     "spec_method": "speculative.method", "num_speculative_tokens": "speculative.num_speculative_tokens",
     "num_spec_tokens": "speculative.num_speculative_tokens", "spec_tokens": "speculative.num_speculative_tokens",
     "k": "speculative.num_speculative_tokens", "draft_max": "speculative.num_speculative_tokens",
-    "draft_tokens": "speculative.num_speculative_tokens", "method": "speculative.method",
+    "draft_tokens": "speculative.num_speculative_tokens", "n_max": "speculative.num_speculative_tokens",
+    "draft_n_max": "speculative.num_speculative_tokens", "method": "speculative.method",
     **dict.fromkeys(
         ("speculative_num_steps", "max_draft_len", "num_nextn_predict_layers", "draft_n", "draft_len", "draft_length"),
         "speculative.num_speculative_tokens",
@@ -313,3 +316,21 @@ def foreign_file(text: str) -> tuple[str, str] | None:
     if re.search(r"^FROM \S", text, re.MULTILINE):
         return "a Modelfile or a Dockerfile; a profile names a model of the Hub", "gemmaspec profile list"
     return None
+
+
+_MACHINES_SAID: Final = {"gb10": "dgx-spark", "spark": "dgx-spark", "5090": "rtx-5090", "pro6000": "rtx-pro-6000"}
+"""Other names of machines, in small letters and digits alone."""
+
+
+def machine_meant(text: str) -> str | None:
+    """Return the machine that another spelling or the name of its GPU means, such as GB10, rtx5090 or NVIDIA H200."""
+    plain = re.sub("[^a-z0-9]", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
+    spelt = {name.replace("-", ""): name for name in MACHINES}
+    return spelt.get(plain) or _MACHINES_SAID.get(plain)
+
+
+def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
+    """Return the sentence about a machine that does not exist; `also`: what else could have been given."""
+    if meant := machine_meant(text) or nearest(text, MACHINES):
+        return f"unknown machine {text!r}; did you mean {meant}?"
+    return f"unknown machine {text!r}; the known ones are {', '.join((*MACHINES, *also))}"

@@ -266,7 +266,7 @@ class Profile(Section):
     """The name of the file, without .yaml."""
     summary: Text
     """One line for `gemmaspec profile list`."""
-    machine: Name
+    machine: Text
     """The machine that the profile is meant for; `nvidia` is any machine with NVIDIA GPUs."""
     nodes: Annotated[Int, Field(ge=1, le=64)] = 1
     """Machines that one server spans, the same number of GPUs on each. With more than one, serve.tensor_parallel_size

@@ -11,7 +11,7 @@ from typing import Final
 from gemmaspec.profile import replica
 from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.meant import nearest
+from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import gives_parallel_size
 from gemmaspec.profile.speculation import LOOK_UPS
@@ -99,16 +99,16 @@ def mistakes(profile: Profile) -> Iterator[Mistake]:
 
 def _machine(profile: Profile) -> Iterator[Mistake]:
     if profile.machine not in MACHINES:
-        near = nearest(profile.machine, MACHINES)
-        guess = f"; did you mean {near}?" if near else f"; the known ones are {', '.join(MACHINES)}"
-        yield Mistake(("machine",), f"unknown machine {profile.machine!r}{guess}")
+        yield Mistake(("machine",), unknown_machine(profile.machine))
 
 
 def _pairing(profile: Profile) -> Iterator[Mistake]:
     spec, draft = profile.speculative, profile.draft
     if draft and not spec:
         yield Mistake(
-            ("draft",), "a draft needs `speculative: {method: …}`; for an E2B or E4B the method is draft_model"
+            ("draft",),
+            "a draft needs `speculative: {method: …}`; for an E2B or E4B the method is draft_model. "
+            "To serve without drafting: gemmaspec up NAME --no-spec",
         )
     if not spec:
         return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemmaspec import data
 from gemmaspec.deploy.checks.planned import plan_on, release_for
 from gemmaspec.deploy.kept.measurements import of_plan, own_rows, taken_by
 from gemmaspec.errors import UsageError
@@ -15,13 +16,11 @@ from gemmaspec.fit.link import link_of
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.roofline import roofline
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.attention import Role, backend_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +52,26 @@ def fit(request: FitRequest) -> Fit:
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
     measured, attention = tuple(profile.measured), _attention(profile, plan)
-    speed, unknown = _speed(loaded, request, plan)
+    shelf = Shelf(data.patch_folders())
+    speed, unknown = _speed(loaded, request, plan, shelf)
     return Fit(
         profile=profile.name,
         plan=plan,
         problems=tuple(plan.problems()),
-        refused=tuple(_refused(loaded, vllm, models)),
+        refused=tuple(_refused(loaded, vllm, models, shelf)),
         advice=tuple(advice(plan)),
         roofline=roofline(plan, context=request.context, concurrency=request.concurrency),
         speed=speed,
         measured=measured,
         attention=attention,
         link=link_of(plan, concurrency=request.concurrency),
-        notes=(*notes, *_measured_here(loaded), *_from_shapes(models), *_notes(plan, attention), *unknown),
+        notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *_notes(plan, attention), *unknown),
     )
 
 
-def _speed(loaded: Loaded, request: FitRequest, plan: MemoryPlan) -> tuple[dict[str, Any] | None, Sequence[str]]:
+def _speed(
+    loaded: Loaded, request: FitRequest, plan: MemoryPlan, shelf: Shelf
+) -> tuple[dict[str, Any] | None, Sequence[str]]:
     """Return what `predict` says of the same load, and why it says nothing."""
     from gemmaspec.deploy.checks.predict import PredictRequest, on_its_machine, predicted
 
@@ -86,7 +88,7 @@ def _speed(loaded: Loaded, request: FitRequest, plan: MemoryPlan) -> tuple[dict[
     if plan.device.bandwidth is None or loaded.profile.nodes > 1:
         return None, ()
     try:
-        return predicted(on_its_machine(loaded, asked), asked, plan).as_json(), ()
+        return predicted(on_its_machine(loaded, asked), asked, plan, shelf).as_json(), ()
     except UsageError as error:
         return None, (f"no speed: {error.message}",)
 
@@ -109,9 +111,9 @@ def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
     }
 
 
-def _measured_here(loaded: Loaded) -> Iterator[str]:
+def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
     """Yield what bench measured of this profile and kept (--save-measured), for each load."""
-    rows = of_plan(saved, taken_by(loaded.profile)) if (saved := own_rows(loaded)) else ()
+    rows = of_plan(saved, taken_by(loaded.profile, shelf)) if (saved := own_rows(loaded)) else ()
     spec = loaded.profile.speculative
     own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.k_at(row.concurrency))]
     alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
@@ -125,15 +127,13 @@ def _measured_here(loaded: Loaded) -> Iterator[str]:
         )
 
 
-def _refused(loaded: Loaded, vllm: str, models: Models) -> Iterator[str]:
+def _refused(loaded: Loaded, vllm: str, models: Models, shelf: Shelf) -> Iterator[str]:
     """Yield what prevents the start, however much memory there is."""
-    from gemmaspec import data
     from gemmaspec.lint.check import check
-    from gemmaspec.patching.patch import Shelf
 
     found = check(
         loaded,
-        patches=Shelf(data.patch_folders()),
+        patches=shelf,
         asked=vllm,
         target=models.target,
         draft=models.draft,

@@ -16,6 +16,7 @@ from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.machine.device import this_cpu, this_gpu
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import HERE, MACHINES
+from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.facts import asked_release
 from gemmaspec.stack.paths import is_local
@@ -128,7 +129,7 @@ def _found(name: str) -> Device:
     if name == HERE:
         return this_gpu() or this_cpu()
     if name not in MACHINES:
-        raise UsageError(f"--machine must be one of {', '.join((*MACHINES, HERE))}, not {name!r}")
+        raise UsageError(f"--machine: {unknown_machine(name, [HERE])}")
     if not MACHINES[name].gpus:
         return this_cpu()
     known, here = named(MACHINES[name]), this_gpu()

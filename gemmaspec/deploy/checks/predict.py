@@ -18,6 +18,7 @@ from gemmaspec.errors import UsageError
 from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.predict import Asked, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile import limits
@@ -25,6 +26,7 @@ from gemmaspec.profile.attention import backend_of
 from gemmaspec.profile.command import command_of, compile_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
+from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
 from gemmaspec.profile.runs import vllm_of
@@ -82,11 +84,16 @@ def predict_profile(request: PredictRequest) -> Prediction:
     return predicted(loaded, request)
 
 
-def predicted(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None = None) -> Prediction:
-    """Return the prediction of a loaded profile. `plan`: its memory where it is known already. Raises as above."""
+def predicted(
+    loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None = None, shelf: Shelf | None = None
+) -> Prediction:
+    """Return the prediction of a loaded profile. `plan`, `shelf`: its memory and the patches where they are known.
+
+    Raises as above.
+    """
     profile = loaded.profile
     _need_limits(profile, request)
-    taken = measurements.taken_by(profile)
+    taken = measurements.taken_by(profile, shelf)
     found = _source(loaded, request, taken)
     if found is None:
         return _by_roofline(request, loaded, plan)
@@ -115,7 +122,7 @@ def on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
     asked = request.machine
     if asked is not None and asked not in (*MACHINES, HERE):
-        raise UsageError(f"--machine must be one of {', '.join((*MACHINES, HERE))}, not {asked!r}")
+        raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}")
     machine = asked
     if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
         gpus = nvidia.gpus()

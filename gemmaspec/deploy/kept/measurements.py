@@ -89,9 +89,9 @@ class Taken:
     """Those of all patches that do nothing without speculation."""
 
 
-def taken_by(profile: Profile) -> Taken:
-    """Return the patches for speed that a profile takes."""
-    shelf = Shelf(data.patch_folders())
+def taken_by(profile: Profile, shelf: Shelf | None = None) -> Taken:
+    """Return the patches for speed that a profile takes. `shelf`: the patches, where they are read already."""
+    shelf = shelf or Shelf(data.patch_folders())
     idle = frozenset(patch.id for patch in speed_patches(shelf) if patch.text.speculation_only)
     return Taken(patches=tuple(speed_choice(profile, shelf).taken), idle=idle)
 
