@@ -66,9 +66,9 @@ class Owner:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def patches(self, replica: int) -> set[str]:
-        """The patches that a replica reports."""
+        """The patches that a replica put over the files of its image."""
         done = self.run("wait", f"{NAME}-{replica}", "--json")
-        return {one["id"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applied"}
+        return {one["id"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applies"}
 
 
 @pytest.fixture(scope="module")
