@@ -68,7 +68,7 @@ class Owner:
     def patches(self, replica: int) -> set[str]:
         """The patches that a replica put over the files of its image."""
         done = self.run("wait", f"{NAME}-{replica}", "--json")
-        return {one["id"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applies"}
+        return {one["patch"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applies"}
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "gemmaspec restart NAME --set KEY=VALUE": "annotate label set",
     "gemmaspec rollback NAME": "revert undo",
     "gemmaspec rollback --list NAME": "history",
-    "gemmaspec logs NAME": "debug exec log tail",
+    "gemmaspec logs NAME": "shell ssh debug exec log tail",
     "gemmaspec logs -f NAME": "attach",
     "gemmaspec top": "monitor stats",
     "gemmaspec watch": "events",
