@@ -126,8 +126,10 @@ def test_its_rows_are_what_predict_takes(
 
 
 def test_fit_tells_what_was_measured_and_kept() -> None:
+    from gemmaspec import data
     from gemmaspec.deploy.checks import fit
     from gemmaspec.deploy.kept import measurements
+    from gemmaspec.patching.patch import Shelf
 
     loaded = load_profile("spark-31b-mtp")
     own = measurements.own_file(loaded)
@@ -137,7 +139,7 @@ def test_fit_tells_what_was_measured_and_kept() -> None:
         {"method": "mtp", "k": 7, "concurrency": 1, "context": 256, "acceptance": [0.5] * 7, "tokens_per_second": 39.1},
     ]
     own.write_text(json.dumps({"rows": rows}))
-    assert list(fit._measured_here(loaded)) == [
+    assert list(fit._measured_here(loaded, Shelf(data.patch_folders()))) == [
         "bench measured 39.1 tokens/s with mtp k=7, 11.0 without; 1 at once, 256 tokens of prompt"
     ]
 
