@@ -211,7 +211,7 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
         (("--memory", "inf"), 2, "--memory 'inf' is not a size; use one such as 128GB or 119GiB"),
         (("--release", "0.34.0"), 2, "vLLM 0.34.0 is not known yet"),
         (("--release", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
-        (("--machine", "mainframe"), 2, "unknown machine 'mainframe'; the known ones are dgx-spark, "),
+        (("--machine", "mainframe"), 2, "--machine: unknown machine 'mainframe'; the known ones are dgx-spark, "),
         (("--set", "serve.pipeline_parallel_size=2"), 2, "fit cannot compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: the folder /nowhere does not exist"),
     ],

@@ -462,7 +462,7 @@ def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_t
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("m1", "unknown machine 'm1'; the known ones are dgx-spark"),
+        ("m1", "--machine: unknown machine 'm1'; the known ones are dgx-spark"),
         ("here", "gemmaspec does not know the GPU NVIDIA L4"),
     ],
 )

@@ -7,6 +7,7 @@ a checkpoint.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -79,6 +80,7 @@ def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
     return tuple(_part(name, found[name], packed) for name in order if name in found)
 
 
+@functools.lru_cache(maxsize=1 << 16)  # fit asks again for each change that it tries
 def part_of(name: str) -> str:
     """Return the part that a tensor belongs to, by its name."""
     ranks = [_RANKS[word] for word in name.split(".") if word in _RANKS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -33,21 +33,6 @@ class Models:
     draft: Checkpoint | None
     target_fp8: bool = False
     draft_fp8: bool = False
-    _weights: dict[tuple[object, ...], Weights] = field(default_factory=dict, init=False, compare=False, repr=False)
-
-    def target_weights(self, vllm: str, *, towers: bool) -> Weights:
-        """Return the target in memory; every change of a plan that leaves the weights asks for the same ones."""
-        return self._once(self.target, vllm, towers, self.target_fp8)
-
-    def draft_weights(self, vllm: str) -> Weights | None:
-        """Return the draft in memory. Its towers are loaded too: vLLM builds the whole model."""
-        return self._once(self.draft, vllm, True, self.draft_fp8) if self.draft else None
-
-    def _once(self, model: Checkpoint, vllm: str, towers: bool, fp8: bool) -> Weights:
-        key = (model is self.target, vllm, towers)
-        if key not in self._weights:
-            self._weights[key] = weights_of(model, vllm=vllm, towers=towers, fp8_online=fp8)
-        return self._weights[key]
 
 
 @dataclass(frozen=True)
@@ -61,12 +46,14 @@ class MemoryPlan:
     @cached_property
     def target(self) -> Weights:
         """The target in memory."""
-        return self.models.target_weights(self.flags.vllm, towers=self.flags.towers)
+        model, fp8 = self.models.target, self.models.target_fp8
+        return weights_of(model, vllm=self.flags.vllm, towers=self.flags.towers, fp8_online=fp8)
 
     @cached_property
     def draft(self) -> Weights | None:
-        """The draft in memory."""
-        return self.models.draft_weights(self.flags.vllm)
+        """The draft in memory. Its towers are loaded too: vLLM builds the whole model."""
+        model, fp8 = self.models.draft, self.models.draft_fp8
+        return weights_of(model, vllm=self.flags.vllm, towers=True, fp8_online=fp8) if model else None
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:

@@ -21,7 +21,7 @@ _FIRST: Final = {"target": "model", "draft": "model", "patches": "required"}
 _ADVICE: Final = {
     "num_speculative_tokens": "gemmaspec tune finds the best number, and speculative: null (or --no-spec) drafts none",
     "nodes": "nodes is a number; fleet.yaml names the machines",
-    "devices": "the numbers of the GPUs, such as [0, 1]; serve.tensor_parallel_size says how many share a model",
+    "devices": "the numbers of the GPUs to use, such as [0, 1]; serve.tensor_parallel_size says how many share a model",
 }
 
 

@@ -227,6 +227,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("e", "env"), "--set env.{0}"), **dict.fromkeys(("p", "publish"), "--set serve.port={0}"),
 }  # fmt: skip
 """Options that people know from other tools, where no key is meant; after the name of a command: for that one."""
+_MACHINES: Final = {"gb10": "dgx-spark", "spark": "dgx-spark", "5090": "rtx-5090", "pro6000": "rtx-pro-6000"}
+"""Other names of machines and their GPUs."""
 _PREFIXES: Final = ("ollama", "llamaarg", "dockercompose")
 
 
@@ -318,19 +320,12 @@ def foreign_file(text: str) -> tuple[str, str] | None:
     return None
 
 
-_MACHINES_SAID: Final = {"gb10": "dgx-spark", "spark": "dgx-spark", "5090": "rtx-5090", "pro6000": "rtx-pro-6000"}
-"""Other names of machines, in small letters and digits alone."""
-
-
-def machine_meant(text: str) -> str | None:
-    """Return the machine that another spelling or the name of its GPU means, such as GB10, rtx5090 or NVIDIA H200."""
-    plain = re.sub("[^a-z0-9]", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
-    spelt = {name.replace("-", ""): name for name in MACHINES}
-    return spelt.get(plain) or _MACHINES_SAID.get(plain)
-
-
 def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
-    """Return the sentence about a machine that does not exist; `also`: what else could have been given."""
-    if meant := machine_meant(text) or nearest(text, MACHINES):
+    """Return the sentence about an unknown machine, with the one that another spelling or a GPU's name means.
+
+    `also`: what else could have been given.
+    """
+    word = _word(text).removeprefix("nvidia").removeprefix("geforce")
+    if meant := _MACHINES.get(word) or same(word, MACHINES) or nearest(text, MACHINES):
         return f"unknown machine {text!r}; did you mean {meant}?"
     return f"unknown machine {text!r}; the known ones are {', '.join((*MACHINES, *also))}"
