@@ -311,6 +311,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.32.0", *MTP, TRITON, "patches.speed=[faster]"),
     ),
     "GS407": (case("0.33.1.dev45"), case("0.33.0")),
+    "GS408": (
+        case("0.33.0", "env.GEMMASPEC_TRITON_PREFILL='32,64'"),
+        case("0.33.0", "env.GEMMASPEC_TRITON_PREFILL='12,512,1=32,64,8,2'", "patches.speed=[triton-launch-params]"),
+    ),
     "GS231": (
         case("0.33.0", "speculative.method=dspark", "machine=cpu"),
         case("0.33.0", "speculative.method=dspark", "machine=h200"),

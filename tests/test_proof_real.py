@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gemmaspec import data
 from gemmaspec.patching.patch import load_patches
-from tests.real import gemmaspec
+from tests.real import environment, gemmaspec
 
 pytestmark = pytest.mark.network
 SHIPPED = load_patches()
+
+PLACES = """
+from gemmaspec.proof.environment import prove_python, triton_folder
+from gemmaspec.proof.source import source_of
+python = prove_python(progress=lambda _: None)
+print(python, triton_folder(python, progress=lambda _: None), source_of({release!r}), sep="\\n")
+"""
+LAUNCHES = """
+import json, sys, time
+sys.path[:0] = sys.argv[1:]
+import interpreted, torch, tune_kernels
+def milliseconds(torch, run):
+    began = time.perf_counter()
+    run()
+    return (time.perf_counter() - began) * 1000
+layer = {"heads": 4, "kv_heads": 2, "head": 64, "window": 16}
+job = {"fp8": False, "new": 40, "context": 70, "seconds": 600}
+print(json.dumps(tune_kernels.tuned(
+    torch, interpreted.attention(), layer, job, device="cpu", milliseconds=milliseconds)))
+"""
 
 
 @pytest.mark.parametrize("patch", [pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in SHIPPED])
@@ -41,3 +64,16 @@ def test_kernels_that_compute_something_else_are_not_proven(tmp_path: Path) -> N
     (proof,) = done.json["results"]
     assert (done.code, proof["outcome"], proof["stock"]["state"]) == (1, "broken-probe", "open")
     assert "full, scores of -200" in proof["detail"]
+
+
+@pytest.mark.parametrize("release", ["0.33.0"])
+def test_launches_of_a_prompt_are_tried_with_the_kernel_of_a_release(release: str) -> None:
+    """In Triton's interpreter, whose times mean nothing: every launch runs and computes what the released one does."""
+    command = [sys.executable, "-c", PLACES.format(release=release)]
+    made = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
+    python, *path = made.stdout.split()
+    path += [str(data.TUNE_KERNELS.parent), str(data.TUNE_KERNELS.parents[1] / "proof")]
+    done = subprocess.run([python, "-c", LAUNCHES, *path], capture_output=True, text=True, check=False)
+    row = json.loads(done.stdout)
+    assert row["released"] == [16, 32, None, None]
+    assert (row["tried"], row["wrong"], row["failed"]) == (13, 0, 0)

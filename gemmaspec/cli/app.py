@@ -20,7 +20,7 @@ from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
-_ELSEWHERE: Final[Mapping[str, str]] = {"restart": "up"}
+_ELSEWHERE: Final[Mapping[str, str]] = {"restart": "up", "tune-kernels": "tune_kernels"}
 _MODULES: Final[Mapping[str, str]] = {
     name: _ELSEWHERE.get(name, name) for names in help_.SECTIONS.values() for name in names
 }
@@ -57,7 +57,7 @@ def _built(module: str) -> Mapping[str, Any]:
     else:
         for name, own in _MODULES.items():
             if own == module:
-                part.command(name)(getattr(loaded, name))
+                part.command(name)(getattr(loaded, name.replace("-", "_")))
     return typer.main.get_group(part).commands
 
 

@@ -16,7 +16,7 @@ from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
     "Run": ("restart", "switch", "wait", "logs", "connect", "top", "watch", "soak", "export", "demo"),
-    "Measure": ("compare", "share"),
+    "Measure": ("compare", "share", "tune-kernels"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
@@ -64,6 +64,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
     "compare": About("Compare two results of bench", ("compare before.json after.json",)),
     "share": About("Write a measurement for others to check", ("share bench-spark-31b-mtp",)),
+    "tune-kernels": About("Find how this GPU computes prompts fastest", ("tune-kernels spark-31b-mtp",)),
     "tune": About(
         "Find the fastest draft for this machine",
         ("tune spark-31b-mtp --budget 45m", "tune spark-31b-mtp --concurrency 1,4 --dry-run"),

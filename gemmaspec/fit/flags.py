@@ -130,10 +130,10 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         chunked=serve.enable_chunked_prefill is not False,
     )
     assert batch, "the length is known"
-    cache_dtype = _cache_dtype(serve.kv_cache_dtype, serve.dtype, target)
+    cache_dtype = cache_dtype_of(serve.kv_cache_dtype, serve.dtype, target)
     draft_dtype = cache_dtype
     if draft and spec and spec.kv_cache_dtype:
-        draft_dtype = _cache_dtype(spec.kv_cache_dtype, serve.dtype, draft)
+        draft_dtype = cache_dtype_of(spec.kv_cache_dtype, serve.dtype, draft)
     runner = model_runner.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device))
     if draft and spec and shortens(spec.method, vllm, runner):
         length = min(length, spec.max_model_len or draft.text.max_position_embeddings)
@@ -198,8 +198,11 @@ def _refuse(profile: Profile, command: Command) -> None:
         raise UsageError(f"fit cannot compute the effect of these on memory: {', '.join(unknown)}")
 
 
-def _cache_dtype(wanted: str | None, dtype: str | None, model: Checkpoint) -> str:
-    """Return the cache's number format: the requested one, else the checkpoint's, else the model's own."""
+def cache_dtype_of(wanted: str | None, dtype: str | None, model: Checkpoint) -> str:
+    """Return the cache's number format: the requested one, else the checkpoint's, else the model's own.
+
+    Raises UsageError for one whose size is not known.
+    """
     chosen = wanted or "auto"
     declared = model.quantization.kv_cache if model.quantization else None
     if chosen == "auto":

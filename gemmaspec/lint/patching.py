@@ -15,6 +15,7 @@ from gemmaspec.lint.subject import Subject
 from gemmaspec.patching.bugs import bug_of
 from gemmaspec.patching.choice import Setting, covers, speed_patches, why_not
 from gemmaspec.patching.evidence import family_of
+from gemmaspec.patching.launches import OWN_LAUNCHES, PATCH, VARIABLE
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -159,6 +160,19 @@ def speed_of_a_build(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=("patches", "speed"), message=message, fix="name the patches, or use a release of vLLM")
 
 
+@rule("GS408", "error")
+def own_launches(subject: Subject) -> Iterator[Issue]:
+    """Launch parameters of one's own that no patch would read, or in a form that stops it."""
+    value, path = subject.profile.env.get(VARIABLE), ("env", VARIABLE)
+    if value is not None and not OWN_LAUNCHES.fullmatch(value):
+        fix = f"let gemmaspec tune-kernels {subject.profile.name} write it"
+        yield Issue(path=path, message="must be rows such as 12,512,1=32,64,8,2 with spaces between", fix=fix)
+    elif value is not None and PATCH not in taken(subject):
+        yield Issue(
+            path=path, message=f"is read by {PATCH} alone, which is left out", fix="list it under patches.speed"
+        )
+
+
 def taken(subject: Subject) -> frozenset[str]:
     """Return the patches for speed that the profile takes under this release."""
     speed = subject.profile.patches.speed
@@ -280,4 +294,4 @@ def _speed_places(subject: Subject) -> Iterator[tuple[Path, str]]:
         yield ("patches", "speed", index), name
 
 
-RULES: Final = (missing, only_optional, needless, unknown, wrong_list, speed_unmeasured, speed_of_a_build)
+RULES: Final = (missing, only_optional, needless, unknown, wrong_list, speed_unmeasured, speed_of_a_build, own_launches)

@@ -18,7 +18,20 @@ def probe():
     if seen == {512: stock, 256: stock}:
         return True, said
     assert [[*row.values()] for row in seen.values()] == [[32, 64, 8, 2], [128, 64, 8, 2]], seen
+    check_own_rows()
     return False, said
+
+
+def check_own_rows():
+    """Rows that somebody measured serve the GPU that they name."""
+    from vllm.v1.attention.ops import triton_unified_attention as module
+
+    own = module._own_launches("12,512,1=16,64,4,2 12,256,2=64,32,8,3")
+    assert own == {(12, 512, 1): (16, 64, 4, 2), (12, 256, 2): (64, 32, 8, 3)}
+    with patch.dict(module.PREFILL_LAUNCH, own):
+        assert [*parameters(12, FULL, 2048).values()] == [16, 64, 4, 2]
+        assert [*parameters(12, SLIDING, 2048, BF16).values()] == [64, 32, 8, 3]
+        assert parameters(8, FULL, 2048)["num_warps"] is None
 
 
 def check_others(stock):
