@@ -376,8 +376,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.32.0", *MTP, *TABLE),
     ),
     "GS822": (
+        case("0.32.0", "speculative.method=eagle3", *TABLE),
         case("0.32.0", *MTP, *TABLE),
-        case("0.32.0", *MTP),
     ),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
     "GS502": (case("0.25.1"), case("0.26.0")),

@@ -302,6 +302,16 @@ def test_what_a_process_says_cannot_move_the_terminal(folder: Path) -> None:
     assert parse_attested((folder.parent / "attested.json").read_bytes()).sentence.isprintable()
 
 
+def test_a_wrapper_is_named_unless_it_carries_the_function_s_own_name(folder: Path) -> None:
+    """As Triton's kernels do, which vLLM calls through an object of their name."""
+    row = {**word()["rows"][0], "wrapped": ["vllm.a.f"]}
+    other = {**row, "function": "g", "wrapped": ["vllm.a.g", "tracer.traced"]}
+    (folder / "processes/1.json").write_text(json.dumps(word(rows=[row, other])))
+    summing.sum_up(str(folder), os.getpid())
+    notes = parse_attested((folder.parent / "attested.json").read_bytes()).notes
+    assert notes == ("vllm.a.g is called through tracer.traced",)
+
+
 # Before ready
 
 

@@ -155,6 +155,15 @@ def test_a_patch_that_is_refused_is_invalid_and_the_others_are_still_decided(
     assert "../vllm/v1/core.py" in refused["files"][0]["detail"]
 
 
+def test_an_invalid_patch_that_is_left_alone_with_no_release_is_an_error(
+    root: Path, patches: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = fake.write_patch(patches, "outside", path="vllm/v1/core.py")
+    (bad / "0.19.diff").write_text("@@ -1 +9,9 @@\n+x\n")
+    assert run(["patch", "verify", "outside", "--patches", str(patches), "--all-releases"]) == 2
+    assert "0.19.diff" in capsys.readouterr().err
+
+
 def test_a_patch_is_decided_on_what_it_needs(patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     second = fake.write_patch(
         patches, "second", old='patched"  # by right-value', new="twice", more="needs: [right-value]\n"

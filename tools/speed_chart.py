@@ -14,8 +14,9 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 TARGET: Final = ROOT / "docs" / "assets" / "patches-for-speed.svg"
-SPLIT, GEOMETRY = "triton-verify-split-kv", "triton-group-geometry"
-CELLS: Final = ((256, 1), (8192, 1), (8192, 4), (32768, 1))
+SPLIT, GEOMETRY, LAUNCH = "triton-verify-split-kv", "triton-group-geometry", "triton-launch-params"
+RELEASE: Final = "0.32.0"
+CELLS: Final = ((256, 1), (8192, 1), (8192, 4), (8192, 8), (32768, 1))
 """Prompt tokens and requests at once."""
 ARMS: Final = (
     ("no draft", "none", (), "#9aa5b1"),
@@ -27,11 +28,11 @@ WIDTH, LEFT, BAR, GAP, SPAN = 800, 190, 17, 16, 460
 
 
 def rows() -> dict[tuple[str, tuple[str, ...], int, int], float]:
-    """Return tokens per second by method, patches, prompt and requests."""
+    """Return tokens per second by method, patches, prompt and requests; of a cell that several runs have, the last."""
     found: dict[tuple[str, tuple[str, ...], int, int], float] = {}
-    for patch in (SPLIT, GEOMETRY):
+    for patch in (SPLIT, GEOMETRY, LAUNCH):
         file = json.loads((ROOT / "patches" / patch / "evidence.json").read_text())
-        cells: list[dict[str, Any]] = [row for run in file["runs"] for row in run["rows"]]
+        cells: list[dict[str, Any]] = [row for run in file["runs"] for row in run["rows"] if row["vllm"] == RELEASE]
         for row in cells:
             found[row["method"], tuple(row["patches"]), row["context"], row["concurrency"]] = row["tokens_per_second"]
     return found
@@ -63,7 +64,7 @@ def draw() -> str:
         for value, colour in present:
             width = SPAN * value / base / most
             parts.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR - 3}" fill="{colour}"/>')
-            parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:g} tok/s, {value / base:.2f} times"))
+            parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:.0f} tok/s, {value / base:.2f} times"))
             y += BAR
         y += GAP
     title = "Gemma 4 31B (NVFP4) on an H200, vLLM 0.32.0, TRITON_ATTN: decoding, acceptance by lot"

@@ -74,7 +74,8 @@ def verify(
 ) -> Outcome:
     """Decide all requested patches on all trees; `progress` is called after each tree.
 
-    The outcome lists unreadable trees. Raise UsageError for a contradictory request.
+    The outcome lists unreadable trees. Raise UsageError for a contradictory request, and PatchError for an invalid
+    patch if no tree is left to show it on: it names no releases.
     """
     patches, outcome = load_set(request.patches, request.folders), Outcome()
     for tree in _trees(request, patches, outcome):
@@ -83,6 +84,8 @@ def verify(
         else:
             outcome.cells += decide_tree(tree, patches, asked_for=_asked_for(request, patches))
         progress(tree.place)
+    if patches.refused and not (outcome.cells or outcome.unread or request.running):
+        raise next(iter(patches.refused.values()))
     for name in request.running:
         _add_running(name, request, outcome)
         progress(TreeSource(kind="running", ref=name))
