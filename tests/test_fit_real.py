@@ -33,7 +33,7 @@ import make
 kinds = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(13)]
 make.pair.TARGET_TEXT.update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
 make.pair.TARGET_TEXT.update(num_key_value_heads=4, num_global_key_value_heads=2)
-sys.exit(make.main([{out!r}, "tiny-target", "--rounds", "100"]))
+sys.exit(make.main([{out!r}, "tiny-target", "--rounds", "5"]))
 """
 
 
