@@ -14,15 +14,15 @@ import pytest
 
 SLOW = ("network", "real_process", "real_docker")
 LONGEST = (
-    "test_servers",  # six starts of vLLM in a row, on each engine
-    "test_pinning_real",
+    "test_servers",  # four starts of vLLM in a row, on each engine
     "test_bench_vllm",
+    "test_pinning_real",
     "test_tune_real",
     "test_watch_real",
+    "test_proof_real",  # all patches in one process
     "test_fleet_real",
     "test_heads_real",
     "test_fit_real",
-    "test_proof_real",
 )
 """Files whose servers take minutes, by their longest group. They run before the other slow ones, so that no worker is
 alone with one at last."""

@@ -7,6 +7,7 @@ whether the hole is open, without asking the code that it is to judge. Seeded: t
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import random
 import re
@@ -109,7 +110,12 @@ class Tree:
 
 def function_node(source: Sequence[str], scope: str) -> ast.AST | None:
     """The function or class of a qualified name, by Python's own parser; the module for ""."""
-    node: ast.AST | None = ast.parse("\n".join(source))
+    return _node("\n".join(source), scope)
+
+
+@functools.lru_cache(maxsize=200)  # most questions are about a few released files
+def _node(text: str, scope: str) -> ast.AST | None:
+    node: ast.AST | None = ast.parse(text)
     for name in scope.split(".") if scope else ():
         found = [one for one in ast.walk(node) if getattr(one, "name", None) == name] if node else []
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

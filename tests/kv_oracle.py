@@ -1,6 +1,6 @@
-"""vLLM's own planning of the KV cache, for made-up layers. Run by a Python that has a vLLM; imports nothing of gemmaspec.
+"""vLLM's own planning of the KV cache, for made-up layers. Run by a Python that has a vLLM, or as a probe; imports nothing of gemmaspec.
 
-    python kv_oracle.py [FOLDER OF vllm/] < jobs.json > answers.json
+    python kv_oracle.py < jobs.json > answers.json
 
 A job has the layers (name, sliding window or none, KV heads, head size) and the flags; an answer has what vLLM would
 allocate and log, or the error that ends the start. The real functions run, and the real backend classes; only the
@@ -19,7 +19,6 @@ from typing import Any
 
 def main() -> None:
     """Answer all jobs of stdin."""
-    sys.path[:0] = sys.argv[1:2]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever vLLM prints is not an answer
     logging.disable(logging.WARNING)

@@ -131,14 +131,32 @@ def ours(case: dict[str, Any], vllm: str) -> dict[str, Any]:
     }
 
 
-def theirs(python: Path, wanted: Sequence[dict[str, Any]], source: Path | None = None) -> list[dict[str, Any]]:
-    """vLLM's own answers, from one process."""
-    jobs = [{**case, "target": None, "draft": None, "layers": _layers(case)} for case in wanted]
-    command = [str(python), str(ORACLE), *([str(source)] if source else [])]
-    done = subprocess.run(command, input=json.dumps(jobs), capture_output=True, text=True, check=False, timeout=300)
+def theirs(python: Path, wanted: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers of an installed vLLM, from one process."""
+    command = [str(python), str(ORACLE)]
+    done = subprocess.run(command, input=_jobs(wanted), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers
+
+
+PROBE = """
+import json, runpy
+oracle = runpy.run_path({oracle!r})
+def probe():
+    return True, json.dumps([oracle["answer"](job) for job in json.loads({jobs!r})])
+"""
+
+
+def asking(folder: Path, wanted: Sequence[dict[str, Any]]) -> Path:
+    """Write a probe that sees the answers of the tree that it runs on, as JSON."""
+    file = folder / "probe.py"
+    file.write_text(PROBE.format(oracle=str(ORACLE), jobs=_jobs(wanted)))
+    return file
+
+
+def _jobs(wanted: Sequence[dict[str, Any]]) -> str:
+    return json.dumps([{**case, "target": None, "draft": None, "layers": _layers(case)} for case in wanted])
 
 
 def _layers(case: dict[str, Any]) -> list[dict[str, Any]]:

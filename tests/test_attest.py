@@ -221,6 +221,16 @@ def test_a_class_that_is_remade_with_another_method_is_seen(head: str, same: boo
     assert same or code_of.described(other).endswith("other (m.py:2)")
 
 
+def test_a_kernel_of_triton_is_no_wrapper_to_tell_of() -> None:
+    """`triton.jit` makes an object of the function's own name, in released vLLM too."""
+    for wrapper, told in ((JITFunction, 0), (Compiled, 1)):
+        module = module_of(PATCHED)
+        digests = [code_of.digest(module.value.__code__)]
+        module.value = wrapper(module.value)
+        other, through = code_of.difference(module, "value", digests, code_of.Digests())
+        assert (other is code_of.SAME, len(through)) == (True, told)
+
+
 def test_nothing_of_a_bound_object_is_run() -> None:
     class Trap:
         def __getattr__(self, name: str) -> Any:
@@ -300,16 +310,6 @@ def test_what_a_process_says_cannot_move_the_terminal(folder: Path) -> None:
     (folder / "processes/1.json").write_text(json.dumps(word(rows=[row], title="\x1b]0;x\x07")))
     summing.sum_up(str(folder), os.getpid())
     assert parse_attested((folder.parent / "attested.json").read_bytes()).sentence.isprintable()
-
-
-def test_a_wrapper_is_named_unless_it_carries_the_function_s_own_name(folder: Path) -> None:
-    """As Triton's kernels do, which vLLM calls through an object of their name."""
-    row = {**word()["rows"][0], "wrapped": ["vllm.a.f"]}
-    other = {**row, "function": "g", "wrapped": ["vllm.a.g", "tracer.traced"]}
-    (folder / "processes/1.json").write_text(json.dumps(word(rows=[row, other])))
-    summing.sum_up(str(folder), os.getpid())
-    notes = parse_attested((folder.parent / "attested.json").read_bytes()).notes
-    assert notes == ("vllm.a.g is called through tracer.traced",)
 
 
 # Before ready

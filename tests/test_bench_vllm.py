@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from gemmaspec.runtime.pip_settings import uv_environment
-from tests import real
+from tests import k_by_requests, real, test_fit_real
 from tests.fake_vllm import fake_vllm
 from tests.recording_proxy import recording_proxy
 
 pytestmark = pytest.mark.real_process
 
-PORT = real.free_port()
 TOKENS = 48
 PROMPTS = [
     "Explain why the sky is blue.",
@@ -129,13 +128,25 @@ def test_both_clients_see_a_server_as_it_sees_itself(
     assert ours["overhead"] < 0.01
 
 
+FLAGS = [*k_by_requests.FLAGS, *test_fit_real.SMALL]
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[None]:
-    """The tiny pair, really served."""
-    done = real.gemmaspec("up", "tiny-cpu", "--engine", "process", "--set", f"serve.port={PORT}", timeout=900)
+    """The tiny pair, really served: with k=4 for up to two requests at once, and small blocks."""
+    done = real.up("process", *FLAGS)
     assert done.code == 0, done.err
+    assert done.json["answer"]["draft_tokens"] > 0
     yield
-    real.gemmaspec("down", "tiny-cpu")
+    real.gemmaspec("down", real.PROFILE)
+
+
+def test_fit_says_what_the_server_logged_of_its_cache(server: None) -> None:
+    test_fit_real.compare(FLAGS)
+
+
+def test_k_follows_the_number_of_requests_and_the_text_does_not(server: None) -> None:
+    k_by_requests.follows_the_number_of_requests_and_the_text_does_not()
 
 
 def test_a_real_server_is_measured_alike(
@@ -143,7 +154,7 @@ def test_a_real_server_is_measured_alike(
 ) -> None:
     """Each within 5 % of when a proxy passed on the same answers: two runs on one machine are never equally fast."""
     found = {}
-    with recording_proxy(PORT) as proxy:
+    with recording_proxy(real.PORT) as proxy:
         theirs = by_vllm(runtime, extras, prompts, url=proxy.url, model="tiny", out=tmp_path)
         found["vllm"] = (theirs["output_throughput"], theirs["median_tpot_ms"] / 1000), truth(proxy.spans)
         ours = by_us(prompts, out=tmp_path / "ours", server=["--url", proxy.url, "--k", "4"])
@@ -157,12 +168,12 @@ def test_a_real_server_is_measured_alike(
 
 @pytest.mark.xdist_group("started")
 def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Path) -> None:
-    """The whole way: two arms started, both orders, a result that predict takes, nothing left running."""
+    """The whole way: two arms started, a result that predict takes, nothing left running. Another round starts one more."""
     out, port = tmp_path / "out", real.free_port()
-    more = ("--concurrency", "1,2", "--max-tokens", "32", "--each", "1", "--category", "chat,code", "--repeats", "0")
+    few = ("--max-tokens", "32", "--each", "1", "--category", "chat,code", "--rounds", "1", "--repeats", "0")
     done = real.gemmaspec(
-        *("bench", real.PROFILE, "--engine", "process", "--set", f"serve.port={port}", "--out", str(out), "--json"),
-        *more,
+        *("bench", "tiny-cpu", "--engine", "process", "--set", f"serve.port={port}", "--out", str(out), "--json"),
+        *("--concurrency", "1,2", *few),
         timeout=1800,
     )
     assert done.code == 0, done.err
@@ -173,7 +184,7 @@ def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Pat
     arms = done.json["provenance"]["arms"]
     assert arms["draft_model/4"]["lock"]["plan"].startswith("sha256:")
     assert arms["draft_model/4"]["vllm"].startswith("0.32.0")
-    assert real.gemmaspec("status", real.PROFILE).code == 1
-    predicted = real.gemmaspec("predict", real.PROFILE, "--measured", str(out), "--k", "0,2", "--json")
+    assert real.gemmaspec("status", "tiny-cpu").code == 1
+    predicted = real.gemmaspec("predict", "tiny-cpu", "--measured", str(out), "--k", "0,2", "--json")
     assert predicted.code == 0, predicted.err
     assert (out / "report.html").stat().st_size < 500_000

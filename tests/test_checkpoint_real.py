@@ -11,7 +11,6 @@ import pytest
 
 from gemmaspec.checkpoint.stored import parameters, parts
 from gemmaspec.cli.app import run
-from gemmaspec.data import MAKER
 from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.inspect.examine import examine
 from gemmaspec.inspect.pair import pair
@@ -21,7 +20,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
 from tests import shapes
 from tests.checkpoints import checkpoint
-from tests.real import STATE
+from tests.real import STATE, tiny_pair
 
 pytestmark = [pytest.mark.real_process, pytest.mark.network]
 
@@ -70,13 +69,9 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def state(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state folder with the tiny pair, which has hardly learned: only its shapes count here."""
-    folder = tmp_path_factory.mktemp("state")
-    command = [str(python), str(MAKER), str(folder / "tiny"), "--rounds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder
+def state() -> Path:
+    """The run's state folder, with the tiny pair."""
+    return tiny_pair().parent
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from typing import Any
 
 import docker
 import pytest
+from docker.models.containers import Container, ExecResult
 
 from gemmaspec.engine import compose, endpoint
 from gemmaspec.engine.container import has_nvidia
@@ -319,6 +320,28 @@ def test_a_report_that_is_none_is_refused(
     engine.start(server)
     assert first_line(engine, server) == "written"
     with pytest.raises(GemmaspecError, match=why):
+        engine.report(server)
+
+
+def test_what_the_daemon_lost_is_read_again(
+    engine: DockerEngine, make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it loses output on a busy machine: all of it, or its beginning."""
+    server = make(f"echo '{{}}' > {REPORT}; echo written; sleep 100")
+    engine.start(server)
+    assert first_line(engine, server) == "written"
+    run, lost = Container.exec_run, [0, 1, None]
+
+    def losing(own: Container, *args: Any, **more: Any) -> Any:
+        code, (out, err) = run(own, *args, **more)
+        first = lost.pop() if lost else 0
+        return ExecResult(code, (out[first:] if out and first is not None else None, err))
+
+    monkeypatch.setattr(Container, "exec_run", losing)
+    assert engine.report(server) == {}
+    assert not lost
+    lost[:] = [None] * 99
+    with pytest.raises(GemmaspecError, match="does not pass on what was read"):
         engine.report(server)
 
 

@@ -33,7 +33,7 @@ import make
 kinds = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(13)]
 make.pair.TARGET_TEXT.update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
 make.pair.TARGET_TEXT.update(num_key_value_heads=4, num_global_key_value_heads=2)
-sys.exit(make.main([{out!r}, "tiny-target", "--rounds", "100"]))
+sys.exit(make.main([{out!r}, "tiny-target", "--rounds", "5"]))
 """
 
 
@@ -48,15 +48,14 @@ def other_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "tiny-target"
 
 
+SMALL = [
+    *sets(block_size=32, max_model_len=2048, max_num_seqs=5),
+    *("--set", "env.VLLM_CPU_KVCACHE_SPACE=2"),
+]
+"""The pair with small blocks, longer, five at once and in 2 GiB: the server of test_bench_vllm."""
+HYBRID = [*ALONE, *sets(max_num_batched_tokens="null", max_model_len=4096, block_size=64)]
+"""The target alone with the hybrid manager and the default batch: the last server of test_servers."""
 CASES: Mapping[str, list[str]] = {
-    "the pair, small blocks, longer, two at once, 2 GiB": [
-        *sets(block_size=32, max_model_len=2048, max_num_seqs=2),
-        *("--set", "env.VLLM_CPU_KVCACHE_SPACE=2"),
-    ],
-    "target alone, hybrid manager on, default batch": [
-        *ALONE,
-        *sets(max_num_batched_tokens="null", max_model_len=4096, block_size=64),
-    ],
     "E2B-shaped alone, hybrid manager on": [*ALONE, "--set", "target.model=state:tiny/tiny-draft"],
     "E2B-shaped alone, hybrid manager off, FP8": [
         *("--no-spec", "--set", "target.model=state:tiny/tiny-draft"),

@@ -119,13 +119,17 @@ def sums(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_making_it_again_replaces_it_with_the_same_bytes(python: Path, tmp_path: Path) -> None:
+def test_making_it_again_replaces_it_with_the_same_bytes_and_a_given_template(python: Path, tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}\n")
     old = tmp_path / "deeper" / "tiny-target"
     old.mkdir(parents=True)
     (old / "config.json").write_text("{}")
     (old / "other.txt").touch()
-    once = sums(make(python, tmp_path / "once", *FEW))
-    assert sums(make(python, tmp_path / "deeper", *FEW)) == once
+    once = sums(make(python, tmp_path / "once", "--chat-template", str(template), *FEW))
+    assert sums(make(python, tmp_path / "deeper", "--chat-template", str(template), *FEW)) == once
+    for name in ("tiny-target", "tiny-draft"):
+        assert (tmp_path / "once" / name / "chat_template.jinja").read_text().strip() == template.read_text().strip()
 
 
 def test_both_have_every_file_a_server_reads_and_anyone_may_read_them(pair: Path) -> None:
@@ -215,14 +219,6 @@ def test_the_draft_knows_most_of_it(seen: dict[str, Any]) -> None:
 
 def test_what_came_before_the_last_word_is_heard(seen: dict[str, Any]) -> None:
     assert all(model["context_changes_logits"] for model in seen.values())
-
-
-def test_a_given_chat_template_is_stored_in_both(python: Path, tmp_path: Path) -> None:
-    template = tmp_path / "own.jinja"
-    template.write_text("{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}\n")
-    made = make(python, tmp_path / "out", "--chat-template", str(template), *FEW)
-    for name in ("tiny-target", "tiny-draft"):
-        assert (made / name / "chat_template.jinja").read_text().strip() == template.read_text().strip()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])

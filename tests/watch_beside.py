@@ -89,7 +89,6 @@ def names_a_dead_draft() -> None:
     """The profile wants it off, which needs a restart; the watch says that it cannot do that, and no request is lost."""
     with followed() as log, clients(CLIENTS) as load:
         log.until("watches")
-        time.sleep(2 * WINDOW_S)  # the first window is not judged
         (HOOK / "spoil").touch()
         began = time.monotonic()
         named, line = log.until("begins", "dead draft")

