@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
+from gemmaspec.cli.app import run
+from gemmaspec.deploy.speed import kernels
 from gemmaspec.launcher import tune_kernels
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.patching.launches import OWN_LAUNCHES
@@ -150,3 +152,41 @@ def test_the_script_says_what_it_lacks_in_any_python() -> None:
     done = subprocess.run([sys.executable, "-I", str(data.TUNE_KERNELS), job], capture_output=True, text=True)
     assert done.returncode == 1
     assert "this Python lacks what is measured: No module named 'torch'" in str(reading(done.stderr.splitlines()))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the GPU's Python is asked for; its answer is a FAKE."""
+    found: list[dict[str, Any]] = []
+
+    def said(_: object, server: Any, script: Any, job: str, *, limit_s: int) -> list[str]:
+        found.append({**json.loads(job), "script": script.name, "server": server.name, "limit_s": limit_s})
+        return [json.dumps(ANSWER)]
+
+    monkeypatch.setattr(kernels, "said_on_gpu", said)
+    monkeypatch.setattr(kernels, "choose_engine", lambda *_, **__: (SimpleNamespace(name="docker", remote=False), ""))
+    return found
+
+
+def test_a_profile_gets_the_row_that_it_can_take(
+    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tune-kernels", "spark-31b-mtp", "--seconds", "20", "--set", "serve.kv_cache_dtype=fp8"]) == 0
+    (job,) = asked
+    assert (job["script"], job["server"], job["fp8"]) == ("tune_kernels.py", "spark-31b-mtp", True)
+    assert [row["head"] for row in job["layers"]] == [512, 256]
+    assert job["limit_s"] > 2 * job["seconds"] == 40
+    told = capsys.readouterr().out
+    assert "released 16.40, best 8.50 (32, 64, 8, 2): 1.93 times as fast" in told
+    assert '  env: {GEMMASPEC_TRITON_PREFILL: "9,512,1=32,64,8,2"}\n' in told
+
+
+def test_as_json_and_with_a_backend_that_does_not_launch_it(
+    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--set", "machine=h200", "--set", "serve.attention_backend=FLASH_ATTN"]
+    assert run(["tune-kernels", "spark-31b-mtp", "--json", *own]) == 0
+    assert json.loads(capsys.readouterr().out)["variable"] == "9,512,1=32,64,8,2"
+    assert run(["tune-kernels", "spark-31b-mtp", *own]) == 0
+    assert "gets FLASH_ATTN for attention, which does not launch these kernels" in capsys.readouterr().out
+    assert run(["tune-kernels", "spark-31b-mtp", "--tokens", "4096", "--context", "2048"]) == 2

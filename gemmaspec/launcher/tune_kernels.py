@@ -11,7 +11,9 @@ The last line on stderr is JSON, see `found`, or {"problem": why not}. Standard 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -159,6 +161,8 @@ def found(job: dict[str, Any]) -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         raise Impossible("torch sees no GPU")
+    keep = tempfile.TemporaryDirectory(prefix="gemmaspec-triton-")  # the home of a container's user may be unwritable
+    os.environ["TRITON_CACHE_DIR"] = keep.name
     import triton  # type: ignore[import-not-found,unused-ignore]
     import vllm  # type: ignore[import-not-found,unused-ignore]
     from vllm.v1.attention.ops import triton_unified_attention as module  # type: ignore[import-not-found,unused-ignore]

@@ -72,9 +72,8 @@ def tune_kernels(request: KernelsRequest, progress: Callable[[str], None]) -> Tu
     server = subject.server
     assert server is not None
     model, serve = loaded.profile.target, loaded.profile.serve
-    target = open_checkpoint(
-        model.model, revision=model.revision, cache_dir=hub_cache(loaded.profile), shapes=True
-    )  # fmt: skip
+    cache = hub_cache(loaded.profile)
+    target = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, shapes=True)
     kinds = layers(target.text, tensor_parallel=serve.tensor_parallel_size or 1)
     job = {
         "layers": kinds,

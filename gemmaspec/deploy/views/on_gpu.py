@@ -26,9 +26,7 @@ def said_on_gpu(subject: DoctorSubject, server: Server, script: Path, *arguments
         raise EnvironmentMissing("the environment with vLLM is missing", hint=f"gemmaspec pull {server.name}")
     command = (str(server.python), str(script), *arguments)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False
-        )  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise EnvironmentMissing(f"{server.python} cannot be run, or took more than {limit_s} s") from None
     return done.stderr.strip().splitlines()
