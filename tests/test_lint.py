@@ -162,7 +162,10 @@ def every_case(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Case, Loa
 
 @pytest.mark.parametrize("release", releases())
 def test_every_rule_can_be_asked_about_every_release(release: str, every_case: list[tuple[Case, Loaded]]) -> None:
-    for one, profile in every_case:
+    """The first and the last are asked about every case, and those between about every third, in turn."""
+    known = releases()
+    asked = every_case if release in (known[0], known[-1]) else every_case[known.index(release) % 3 :: 3]
+    for one, profile in asked:
         check(profile, patches=SHELF, asked=release, target=one.target, draft=one.draft)
 
 

@@ -288,7 +288,10 @@ def damage(file: Path, how: str) -> None:
 
 
 HOWS = ("truncated", "garbage", "folder", "pipe", "link", "huge")
-FILES = ("record.json", "run/process.json", "run/report.json", "plan.json")
+KINDS = ("truncated", "folder", "pipe")
+"""One of those that are read and mean nothing, what cannot be written over, and one of those that tests/test_files.py
+shows not to be read; each takes two commands or four."""
+FILES = {"record.json": HOWS, "run/process.json": KINDS, "run/report.json": KINDS, "plan.json": KINDS}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -296,7 +299,7 @@ def test_a_damaged_file_is_named_hides_nothing_and_keeps_nothing_alive(fake: Fak
     fake.profile("pa", free_port())
     fake.profile("pb", free_port())
     assert fake.run("up", "pb", "--engine", "process").code == 0
-    for how in HOWS:
+    for how in FILES[file]:
         assert fake.run("up", "pa", "--engine", "process").code == 0, how
         target = stacks.stack_folder("pa") / file
         before = servers("pa")
@@ -326,7 +329,7 @@ def test_a_damaged_file_is_named_hides_nothing_and_keeps_nothing_alive(fake: Fak
     assert fake.run("down", "pb").code == 0
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", KINDS)
 def test_a_damaged_known_good_stack_is_passed_over(fake: Fake, how: str) -> None:
     fake.profile("pa", free_port())
     assert fake.run("up", "pa", "--engine", "process").code == 0
