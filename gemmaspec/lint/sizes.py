@@ -342,7 +342,7 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
         return
     message = (
         f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts: with "
-        "prompts of 8,192 tokens a 31B under TRITON_ATTN was slower with its assistant than without, on an H200"
+        "prompts of 8,192 tokens a 31B under TRITON_ATTN was no faster with its assistant than without, on an H200"
     )
     named = f"list {_SPLIT} under patches.speed, " if _SPLIT in subject.patches and subject.runs(">=0.26") else ""
     fix = f"{named}use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
