@@ -235,17 +235,17 @@ def test_the_machine_alone_without_docker(tmp_path: Path) -> None:
     code, rows, _ = doctor(**without_docker(tmp_path))
     assert code == 0
     assert rows["docker client"]["state"] == "warning"
-    assert "`up` will use the process engine" in rows["docker daemon"]["says"]
-    assert rows["gpu"]["says"] == "no GPU, and none is needed"
+    assert "`up` will use the process engine" in rows["docker daemon"]["message"]
+    assert rows["gpu"]["message"] == "no GPU, and none is needed"
     assert rows["clock"]["state"] == "ok"
-    assert "HF_HUB_OFFLINE is set" in rows["clock"]["says"]
+    assert "HF_HUB_OFFLINE is set" in rows["clock"]["message"]
 
 
 def test_docker_that_was_asked_for_and_is_not_there_is_a_failure(tmp_path: Path) -> None:
     code, rows, _ = doctor("--engine", "docker", **without_docker(tmp_path))
     assert code == 4
     assert rows["docker client"]["state"] == rows["docker daemon"]["state"] == "failed"
-    assert rows["docker daemon"]["do"]
+    assert rows["docker daemon"]["fix"]
 
 
 @pytest.fixture
@@ -270,16 +270,16 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
         )
         code, rows, _ = doctor(str(file), **spark)
     assert code == 4
-    assert rows["gpu"] == {"name": "gpu", "state": "ok", "says": "NVIDIA GB10, compute capability 12.1", "do": None}
-    assert "no FlashAttention for Gemma 4" in rows["kernels"]["says"]
+    assert rows["gpu"] == {"name": "gpu", "state": "ok", "message": "NVIDIA GB10, compute capability 12.1", "fix": None}
+    assert "no FlashAttention for Gemma 4" in rows["kernels"]["message"]
     assert rows["driver"]["state"] == "ok"
-    assert rows["target"]["says"] == "target.model: missing folder /no/such/model"
+    assert rows["target"]["message"] == "target.model: missing folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
-    assert "it is not in the cache" in rows["draft"]["says"]
-    assert rows["runtime"]["do"] == f"gemmaspec pull {file} --engine process"
+    assert "it is not in the cache" in rows["draft"]["message"]
+    assert rows["runtime"]["fix"] == f"gemmaspec pull {file} --engine process"
     assert rows["memory"]["state"] == "skipped"
-    assert f"port {port} on 127.0.0.1 is in use by" in rows["port"]["says"]
-    assert all(row["do"] for row in rows.values() if row["state"] == "failed")
+    assert f"port {port} on 127.0.0.1 is in use by" in rows["port"]["message"]
+    assert all(row["fix"] for row in rows.values() if row["state"] == "failed")
 
 
 def test_a_profile_for_a_gpu_on_a_machine_without_one(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_profile_for_a_gpu_on_a_machine_without_one(tmp_path: Path) -> None:
     )
     assert code == 4
     assert rows["gpu"]["state"] == "failed"
-    assert "https://www.nvidia.com/drivers" in rows["gpu"]["do"]
+    assert "https://www.nvidia.com/drivers" in rows["gpu"]["fix"]
     assert rows["docker"]["state"] == "skipped"
     assert not [name for name in rows if name.startswith("docker ")]
 
@@ -300,11 +300,11 @@ def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(tmp_p
     assert rows["image"] == {
         "name": "image",
         "state": "skipped",
-        "says": "the docker daemon does not answer",
-        "do": None,
+        "message": "the docker daemon does not answer",
+        "fix": None,
     }
     assert rows["port"]["state"] == "ok"
-    assert not [row for row in rows.values() if "runtime.vllm" in row["says"]]
+    assert not [row for row in rows.values() if "runtime.vllm" in row["message"]]
 
 
 def test_a_lock_that_cannot_be_read_is_a_warning_since_up_does_without(profiles: Path, tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ def test_a_lock_that_cannot_be_read_is_a_warning_since_up_does_without(profiles:
     (profiles / "mine.lock").write_text("{")
     _, rows, _ = doctor(str(profiles / "mine.yaml"), "--engine", "process", **without_docker(tmp_path))
     assert rows["lock"]["state"] == "warning"
-    assert f"{profiles}/mine.lock:" in rows["lock"]["says"]
-    assert rows["lock"]["do"] or "mine.lock" in rows["lock"]["says"]
+    assert f"{profiles}/mine.lock:" in rows["lock"]["message"]
+    assert rows["lock"]["fix"] or "mine.lock" in rows["lock"]["message"]
     assert rows["runtime"]["state"] == "warning", "not built yet"
 
 
@@ -330,7 +330,7 @@ def test_a_clock_an_hour_behind_is_a_warning(tmp_path: Path, late: str) -> None:
     code, rows, _ = doctor(HF_HUB_OFFLINE="0", HF_ENDPOINT=late, **without_docker(tmp_path))
     assert code == 0
     assert rows["clock"]["state"] == "warning"
-    assert f"s behind {late}" in rows["clock"]["says"]
+    assert f"s behind {late}" in rows["clock"]["message"]
 
 
 def test_a_profile_that_is_not_valid_is_no_row(tmp_path: Path) -> None:
@@ -400,8 +400,8 @@ def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
         code, rows, _ = doctor(str(file), "--engine", "process", **env)
         assert code == 4
-        assert rows["target"]["says"].endswith("1000000.00 GB to download")
-        assert rows["target"]["do"] == f"gemmaspec pull {file}"
+        assert rows["target"]["message"].endswith("1000000.00 GB to download")
+        assert rows["target"]["fix"] == f"gemmaspec pull {file}"
         assert rows["disk, models"]["state"] == "failed"
-        assert rows["draft"]["do"].startswith(f"accept the terms at {hub.url}/some/draft")
+        assert rows["draft"]["fix"].startswith(f"accept the terms at {hub.url}/some/draft")
         assert rows["runtime"]["state"] == "failed"

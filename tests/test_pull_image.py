@@ -110,7 +110,7 @@ def test_an_image_is_pulled_locked_and_run_by_its_digest(registry: str, profiles
     again = gemmaspec("doctor", str(file), "--engine", "docker", "--json")
     rows = {row["name"]: row for row in json.loads(again.stdout)["rows"]}
     assert rows["locked image"]["state"] == "warning"
-    assert lock["image"]["digest"] in rows["locked image"]["says"]
+    assert lock["image"]["digest"] in rows["locked image"]["message"]
 
 
 def real_image() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -59,7 +60,7 @@ def doctor(
 
     found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or (), speed=speed)
     if json:
-        rows = [_as_json(row) for row in found.rows]
+        rows = [asdict(row) for row in found.rows]
         output.json_data({"ok": found.ok, "profile": found.profile, "engine": found.engine, "rows": rows})
     else:
         _show(found)
@@ -71,7 +72,7 @@ def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> N
 
     found = doctor_hosts(profile, overrides=overrides)
     if as_json:
-        rows = [_as_json(row) for row in found.rows]
+        rows = [asdict(row) for row in found.rows]
         output.json_data({"ok": found.ok, "profile": profile, "file": found.file, "rows": rows, "fleet": found.lines})
     else:
         _table(found.rows)
@@ -93,7 +94,3 @@ def _table(rows: Sequence[CheckResult]) -> None:
         output.told(f"{state}  {row.name:<{width}}  {row.message}")
         if row.fix and row.state in ("failed", "warning"):
             output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
-
-
-def _as_json(row: CheckResult) -> dict[str, str | None]:
-    return {"name": row.name, "state": row.state, "says": row.message, "do": row.fix}
