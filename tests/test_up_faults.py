@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -214,6 +215,29 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     assert fake.run("down", "pa").code == 0
     assert servers() == []
     assert claims.claimed_by(port) is None
+
+
+def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start() -> None:
+    """In a callback of a weak reference, of which each import has one."""
+    terminated: list[int] = []
+
+    class Module:
+        pass
+
+    def dropped(_: object) -> None:
+        terminated.append(1)
+        signal.raise_signal(signal.SIGTERM)
+
+    def start() -> None:
+        module = Module()
+        reference = weakref.ref(module, dropped)
+        del module
+        assert reference() is None
+        time.sleep(60)
+
+    with owner._interrupted_by_sigterm(), pytest.raises(KeyboardInterrupt):
+        start()
+    assert terminated == [1]
 
 
 def _busy_wait(condition: Callable[[], object]) -> None:
