@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import launcher
 
 PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
@@ -169,6 +168,14 @@ def test_the_makers_of_tiny_models_import_nothing_of_gemmaspec_but_each_other() 
     assert all(name.startswith("gemmaspec.tiny") for name in used)
 
 
+@functools.cache
+def exported() -> frozenset[str]:
+    """What the launcher's package imports for the host."""
+    tree = tree_of(PACKAGE / "launcher" / "__init__.py")
+    lines = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return frozenset(alias.asname or alias.name for node in lines for alias in node.names)
+
+
 def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
     for file in (*FILES, *(PACKAGE.parent / "tools").glob("*.py")):
         if file.parent.name == "launcher":
@@ -182,12 +189,12 @@ def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "launcher"
         }
-        assert names <= set(launcher.__all__), f"{file}: {names - set(launcher.__all__)}"
+        assert names <= exported(), f"{file}: {names - exported()}"
 
 
 def test_the_launcher_exports_what_the_host_uses_and_no_more() -> None:
     text = "\n".join(file.read_text() for file in FILES if file.parent.name != "launcher")
-    assert [name for name in launcher.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in sorted(exported()) if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -17,20 +17,6 @@ from gemmaspec.ready.counters import SpecCounters, spec_counters
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.metrics import read_metrics
 
-__all__ = [
-    "Answer",
-    "NoAnswer",
-    "SpecCounters",
-    "api_key_for",
-    "ask",
-    "healthy",
-    "judge",
-    "probe",
-    "read_counters",
-    "spec_counters",
-    "user_message",
-]
-
 HEALTH_TIMEOUT_S: Final = 2.0
 
 _FINISHED: Final = ("stop", "length", "tool_calls")

@@ -21,8 +21,6 @@ from gemmaspec.releases.model_runner import RunnerRule, runner_for
 from gemmaspec.releases.table import FILES, Fact, Nested
 from gemmaspec.releases.transformers import transformers_for
 
-__all__ = ["Facts", "Flag", "asked_release", "facts_for", "facts_from", "nearest", "newest", "releases", "spans"]
-
 _DATA: Final = Path(__file__).parent / "data"
 _KINDS: Final = {
     "flag": "flags",

@@ -2,5 +2,3 @@
 
 from gemmaspec.runtime.managed import Runtime, describe, ensure_runtime, remove_runtime, runtime_dir
 from gemmaspec.runtime.spec import RuntimeSpec
-
-__all__ = ["Runtime", "RuntimeSpec", "describe", "ensure_runtime", "remove_runtime", "runtime_dir"]

@@ -9,19 +9,7 @@ from pydantic import BaseModel
 
 from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.bodies import CITIES, STATION, TRAINS, WEATHER, Cities, City, chat, fits, two_calls, under_schema
-from gemmaspec.smoke.check import (
-    Ask,
-    Check,
-    Judged,
-    Need,
-    Offer,
-    Received,
-    failed,
-    passed,
-    shown,
-    unknown,
-    where,
-)
+from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, failed, passed, shown, unknown, where
 from gemmaspec.smoke.texts import loop
 from gemmaspec.smoke.thinking import twice
 

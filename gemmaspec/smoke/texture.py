@@ -7,19 +7,7 @@ from typing import Any, Final
 
 from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.bodies import QUESTIONS, book, chat
-from gemmaspec.smoke.check import (
-    Ask,
-    Check,
-    Judged,
-    Need,
-    Offer,
-    Received,
-    failed,
-    passed,
-    shown,
-    unknown,
-    where,
-)
+from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, failed, passed, shown, unknown, where
 from gemmaspec.smoke.texts import loop, variety
 
 _VARIETY: Final = 0.5

@@ -6,19 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gemmaspec.smoke.bodies import WEATHER, after_tool, chat
-from gemmaspec.smoke.check import (
-    Ask,
-    Check,
-    Judged,
-    Need,
-    Offer,
-    Received,
-    failed,
-    passed,
-    shown,
-    unknown,
-    where,
-)
+from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, failed, passed, shown, unknown, where
 from gemmaspec.smoke.texts import leak
 
 _PARSER: Final = "chat.reasoning_parser: gemma4"
