@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-
 PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 LAYERS = (

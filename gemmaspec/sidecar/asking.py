@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.live.sample import Sample, read_sample
-from gemmaspec.sidecar.question import LONGEST_S, body
+from gemmaspec.sidecar.known import LONGEST_S, body
 
 LOOK_S: Final = 2.0
 """Seconds that a reading may take; the next one comes soon."""

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 from gemmaspec.live.faults import Event, Faults
 from gemmaspec.live.reaction import reaction
 from gemmaspec.sidecar.asking import NoReading, ask, post, read
-from gemmaspec.sidecar.question import Question
+from gemmaspec.sidecar.known import Known
 from gemmaspec.sidecar.settings import Settings, settings_from
 from gemmaspec.webhooks import webhook
 
@@ -32,28 +32,18 @@ WEBHOOK: Final = "GEMMASPEC_WEBHOOK"
 INTERVAL_S: Final = 1.0
 NO_REFERENCE: Final = "slower than off (needs step times, which gemmaspec watch on the host has)"
 NO_PROCESS: Final = "gone (needs Docker, which gemmaspec watch on the host has)"
-_GONE_AFTER: Final = 3
-"""Consecutive failed readings before the server is called unreachable."""
-_KEEP_EVERY_S: Final = 10.0
 
 
 @dataclass(kw_only=True)
-class Watcher:
+class Watcher(Known):
     """One server under watch."""
 
     settings: Settings
     shared: Path = SHARED
     webhook: str | None = None
     key: str | None = None
-    faults: Faults = field(default_factory=Faults)
-    question: Question = field(default_factory=Question)
-    since: dict[str, float] = field(default_factory=dict)
-    """When each fault that is active began, in seconds since 1970."""
-    last: str = ""
-    failures: int = 0
     has_answered: bool = False
     """False while the server still starts."""
-    kept_at: float = 0.0
 
     def look(self) -> Iterator[dict[str, Any]]:
         """Read the server once, act, and yield the lines to log."""
@@ -62,25 +52,21 @@ class Watcher:
             happened = True
             yield line
         now = time.time()
-        if happened or now - self.kept_at >= _KEEP_EVERY_S:
-            self.kept_at = now
+        if self.is_due(now, happened=happened):
             yield from self._keep(now)
 
     def _look(self) -> Iterator[dict[str, Any]]:
         try:
             sample = read(self.settings.address, key=self.key)
         except NoReading as error:
-            self.failures += 1
-            if self.failures == _GONE_AFTER and self.has_answered:
+            if self.missed() and self.has_answered:
                 yield from self._begins("unreachable", str(error))
             return
         if "unreachable" in self.since:
             yield from self._ends("unreachable", "the server answers again")
-        self.failures = 0
-        for event in self.faults.add(sample, asked=self.question.waits):
+        for event in self.taken(sample):
             yield from self._told(event)
-        if self.faults.silent():
-            self.question.ask(self._ask, every_s=self.settings.limits.patience(None))
+        self.ask_if_silent(self._ask)
         self.has_answered = True
 
     def _ask(self) -> None:

@@ -37,18 +37,14 @@ from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
-from gemmaspec.sidecar.question import LONGEST_S, Question, body
+from gemmaspec.sidecar.known import LONGEST_S, Known, Question, body
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
 """Bytes after which the log is rotated; one old log is kept."""
-_GONE_AFTER: Final = 3
-"""Consecutive failed readings before the server is called unreachable."""
 _ATTESTED_EVERY_S: Final = 30.0
 """Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
 _DRAIN_POLL_S: Final = 0.5
-_KEEP_EVERY_S: Final = 10.0
-"""Seconds between two times that the verdict is written, if nothing happens."""
 NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE --running --save-measured)"
 
 
@@ -71,23 +67,15 @@ class Restart(Protocol):
 
 
 @dataclass(kw_only=True)
-class Watched:
+class Watched(Known):
     """One stack under watch."""
 
     started: Started
     policy: Policy
     hook: tuple[str, ...]
     webhook: str | None = None
-    faults: Faults = field(default_factory=Faults)
-    question: Question = field(default_factory=Question)
     restarts: list[float] = field(default_factory=list)
     """When `watch` restarted it, in seconds since 1970."""
-    failures: int = 0
-    since: dict[FaultKind, float] = field(default_factory=dict)
-    """When each fault that is active began, in seconds since 1970."""
-    last: str = ""
-    """The last action, and why it was done or left undone."""
-    kept_at: float = 0.0
     attested: str = ""
     """What the processes attested last."""
     attested_at: float = 0.0
@@ -155,8 +143,7 @@ def look(one: Watched, *, power_w: float | None, restart: Restart, interval: flo
         happened = True
         yield line
     now = stacks.now()
-    if happened or now - one.kept_at >= _KEEP_EVERY_S:
-        one.kept_at = now
+    if one.is_due(now, happened=happened):
         with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
             keep_watch(one.started.server.name, _verdict(one, now, interval))
 
@@ -181,21 +168,18 @@ def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[
     try:
         sample = _read(one)
     except GemmaspecError as error:
-        one.failures += 1
-        if one.failures == _GONE_AFTER:
+        if one.missed():
             yield _line(one, "unreachable", reason=error.message)
-        if one.failures >= _GONE_AFTER:
+        if one.unreachable:
             yield from _look_at_process(one, restart)
         return
-    if one.failures >= _GONE_AFTER:
+    if one.unreachable:
         yield _line(one, "answers")
-    one.failures = 0
     if one.started.server.reached_at is not None:  # on another machine, and so are its GPUs
         power_w = None
-    yield from _told(one, one.faults.add(sample, power_w=power_w, asked=one.question.waits), restart)
+    yield from _told(one, one.taken(sample, power_w=power_w), restart)
     yield from _told(one, _attested(one), restart)
-    if one.faults.silent(power_w=power_w):
-        one.question.ask(partial(_ask, one.started.server), every_s=one.faults.limits.patience(power_w))
+    one.ask_if_silent(partial(_ask, one.started.server), power_w=power_w)
 
 
 def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
