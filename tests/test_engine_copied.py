@@ -12,7 +12,7 @@ import yaml
 
 from gemmaspec.deploy.start.prepare import prepare
 from gemmaspec.engine import compose, endpoint
-from gemmaspec.engine.archive import stack_archive
+from gemmaspec.engine.docker import stack_archive
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import UnreadableFile
 from gemmaspec.profile.load import load_profile

@@ -14,12 +14,12 @@ import pytest
 
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.releases import names, table
-from gemmaspec.releases.changes import changes
 from gemmaspec.releases.extract import METADATA, Extracted, cuda_of, extract
 from gemmaspec.releases.facts import facts_for, releases, whole_table
 from gemmaspec.releases.flags import Flag, flags_of
 from gemmaspec.releases.read_values import configs_of
 from gemmaspec.releases.sources import Sources, Unexpected
+from gemmaspec.releases.table import changes
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.extracting import extract_from
 from gemmaspec.trees.reader import FolderReader, ReleaseReader

@@ -24,9 +24,8 @@ from gemmaspec.files import write_whole
 from gemmaspec.index import wheels
 from gemmaspec.index.cache_folder import keep, kept
 from gemmaspec.releases import facts, table
-from gemmaspec.releases.changes import changes
 from gemmaspec.releases.extract import cuda_of
-from gemmaspec.releases.table import Fact
+from gemmaspec.releases.table import Fact, changes
 from gemmaspec.trees import listing as listing_of
 from gemmaspec.trees.extracting import extract_from
 from gemmaspec.trees.listing import PROJECT, Listing

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from gemmaspec import launcher
@@ -19,11 +22,12 @@ from gemmaspec.errors import EnvironmentMissing, PatchConflict
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.patch import Patch
 from gemmaspec.trees.listing import Listing
-from gemmaspec.trees.merge import merge
 from gemmaspec.trees.reader import Reader, ReleaseReader, defines, find_scope, rings
 from gemmaspec.trees.successors import successors
 from gemmaspec.trees.verdicts import Judge
 
+_MOST_CONFLICTS: Final = 127
+"""`git merge-file` exits with the number of conflicts up to this limit; a larger code is a failure of git."""
 _ALIKE: Final = 0.5
 """Minimum similarity to identify a moved function among several of the same name; 1 means identical."""
 
@@ -215,3 +219,31 @@ def _cut(data: bytes, scope: str) -> bytes:
     source = launcher.Source(data)
     begin, end = source.spans(scope)[0]
     return b"".join(source.raw[begin:end])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """The merged file, with conflict markers (in diff3 style, with the base) if there are conflicts."""
+
+    data: bytes
+    conflicts: int
+
+
+def merge(*, base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str, str]) -> Merged:
+    """Apply the edit from `base` to `ours` to `theirs`; the labels (ours, base, theirs) name the markers.
+
+    Raise EnvironmentMissing without git, or if git cannot merge the files because they are binary.
+    """
+    with tempfile.TemporaryDirectory(prefix="gemmaspec-") as folder:
+        files = [Path(folder) / name for name in ("ours", "base", "theirs")]
+        for file, data in zip(files, (ours, base, theirs), strict=True):
+            file.write_bytes(data)
+        names = [word for label in labels for word in ("-L", label)]
+        command = ["git", "merge-file", "-p", "--diff3", *names, *map(str, files)]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False)
+        except FileNotFoundError:
+            raise EnvironmentMissing("git is not on PATH, but a merge needs it", hint="git --version") from None
+    if not 0 <= done.returncode <= _MOST_CONFLICTS:
+        raise EnvironmentMissing(f"git cannot merge the files: {done.stderr.decode('utf-8', 'replace').strip()}")
+    return Merged(data=done.stdout, conflicts=done.returncode)

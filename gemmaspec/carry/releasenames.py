@@ -13,7 +13,6 @@ from gemmaspec.lint.check import check
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.releases import table
-from gemmaspec.releases.changes import Change, changes
 from gemmaspec.releases.extract import Extracted
 from gemmaspec.releases.facts import Facts, extracted_for, facts_from, nearest, newest, releases
 from gemmaspec.trees.extracting import extract_from
@@ -27,7 +26,7 @@ class Names:
     """One vLLM, compared with the release before it."""
 
     before: str
-    gone: tuple[Change, ...]
+    gone: tuple[table.Change, ...]
     """Names of the release before, without single values of a flag or key."""
     came: int
     findings: Mapping[str, tuple[Finding, ...]]
@@ -39,7 +38,7 @@ def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Pa
     before = _before(reader.vllm)
     old, new = _known(before), _found(reader)
     facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
-    found = [one for one in changes(table.facts_in(old), table.facts_in(new)) if one.kind in NAMES]
+    found = [one for one in table.changes(table.facts_in(old), table.facts_in(new)) if one.kind in NAMES]
     return Names(
         before=before,
         gone=tuple(one for one in found if not one.came and " " not in one.name),

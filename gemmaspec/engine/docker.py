@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import struct
+import tarfile
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -19,7 +21,6 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
 from gemmaspec.engine import compose, endpoint, port, record
-from gemmaspec.engine.archive import stack_archive
 from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.container import has_nvidia, log_start, moment, publishes, state_of
 from gemmaspec.engine.image import ensure_image
@@ -27,7 +28,9 @@ from gemmaspec.engine.lines import clean, lines
 from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Node, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.files import read_regular
 from gemmaspec.fleet.agree import HostFacts, ImageFacts
+from gemmaspec.stack.build import STACK_FILES
 from gemmaspec.stack.paths import IN_CONTAINER
 
 REPORT: Final = "/run/gemmaspec/report.json"
@@ -310,3 +313,21 @@ def _answering(where: endpoint.Endpoint) -> Iterator[None]:
         raise EnvironmentMissing(
             f"docker at {where} stopped answering: {clean(endpoint.why(error))}", hint="docker info"
         ) from None
+
+
+def stack_archive(folder: Path) -> bytes:
+    """Return a tar of the files that a server reads, owned by root and writable by nobody.
+
+    It is for the volume of a daemon that cannot mount this machine's folders.
+
+    Raise UnreadableFile for a file of the stack that is a link, a folder or unreadable.
+    """
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in STACK_FILES:
+            content = read_regular(folder / name) if name != "compose.yaml" else None
+            if content is not None:
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), 0o444
+                tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()

@@ -7,8 +7,8 @@ its own span under "in".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 from gemmaspec.releases import spans
@@ -45,6 +45,20 @@ _MARKS: Final = ("folds", "negatable", "bare", "paired")
 _WITH_VALUES: Final = ("speculative", "environment")
 _ATTENTION: Final = ("falls_to", "flash_attention", "families")
 _TEXTS: Final = ("torch", "transformers", "python", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A fact that only one of two vLLM releases has."""
+
+    kind: str
+    """The table's name for it: flags, environment, speculative …"""
+    name: str
+    """Its name and the path below: `--kv-cache-dtype choices fp8`."""
+    came: bool
+
+    def __str__(self) -> str:
+        return f"{'+' if self.came else '-'} {self.kind} {self.name}"
 
 
 def facts_in(found: Extracted) -> frozenset[Fact]:
@@ -155,6 +169,15 @@ def _to_runner(below: Mapping[str, Sequence[Fact]]) -> RunnerChoice:
         methods_refused=_names(below, "methods_refused"),
         methods_supported=_names(below, "methods_supported") or None,
     )
+
+
+def changes(before: frozenset[Fact], after: frozenset[Fact]) -> Iterator[Change]:
+    """Yield the changes, sorted by name; parts of a fact that was added or removed as a whole are not listed."""
+    for kind, *rest in sorted(before ^ after):
+        fact = (kind, *rest)
+        mine, other = (after, before) if fact in after else (before, after)
+        if not any(fact[:length] in mine - other for length in range(2, len(fact))):
+            yield Change(kind=kind, name=" ".join(rest), came=mine is after)
 
 
 def _attention(attention: Attention) -> list[Fact]:

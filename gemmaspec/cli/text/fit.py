@@ -14,8 +14,7 @@ from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
 from gemmaspec.fit.link import ASSUMED_S, Link
-from gemmaspec.fit.memory_plan import HELD, MemoryPlan
-from gemmaspec.fit.parts import parts
+from gemmaspec.fit.memory_plan import HELD, MemoryPlan, parts
 from gemmaspec.fit.roofline import ServingRoofline
 from gemmaspec.profile.model import Measured
 
